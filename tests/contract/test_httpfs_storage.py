@@ -95,9 +95,9 @@ async def test_where_to_begin_is_passed_over_and_absorbed(file_system, base):
 async def test_a_file_that_cannot_be_replaced_is_brought_back(file_system, base):
     storage = file_system.as_user(ALICE)
     await put(storage, f"{base}/file", b"old")
-    tree, renaming = storage.tree, storage._renaming
+    tree = storage.tree
     with pytest.raises(PathNotFound):
-        await renaming._replace(tree, f"{base}/missing", f"{base}/file")
+        await tree.ways.renaming._replace(tree, f"{base}/missing", f"{base}/file")
     assert await content(storage, f"{base}/file") == b"old"
     assert [entry.name async for entry in tree.all_entries(base)] == ["file"]
 

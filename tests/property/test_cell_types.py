@@ -115,14 +115,6 @@ def test_columns_of_records_have_the_facts_that_their_cells_have(column: list[st
     assert _known(facts_of_cells(mixed)) == _known(exact)
 
 
-@settings(max_examples=60, deadline=None)
-@given(column=columns, cut=st.integers(0, 60))
-def test_a_column_in_two_parts_has_the_facts_of_the_whole(column: list[str], cut: int) -> None:
-    merged = facts_of_array(pa.array(column[:cut], pa.string()))
-    merged.merge(_one_by_one(column[cut:]))
-    assert _known(merged) == _known(_one_by_one(column))
-
-
 @settings(max_examples=200, deadline=None)
 @given(cell=cells, before=st.text(BLANKS, max_size=3), after=st.text(BLANKS, max_size=3))
 def test_every_cell_has_a_class_and_blanks_around_it_do_not_matter(cell: str, before: str, after: str) -> None:

@@ -231,44 +231,15 @@ class ClaimedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """One entry of the source, as it was when it was listed. `path` is relative to the source; empty: the source."""
+    """One entry of the source, as it was when it was listed; its path is relative to the source, empty for the source.
+
+    Of the entry are kept kind, size, time of change, permissions, tag and file id.
+    """
 
     number: int
     """Parents come before what they hold."""
-    path: str
-    kind: EntryKind
-    size_bytes: int
-    modified_at: datetime | None
-    tag: str
-    file_id: str
-    permissions: int
+    entry: FileStatus
     state: KeyState = KeyState.LISTED
-
-    @classmethod
-    def of(cls, number: int, path: str, status: FileStatus, state: KeyState = KeyState.LISTED) -> "TransferKey":
-        return cls(
-            number,
-            path,
-            status.kind,
-            status.size_bytes,
-            status.modified_at,
-            status.tag,
-            status.file_id,
-            status.permissions,
-            state,
-        )
-
-    def status(self, path: str) -> FileStatus:
-        """The entry as it was listed, under its full path."""
-        return FileStatus(
-            path=path,
-            kind=self.kind,
-            size_bytes=self.size_bytes,
-            modified_at=self.modified_at,
-            permissions=self.permissions,
-            tag=self.tag,
-            file_id=self.file_id,
-        )
 
 
 class LongOperationState(StrEnum):

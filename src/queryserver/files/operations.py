@@ -16,6 +16,7 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.files.model import LongOperationState, LongOperationStatus
 from queryserver.files.places import Caller
 from queryserver.files.repository import OperationRecords
+from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
 
@@ -90,16 +91,15 @@ class LongOperations:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Run work; meanwhile end the records of dead processes."""
-        sweep = asyncio.create_task(repeat(self.sweep, self._times.sweep_every), name="storage-operations-sweep")
         try:
-            yield
+            async with background(repeat(self.sweep, self._times.sweep_every), name="storage-operations-sweep"):
+                yield
         finally:
-            sweep.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self._times.shutdown_grace.total_seconds())
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(sweep, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def run(self, caller: Caller, work: Work[T], *, wait_s: int | None = None) -> T | Started:
         """What the work gives, or Started when it has not ended after `wait_s`; None waits for the end.

@@ -156,8 +156,7 @@ class Joining:
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
                 # The digest of a file of one part is known before it is joined.
                 raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
-            storage = self._stores.place(caller, upload.terms.target).storage
-            entry = await self._joined(storage, upload, sha256)
+            entry = await self._joined(self._stores.place(caller, upload.terms.target), upload, sha256)
             await self.keep(upload, claimant, entry)
         return await self.own(caller, client_uuid)
 
@@ -180,8 +179,8 @@ class Joining:
         if not isinstance(error, errors.StorageError):
             await self._orphans.end(upload.id)
 
-    async def _joined(self, storage: Storage, upload: PartUpload, sha256: bytes | None) -> FileStatus:
-        terms, plan = upload.terms, upload.terms.plan
+    async def _joined(self, place: Place, upload: PartUpload, sha256: bytes | None) -> FileStatus:
+        storage, terms, plan = place.storage, upload.terms, upload.terms.plan
         if upload.staging is None:
             return await storage.write(plan.path, no_bytes(), overwrite=terms.overwrite, size_bytes=0)
         parts = [upload.arrived[index].stored for index in range(plan.parts)]
@@ -193,7 +192,7 @@ class Joining:
                     await self._records.forget(upload.id)
                     raise errors.VerificationFailed(_ANOTHER_FILE)
             is_known = True
-        replaces = not is_known and await _exists(storage, plan.path)
+        replaces = not is_known and await place.found() is not None
         entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
         if not is_known:
             await self._check_joined(storage, upload, entry, sha256, replaces=replaces)
@@ -225,14 +224,6 @@ def _require_all(upload: PartUpload) -> None:
     missing = missing_parts(upload)
     if upload.result is None and missing:
         raise errors.upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
-
-
-async def _exists(storage: Storage, path: str) -> bool:
-    try:
-        await storage.stat(path)
-    except errors.PathNotFound:
-        return False
-    return True
 
 
 # The same part twice at a time comes from a client that gave up waiting: its first call ends soon.

@@ -4,7 +4,6 @@ Every write to a transfer names owner and fence: a process that lost its lease c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,6 +11,7 @@ from uuid import UUID, uuid4
 from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
+    FileStatus,
     KeyState,
     LongOperationState,
     LongOperationStatus,
@@ -217,8 +217,7 @@ class TransferRecords:
         """Record entries of the source."""
         if not keys:
             return True
-        rows = map(astuple, keys)
-        columns = map(list, zip(*rows, strict=True))
+        columns = map(list, zip(*map(_row, keys), strict=True))
         return await self._database.execute(_ADD_KEYS, *_named(lease), *columns) == len(keys)
 
     async def keys(
@@ -285,15 +284,20 @@ def _claimed(row: Row) -> ClaimedTransfer:
     )
 
 
+def _row(key: TransferKey) -> tuple[object, ...]:
+    entry = key.entry
+    content = entry.size_bytes, entry.modified_at, entry.tag, entry.file_id
+    return (key.number, entry.path, entry.kind, *content, entry.permissions, key.state)
+
+
 def _key(row: Row) -> TransferKey:
-    return TransferKey(
-        number=row["number"],
-        path=row["path"],
-        kind=EntryKind(row["kind"]),
-        size_bytes=row["size_bytes"],
-        modified_at=row["modified_at"],
+    entry = FileStatus(
+        row["path"],
+        EntryKind(row["kind"]),
+        row["size_bytes"],
+        row["modified_at"],
+        permissions=row["permissions"],
         tag=row["tag"],
         file_id=row["file_id"],
-        permissions=row["permissions"],
-        state=KeyState(row["state"]),
     )
+    return TransferKey(row["number"], entry, KeyState(row["state"]))

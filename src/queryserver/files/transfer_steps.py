@@ -7,7 +7,7 @@ import hashlib
 from asyncio import TaskGroup
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 from uuid import uuid4
 
@@ -184,7 +184,7 @@ class TransferSteps:
             async for path, status in found:
                 state = self._first_state(status)
                 files += status.is_file and state is KeyState.LISTED
-                batch.append(TransferKey.of(number, path, status, state))
+                batch.append(TransferKey(number, replace(status, path=path), state))
                 number += 1
                 if len(batch) == _LISTED_AT_ONCE:
                     self._require(held=await self._records.add_keys(self._lease, batch))
@@ -215,32 +215,32 @@ class TransferSteps:
                 numbers = {key.number for key in made}
                 await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
             for key, error in attempts.failed:
-                if key.kind is EntryKind.FILE and isinstance(error, errors.StorageError):
+                if key.entry.is_file and isinstance(error, errors.StorageError):
                     # The store may have kept what it should have removed.
                     await self._note_unseen(key)
             attempts.raise_failure()
 
     async def _make_directory(self, key: TransferKey) -> None:
-        permissions = key.permissions | _OWNER_BITS if self._keeps_modes(key) else None
+        permissions = key.entry.permissions | _OWNER_BITS if self._keeps_modes(key) else None
         await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
 
     async def _close_directories(self) -> None:
         """Give directories the mode of the source where it forbids writing into them."""
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
-                is_closed = self._keeps_modes(key) and key.permissions & _OWNER_BITS != _OWNER_BITS
+                is_closed = self._keeps_modes(key) and key.entry.permissions & _OWNER_BITS != _OWNER_BITS
                 if is_closed and isinstance(self._to.storage, ModeStorage):
-                    await self._to.storage.set_permissions(self._target_of(key), key.permissions)
+                    await self._to.storage.set_permissions(self._target_of(key), key.entry.permissions)
 
     def _keeps_modes(self, key: TransferKey) -> bool:
-        return self._one_store and key.permissions != 0 and isinstance(self._to.storage, ModeStorage)
+        return self._one_store and key.entry.permissions != 0 and isinstance(self._to.storage, ModeStorage)
 
     async def _copy_file(self, key: TransferKey) -> None:
         if self._one_store:
             source, target = self._source_of(key), self._target_of(key)
             copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
-            if copied.size_bytes != key.size_bytes:
-                if not is_unchanged(key, await self._from.storage.stat(source)):
+            if copied.size_bytes != key.entry.size_bytes:
+                if not is_unchanged(key.entry, await self._from.storage.stat(source)):
                     raise errors.ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
                 raise errors.VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
         else:
@@ -251,12 +251,12 @@ class TransferSteps:
         """Copy to the other store; a move also reads the copy back, so that only an equal digest deletes the source."""
         sent = _Digest()
         path, target = self._source_of(key), self._target_of(key)
-        source = self._from.storage.read(path, version=key.status(path))
+        source = self._from.storage.read(path, version=key.entry)
         async with aclosing(source), aclosing(sent.through(source)) as body:
             stored = await self._to.storage.write(
-                target, body, overwrite=self._transfer.overwrite, size_bytes=key.size_bytes
+                target, body, overwrite=self._transfer.overwrite, size_bytes=key.entry.size_bytes
             )
-        if stored.size_bytes == sent.size_bytes == key.size_bytes and (
+        if stored.size_bytes == sent.size_bytes == key.entry.size_bytes and (
             self._transfer.keeps_source or await _digest_of(self._to.storage, target) == sent.value
         ):
             return
@@ -298,7 +298,7 @@ class TransferSteps:
             now = await self._from.storage.stat(path)
         except errors.PathNotFound:
             return
-        if not is_unchanged(key, now):
+        if not is_unchanged(key.entry, now):
             raise errors.ChangedMeanwhile(f"{self._source_path(key)} changed after it was copied; both are there.")
         await _delete(self._from.storage, path)
 
@@ -322,7 +322,7 @@ class TransferSteps:
                 found = await storage.stat(target)
             except errors.PathNotFound:
                 return
-            if not found.is_file or found.size_bytes != key.size_bytes:
+            if not found.is_file or found.size_bytes != key.entry.size_bytes:
                 return
         await _delete(storage, target)
 
@@ -375,23 +375,23 @@ class TransferSteps:
         return sorted(paths)[:at_most]
 
     def _source_of(self, key: TransferKey) -> str:
-        return joined(self._from.path.path, key.path)
+        return joined(self._from.path.path, key.entry.path)
 
     def _target_of(self, key: TransferKey) -> str:
-        return joined(self._to.path.path, key.path)
+        return joined(self._to.path.path, key.entry.path)
 
     def _source_path(self, key: TransferKey) -> StoragePath:
-        return self._from.path.child(key.path) if key.path else self._from.path
+        return self._from.path.child(key.entry.path) if key.entry.path else self._from.path
 
 
-def is_unchanged(key: TransferKey, now: FileStatus) -> bool:
+def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
     """Whether nothing shows that an entry changed since it was listed.
 
     Tags decide where a store gives them: its listings may report a more exact time of change than its `stat`.
     """
-    if key.tag and now.tag:
-        return (key.kind, key.size_bytes, key.tag) == (now.kind, now.size_bytes, now.tag)
-    return key.status(now.path).is_same_content(now)
+    if listed.tag and now.tag:
+        return (listed.kind, listed.size_bytes, listed.tag) == (now.kind, now.size_bytes, now.tag)
+    return listed.is_same_content(now)
 
 
 async def _delete_directory(storage: Storage, path: str) -> None:

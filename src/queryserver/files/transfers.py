@@ -29,6 +29,7 @@ from queryserver.files.places import Place, StorageAudit, Stores
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import Moved, TransferSteps
 from queryserver.files.upload_repository import UnfinishedWrites
+from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
 
@@ -74,12 +75,8 @@ class Transfers:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Take over what dead processes left while inside."""
-        sweep = asyncio.create_task(repeat(self.take_over, self._times.sweep_every), name="storage-transfers-sweep")
-        try:
+        async with background(repeat(self.take_over, self._times.sweep_every), name="storage-transfers-sweep"):
             yield
-        finally:
-            sweep.cancel()
-            await asyncio.gather(sweep, return_exceptions=True)
 
     async def begin(
         self, transfer: Transfer, places: tuple[Place, Place], entry: FileStatus, progress: Progress

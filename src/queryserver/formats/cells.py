@@ -1,26 +1,36 @@
 """Arrow columns as JSON cells, in the raw and in the Hue form (Contract editor 6.3).
 
-Work goes column by column: Arrow turns a column into numbers, booleans or text in C++. Only binary, nested and odd
-values become Python objects one by one. The file goes from pages over columns to values: nested, then scalar ones.
+Work goes column by column: Arrow turns a column into numbers, booleans or text (`text_forms.py`) in C++. Only nested
+and odd values become Python objects one by one. The file goes from pages over columns to values: nested, then numbers.
 """
 
 import html
 import json
 import math
 import re
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, chain, pairwise, takewhile
 from typing import Any, TypeAlias
 
 import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType, is_binary, is_text, kernels, union_places
+from queryserver.formats.columns import (
+    NUMBERS_AS_TEXT,
+    Column,
+    ResultType,
+    is_binary,
+    is_text,
+    kernels,
+    parts,
+    plain_bytes,
+    union_places,
+)
+from queryserver.formats.text_forms import text_form
 
 # Rows are turned into JSON in blocks of about this many Arrow bytes, so that a page that is cut at `max_bytes`
 # never has much more than that in memory as Python values: some 50 bytes for a text of one letter.
@@ -32,25 +42,14 @@ _LONGER_BY = {False: len(r"\u0000") - 1, True: len("&lt;") - 1}
 _SMALL = frozenset({ResultType.BOOLEAN, ResultType.TINYINT, ResultType.SMALLINT, ResultType.INT})
 _NESTED = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
 Values: TypeAlias = Callable[[pa.Array], list[object]]
-"""What makes the raw cells of a child array."""
+"""What makes the raw cells of a child array, or of one of integers."""
 
 # A double keeps 15 digits of any number that is not very large or small; orjson reads every fraction as a double.
 _LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
 _MAX_BRACKETS = 250
 """orjson writes 254 levels."""
-_PLAIN_SCALES = range(7)
-"""Arrow writes decimals below 10^-6 with an exponent, as Java does."""
 EXACT_IN_A_DOUBLE = 2**53 - 1
 """The largest integer that no other one is read as (JavaScript: Number.MAX_SAFE_INTEGER)."""
-
-Integers: TypeAlias = Callable[[pa.Array], list[object]]
-
-_UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_DAY_S = 86_400
-# Engines keep `infinity` as the greatest number there is, `-infinity` as the same negated.
-_INFINITE_DAYS = 2**31 - 1
-_INFINITE_TICKS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,8 @@ def render_page(
     """
     pieces: list[bytes] = []
     rows, left = 0, max_bytes - len("[]")
-    for block in _blocks(batches):
+    filled = (batch for batch in batches if batch.num_rows)
+    for block in chain.from_iterable(parts(batch, BLOCK_BYTES, plain_bytes) for batch in filled):
         if block.num_rows == 1 and block.nbytes > BLOCK_BYTES and _least_bytes(block, escape=escape) > left:
             return RenderedRows(tuple(pieces), rows, is_cut=True)
         values = [
@@ -144,34 +144,6 @@ def _least_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
     return least
 
 
-def _blocks(batches: Sequence[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table | pa.RecordBatch]:
-    for batch in batches:
-        rows = max(1, int(BLOCK_BYTES / _row_bytes(batch))) if batch.num_rows else 1
-        for start in range(0, batch.num_rows, rows):
-            yield batch if rows >= batch.num_rows else batch.slice(start, rows)
-
-
-def _row_bytes(batch: pa.Table | pa.RecordBatch) -> float:
-    """Bytes of a row as plain Arrow values, about; of a dictionary the longest entry counts."""
-    size = float(batch.nbytes)
-    for column in batch.columns:
-        if types.is_dictionary(column.type):
-            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-            size += sum(map(_decoded_bytes, chunks))
-        elif types.is_string_view(column.type) or types.is_binary_view(column.type):
-            # `nbytes` of a slice counts the text of the whole array.
-            size += (kernels.sum(kernels.binary_length(column.cast(pa.large_binary()))).as_py() or 0) - column.nbytes
-    return max(1.0, size / batch.num_rows)
-
-
-def _decoded_bytes(array: pa.DictionaryArray) -> float:
-    entries = array.dictionary
-    longest = entries.nbytes if types.is_nested(entries.type) else 8
-    if is_text(entries.type) or is_binary(entries.type):
-        longest = kernels.max(kernels.binary_length(entries)).as_py() or 0
-    return float(longest) * len(array)
-
-
 def cell_values(
     array: pa.Array | pa.ChunkedArray, column: Column, *, escape: bool = False, big_numbers_as_text: bool = False
 ) -> list[object]:
@@ -189,7 +161,7 @@ def cell_values(
     return _cells(array, column.type, escape=escape, numbers=numbers)
 
 
-def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Integers) -> list[object]:
+def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Values) -> list[object]:
     array = _unwrapped(array)
     kind = array.type
     if types.is_union(kind):
@@ -221,7 +193,7 @@ def _unwrapped(array: pa.Array) -> pa.Array:
     return _unwrapped(array.storage)
 
 
-def _values(array: pa.Array, numbers: Integers) -> list[object]:
+def _values(array: pa.Array, numbers: Values) -> list[object]:
     """Raw form, by the Arrow type alone."""
     array = _unwrapped(array)
     kind = array.type
@@ -229,9 +201,10 @@ def _values(array: pa.Array, numbers: Integers) -> list[object]:
         return numbers(array)
     if types.is_boolean(kind) or types.is_null(kind):
         return array.to_pylist()
-    for fits, values in _BY_TYPE:
-        if fits(kind):
-            return values(array)
+    if types.is_floating(kind):
+        return float_values(array)
+    if (made := text_form(array)) is not None:
+        return made.to_pylist()
     if types.is_nested(kind):
         return nested_values(array, partial(_values, numbers=numbers))
     return [None if value is None else str(value) for value in array.to_pylist()]
@@ -362,15 +335,6 @@ def _fraction(number: str) -> float | str:
     return value if is_exact else number
 
 
-def text_values(array: pa.Array) -> list[object]:
-    """Text unchanged. Arrow does not check what a driver gives: bytes that are no UTF-8 become U+FFFD."""
-    try:
-        return array.to_pylist()
-    except UnicodeDecodeError:
-        values = array.cast(pa.large_binary()).to_pylist()
-        return [None if value is None else value.decode(errors="replace") for value in values]
-
-
 def float_values(array: pa.Array) -> list[object]:
     if types.is_float32(array.type):
         # Through text: 0.1 as a float of 32 bits is 0.1, and not the 0.10000000149011612 of a mere widening.
@@ -382,18 +346,6 @@ def float_values(array: pa.Array) -> list[object]:
         return values
     names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
     return [value if value is None or math.isfinite(value) else names[str(value)] for value in values]
-
-
-def decimal_texts(array: pa.Array) -> list[object]:
-    """Decimals with the digits of their scale, never with an exponent."""
-    texts = array.cast(pa.string()).to_pylist()
-    if array.type.scale in _PLAIN_SCALES:
-        return texts
-    return [format(Decimal(text), "f") if text and "E" in text else text for text in texts]
-
-
-def binary_values(array: pa.Array) -> list[object]:
-    return [None if value is None else b64encode(value).decode() for value in array.to_pylist()]
 
 
 def as_numbers(array: pa.Array) -> list[object]:
@@ -413,155 +365,3 @@ def as_texts_where_needed(array: pa.Array) -> list[object]:
     if max(-(bounds["min"] or 0), bounds["max"] or 0) <= EXACT_IN_A_DOUBLE:
         return values
     return [str(value) if value is not None and abs(value) > EXACT_IN_A_DOUBLE else value for value in values]
-
-
-def date_texts(array: pa.Array) -> list[object]:
-    """`2024-01-31`."""
-    dates = kernels.cast(array, pa.date32(), safe=False)
-    texts = dates.cast(pa.string())
-    if not _has_gaps(texts):
-        return texts.to_pylist()
-    return _fill_gaps(texts, dates.view(pa.int32()), _INFINITE_DAYS, _date_text)
-
-
-def time_texts(array: pa.Array) -> list[object]:
-    """`10:20:30`, with a fraction only when it is not zero."""
-    texts = array.cast(pa.string()).to_pylist()
-    return texts if array.type.unit == "s" else [text and _short_fraction(text) for text in texts]
-
-
-def timestamp_texts(array: pa.Array) -> list[object]:
-    """`2024-01-31 10:20:30`, a fraction only when it is not zero; with a zone the local time and its `+01:00`."""
-    zone, unit = array.type.tz, array.type.unit
-    if zone is None:
-        return _naive_texts(array)
-    utc = array.view(pa.timestamp(unit))
-    if zone in _UTC:
-        return _utc_texts(utc)
-    try:
-        local = kernels.local_timestamp(array)
-    except pa.ArrowInvalid:  # a zone that this machine does not have; in UTC the instant is as right
-        return _utc_texts(utc)
-    ticks = zip(local.view(pa.int64()).to_pylist(), utc.view(pa.int64()).to_pylist(), strict=True)
-    offsets = [None if there is None else (there - here) // _PER_SECOND[unit] for there, here in ticks]
-    # `+01:00`; zones of the 19th century have seconds too.
-    names = {
-        offset: ("-" if offset < 0 else "+") + _clock_text(abs(offset)).removesuffix(":00")
-        for offset in set(offsets)
-        if offset is not None
-    }
-    return [text and f"{text}{names[offset]}" for text, offset in zip(_naive_texts(local), offsets, strict=True)]
-
-
-def duration_texts(array: pa.Array) -> list[object]:
-    """`1 day 02:03:04`; a negative duration has a sign at both parts."""
-    scale = _PER_SECOND["ns"] // _PER_SECOND[array.type.unit]
-    return [tick if tick is None else _duration_text(tick * scale) for tick in array.view(pa.int64()).to_pylist()]
-
-
-def interval_texts(array: pa.Array) -> list[object]:
-    """`1 year 2 months 3 days 02:03:04.5`, as DuckDB writes it, the engine that gives intervals as Arrow values."""
-    return [value and _interval_text(*value) for value in array.to_pylist()]
-
-
-def _naive_texts(array: pa.Array) -> list[object]:
-    texts = _timestamp_column(array)
-    if not _has_gaps(texts):
-        return texts.to_pylist()
-    per_second = _PER_SECOND[array.type.unit]
-
-    def text_of(tick: int) -> str:
-        seconds, fraction = divmod(tick, per_second)
-        days, second = divmod(seconds, _DAY_S)
-        micros = f".{fraction * 1_000_000 // per_second:06d}" if fraction else ""
-        return f"{_date_text(days)} {_clock_text(second)}{micros}"
-
-    return _fill_gaps(texts, array.view(pa.int64()), _INFINITE_TICKS, text_of)
-
-
-def _utc_texts(utc: pa.Array) -> list[object]:
-    texts = _timestamp_column(utc)
-    if not _has_gaps(texts):
-        return kernels.binary_join_element_wise(texts, "+00:00", "").to_pylist()
-    return [text if text in (None, "infinity", "-infinity") else f"{text}+00:00" for text in _naive_texts(utc)]
-
-
-def _timestamp_column(array: pa.Array) -> pa.Array:
-    """Texts with 6 digits of fraction or none, or as many as nanoseconds need; gaps where the year is beyond Arrow."""
-    try:
-        return array.cast(pa.timestamp("s")).cast(pa.string())
-    except pa.ArrowInvalid:  # some value has a fraction: seconds would lose it
-        pass
-    try:
-        micros = array.cast(pa.timestamp("us"))
-    except pa.ArrowInvalid:
-        return pa.array([text and _short_fraction(text) for text in array.cast(pa.string()).to_pylist()], pa.string())
-    texts = micros.cast(pa.string())
-    whole = kernels.cast(micros, pa.timestamp("s"), safe=False).cast(pa.string())
-    return kernels.if_else(kernels.ends_with(texts, ".000000"), whole, texts)
-
-
-def _short_fraction(text: str) -> str:
-    """No fraction when it is zero, else at least 6 digits."""
-    head, _, fraction = text.partition(".")
-    digits = fraction.rstrip("0")
-    return f"{head}.{digits.ljust(6, '0')}" if digits else head
-
-
-def _has_gaps(texts: pa.Array) -> bool:
-    """Arrow writes `<value out of range: 1>` for years that have more than 16 bits."""
-    return kernels.any(kernels.starts_with(texts, "<"), min_count=0).as_py()
-
-
-def _fill_gaps(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Callable[[int], str]) -> list[object]:
-    infinities = {infinite: "infinity", -infinite: "-infinity", -infinite - 1: "-infinity"}
-    return [
-        text if text is None or text[0] != "<" else infinities.get(number) or text_of(number)
-        for text, number in zip(texts.to_pylist(), numbers.to_pylist(), strict=True)
-    ]
-
-
-def _date_text(days: int) -> str:
-    """A day since 1970-01-01 of the Gregorian calendar, any year."""
-    # Years begin in March here, so that the leap day is the last one; 400 years have 146,097 days.
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted_month = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
-    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
-    return f"{year_of_era + 400 * era + (month <= 2):04d}-{month:02d}-{day:02d}"
-
-
-def _clock_text(seconds: int) -> str:
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-
-
-def _duration_text(nanoseconds: int) -> str:
-    sign = -1 if nanoseconds < 0 else 1
-    days, rest = divmod(abs(nanoseconds), _DAY_S * _PER_SECOND["ns"])
-    return _interval_text(0, sign * days, sign * rest)
-
-
-def _interval_text(months: int, days: int, nanoseconds: int) -> str:
-    sign = -1 if months < 0 else 1
-    amounts = ((sign * (abs(months) // 12), "year"), (sign * (abs(months) % 12), "month"), (days, "day"))
-    parts = [f"{amount} {name}{'' if abs(amount) == 1 else 's'}" for amount, name in amounts if amount]
-    if nanoseconds or not parts:
-        seconds, fraction = divmod(abs(nanoseconds), _PER_SECOND["ns"])
-        digits = f".{fraction:09d}".rstrip("0") if fraction else ""
-        parts.append(f"{'-' if nanoseconds < 0 else ''}{_clock_text(seconds)}{digits}")
-    return " ".join(parts)
-
-
-_BY_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[object]]], ...] = (
-    (is_text, text_values),
-    (types.is_floating, float_values),
-    (types.is_decimal, decimal_texts),
-    (types.is_timestamp, timestamp_texts),
-    (types.is_date, date_texts),
-    (types.is_time, time_texts),
-    (types.is_duration, duration_texts),
-    (types.is_interval, interval_texts),
-    (is_binary, binary_values),
-)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from threading import Semaphore
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -280,9 +280,10 @@ def row_sizes(batch: pa.RecordBatch) -> pa.Array:
     return _sum([value_sizes(array) for array in batch.columns], batch.num_rows)
 
 
-def parts(
-    batch: pa.RecordBatch, most_bytes: int, bytes_of: Callable[[pa.Array], int] = attrgetter("nbytes")
-) -> Iterator[pa.RecordBatch]:
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+
+
+def parts(batch: Rows, most_bytes: int, bytes_of: Callable[[Any], int] = attrgetter("nbytes")) -> Iterator[Rows]:
     """The batch in order, cut without copying into parts of at most so many bytes, or of one row."""
     if batch.num_rows <= 1 or sum(map(bytes_of, batch.columns)) <= most_bytes:
         yield batch
@@ -290,6 +291,25 @@ def parts(
     half = batch.num_rows // 2
     yield from parts(batch.slice(0, half), most_bytes, bytes_of)
     yield from parts(batch.slice(half), most_bytes, bytes_of)
+
+
+def plain_bytes(array: pa.Array | pa.ChunkedArray) -> int:
+    """What the values take as plain Arrow values, about: each as if it were in no dictionary."""
+    if isinstance(array, pa.ChunkedArray):
+        return sum(map(plain_bytes, array.chunks))
+    kind = array.type
+    # `nbytes` of a slice counts the text of the whole array behind a view.
+    if types.is_dictionary(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
+        return kernels.sum(value_sizes(array)).as_py() or 0
+    return array.nbytes
+
+
+def without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    is_dictionary = types.is_dictionary
+    if not any(map(is_dictionary, batch.schema.types)):
+        return batch
+    arrays = [array.dictionary_decode() if is_dictionary(array.type) else array for array in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 def value_sizes(array: pa.Array) -> pa.Array:

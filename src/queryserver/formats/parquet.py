@@ -3,13 +3,22 @@
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from io import IOBase
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
-from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, begin_wide_work, kernels, parts
+from queryserver.formats.columns import (
+    MANY_COLUMNS,
+    Column,
+    ResultType,
+    begin_wide_work,
+    parts,
+    plain_bytes,
+    without_dictionaries,
+)
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
 
@@ -30,24 +39,16 @@ def parquet_lines(file: IOBase) -> Generator[bytes]:
     `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed.
     """
     try:
-        yield from _lines(file)
+        metadata = _metadata(file)
+        with ExitStack() as held:
+            if metadata.num_columns > MANY_COLUMNS:
+                held.callback(begin_wide_work())
+            yield from _encoded(file, metadata)
     except pa.ArrowException as error:
         first_line = str(error).partition("\n")[0][:200]
         raise DecompressionFailed(f"The parquet data cannot be read: {first_line}") from None
     except (OSError, OverflowError, ValueError):
         raise DecompressionFailed("The parquet data are broken.") from None
-
-
-def _lines(file: IOBase) -> Iterator[bytes]:
-    metadata = _metadata(file)
-    if metadata.num_columns <= MANY_COLUMNS:
-        yield from _encoded(file, metadata)
-        return
-    end = begin_wide_work()
-    try:
-        yield from _encoded(file, metadata)
-    finally:
-        end()
 
 
 def open_parquet(file: IOBase) -> pq.ParquetFile:
@@ -59,11 +60,7 @@ def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     """All rows in batches of some 1 MiB, texts as texts. Raises as `open_parquet`."""
     for number in range(parquet.metadata.num_row_groups):
         for batch in _batches(parquet, number):
-            for part in parts(batch, 2 * _BATCH_BYTES, _decoded_bytes):
-                arrays = [
-                    array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in part.columns
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, names=part.schema.names)
+            yield from map(without_dictionaries, parts(batch, 2 * _BATCH_BYTES, plain_bytes))
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:
@@ -208,10 +205,3 @@ def _rows(group: pq.RowGroupMetaData) -> int:
     by_size = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
     by_places = _BATCH_BYTES // max(group.num_columns, 1)
     return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)
-
-
-def _decoded_bytes(array: pa.Array) -> int:
-    """What the values take without dictionaries."""
-    if pa.types.is_dictionary(array.type):
-        return kernels.sum(kernels.binary_length(array.dictionary).take(array.indices)).as_py() or 0
-    return array.nbytes

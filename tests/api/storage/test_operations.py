@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -332,7 +332,7 @@ async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_r
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     claimed = await records.begin(transfer, owner="dead", lease=timedelta(0))
     assert claimed is not None
-    made = TransferKey.of(0, "", await source.storage.stat(source.path.path), KeyState.COPIED)
+    made = TransferKey(0, replace(await source.storage.stat(source.path.path), path=""), KeyState.COPIED)
     assert await records.add_keys(claimed.lease, [made])
     asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
     early = await eva.post("storage/copy", **asked)

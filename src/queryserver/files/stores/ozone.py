@@ -2,17 +2,17 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import httpx
 
 from queryserver import errors
-from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser, names_of
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser, names_of
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
 from queryserver.files.stores.webhdfs.statuses import RemoteFailure, shown
-from queryserver.files.stores.webhdfs.storage import WebHdfsCluster, WebHdfsStorage, address
+from queryserver.files.stores.webhdfs.storage import GatewayStorage, WebHdfsCluster, address
 from queryserver.files.stores.webhdfs.tree import (
     ListingOperation,
     NewFile,
@@ -50,28 +50,31 @@ async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[by
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    service: str
-    storage: WebHdfsStorage
-    path: str
-    levels: int
-
-    def shown(self, status: FileStatus) -> FileStatus:
-        return replace(status, path=f"{self.service}/{status.path}" if status.path else self.service)
-
-
-class OzoneStorage:
+class OzoneStorage(GatewayStorage):
     """Ozone as one user sees it, without a trash. What the gateway does not support raises NotSupported."""
 
-    def __init__(self, services: Mapping[str, WebHdfsStorage]) -> None:
+    def __init__(self, services: Mapping[str, WebHdfsTree]) -> None:
         self._services = services
 
+    def at(self, path: str) -> tuple[WebHdfsTree, str]:
+        service, *names = names_of(path) or ("",)
+        if not service:
+            raise errors.NotSupported("The root of all services cannot do this.")
+        if (tree := self._services.get(service)) is None:
+            raise errors.PathNotFound(f"{service} does not exist.")
+        return tree, "/".join(names)
+
+    def at_file(self, path: str) -> tuple[WebHdfsTree, str]:
+        """Raises PathExists, InvalidPath."""
+        if len(names_of(path)) <= 1:
+            raise errors.PathExists("Services are no files.")
+        found = self.at(path)
+        if not _is_in_bucket(path):
+            raise errors.InvalidPath("Files lie in buckets: service/volume/bucket/name.")
+        return found
+
     async def stat(self, path: str) -> FileStatus:
-        if not names_of(path):
-            return _directory("")
-        place = self._place(path)
-        return place.shown(await place.storage.stat(place.path))
+        return _shown(path, await super().stat(path)) if names_of(path) else _directory("")
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
@@ -79,43 +82,37 @@ class OzoneStorage:
         if not names_of(path):
             yield Batch(tuple(_directory(name) for name in sorted(self._services)), None, 0)
             return
-        place = self._place(path)
-        listing = place.storage.list_directory(place.path, cursor=cursor, batch_size=batch_size)
-        async with aclosing(listing):
+        async with aclosing(super().list_directory(path, cursor=cursor, batch_size=batch_size)) as listing:
             async for batch in listing:
-                yield replace(batch, entries=tuple(map(place.shown, batch.entries)))
+                yield replace(batch, entries=[_shown(path, entry) for entry in batch.entries])
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
         if not names_of(path):
             raise errors.NotAFile("The root is no file.")
-        place = self._place(path)
-        pieces = place.storage.read(place.path, offset=offset, length=length, version=version)
-        async with aclosing(pieces):
+        async with aclosing(super().read(path, offset=offset, length=length, version=version)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        place = self._place_of_file(path)
+        tree, inner = self.at_file(path)
         if _can_be_target(path):
-            status = await place.storage.write(place.path, body, overwrite=overwrite, size_bytes=size_bytes)
-        else:
-            status = await _written_in_place(place.storage.tree, place.path, body, overwrite=overwrite)
-        return place.shown(status)
+            return _shown(path, await super().write(path, body, overwrite=overwrite, size_bytes=size_bytes))
+        return _shown(path, await _written_in_place(tree, inner, body, overwrite=overwrite))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """On its levels it makes volumes and buckets."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
             raise errors.PathExists("Services are made by the settings.")
-        place = self._place(path)
+        tree, inner = self.at(path)
         # Not by a rename, as in HDFS: Ozone gives renamed directories to the owner of the bucket.
-        if await place.storage.tree.find(place.path) is not None:
+        if await tree.find(inner) is not None:
             raise errors.PathExists(f"{path} exists.")
-        await place.storage.tree.make_directory(place.path, permissions or _DIRECTORY_PERMISSIONS)
+        await tree.make_directory(inner, permissions or _DIRECTORY_PERMISSIONS)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         status = await self.stat(source)
@@ -128,13 +125,13 @@ class OzoneStorage:
         """Volumes and buckets only when they are empty."""
         if len(names_of(path)) <= 1:
             raise errors.root_not_allowed("Services are not deleted.")
-        place = self._place(path)
-        if place.levels <= BUCKET_LEVELS:
-            async with aclosing(place.storage.tree.all_entries(place.path)) as entries:
+        tree, inner = self.at(path)
+        if not _is_in_bucket(path):
+            async with aclosing(tree.all_entries(inner)) as entries:
                 async for _ in entries:
                     raise errors.DirectoryNotEmpty(f"{path} is not empty.")
             recursive = False
-        await place.storage.delete(place.path, recursive=recursive)
+        await super().delete(path, recursive=recursive)
 
     def can_rename(self, source: str, target: str) -> bool:
         ours, theirs = source.split("/"), target.split("/")
@@ -144,83 +141,40 @@ class OzoneStorage:
         """Raises NotSupported: they lie in different buckets."""
         if not names_of(source):
             raise errors.root_not_allowed("The root has no other name.")
-        origin, place = self._place(source), self._place_of_file(target)
+        self.at(source)
+        self.at_file(target)
         if not self.can_rename(source, target):
             raise errors.NotSupported("Ozone renames within a bucket only.")
         _check_target(target)
-        await origin.storage.rename(origin.path, place.path, overwrite=overwrite)
-
-    async def set_replication(self, path: str, factor: int) -> None:
-        place = self._place(path)
-        await place.storage.set_replication(place.path, factor)
-
-    async def content_summary(self, path: str) -> ContentSummary:
-        place = self._place(path)
-        return await place.storage.content_summary(place.path)
-
-    async def set_permissions(self, path: str, permissions: int) -> None:
-        place = self._place(path)
-        await place.storage.set_permissions(place.path, permissions)
-
-    async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        place = self._place(path)
-        await place.storage.set_owner(place.path, owner=owner, group=group)
+        await super().rename(source, target, overwrite=overwrite)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        place, inner = self._parts_of(plan)
+        self.at_file(plan.path)
         _check_target(plan.path)
-        return await place.storage.begin_parts(inner)
-
-    async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        place, inner = self._parts_of(plan)
-        return await place.storage.write_part(inner, staging, index, body)
+        return await super().begin_parts(plan)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         """Ozone joins nothing: the bytes go through this server."""
-        place, inner = self._parts_of(plan)
-        return place.shown(await place.storage.join_parts(inner, staging, parts, overwrite=overwrite))
-
-    async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        place, inner = self._parts_of(plan)
-        async with aclosing(place.storage.read_parts(inner, staging, parts)) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def discard_parts(self, plan: PartPlan, staging: str) -> None:
-        place, inner = self._parts_of(plan)
-        await place.storage.discard_parts(inner, staging)
-
-    def _parts_of(self, plan: PartPlan) -> tuple[_Place, PartPlan]:
-        place = self._place_of_file(plan.path)
-        return place, replace(plan, path=place.path)
+        return _shown(plan.path, await super().join_parts(plan, staging, parts, overwrite=overwrite))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """There are none outside of buckets."""
         if len(names_of(path)) < BUCKET_LEVELS:
             await self.stat(path)
             return 0
-        place = self._place(path)
-        return await place.storage.sweep_orphans(place.path, older_than_s)
+        return await super().sweep_orphans(path, older_than_s)
 
-    def _place(self, path: str) -> _Place:
-        """Raises InvalidPath, PathNotFound: there is no such service; NotSupported: the root."""
-        names = names_of(path)
-        if not names:
-            raise errors.NotSupported("The root of all services cannot do this.")
-        if (storage := self._services.get(names[0])) is None:
-            raise errors.PathNotFound(f"{names[0]} does not exist.")
-        return _Place(names[0], storage, "/".join(names[1:]), len(names))
 
-    def _place_of_file(self, path: str) -> _Place:
-        """Where a file may be. Raises PathExists, InvalidPath."""
-        if len(names_of(path)) <= 1:
-            raise errors.PathExists("Services are no files.")
-        place = self._place(path)
-        if place.levels <= BUCKET_LEVELS:
-            raise errors.InvalidPath("Files lie in buckets: service/volume/bucket/name.")
-        return place
+def _shown(path: str, status: FileStatus) -> FileStatus:
+    """The status with the service of `path` before its own path."""
+    service = path.partition("/")[0]
+    return replace(status, path=f"{service}/{status.path}" if status.path else service)
+
+
+def _is_in_bucket(path: str) -> bool:
+    return path.count("/") >= BUCKET_LEVELS
 
 
 def _can_be_target(path: str) -> bool:
@@ -280,7 +234,7 @@ class OzoneFileSystem:
         )
 
     def as_user(self, user: StorageUser) -> OzoneStorage:
-        return OzoneStorage({name: service.storage(user) for name, service in self._services.items()})
+        return OzoneStorage({name: service.tree(user) for name, service in self._services.items()})
 
     async def close(self) -> None:
         for service in self._services.values():

@@ -209,14 +209,6 @@ class ColumnFacts:
             if cell.kind is CellKind.INTEGER:
                 self.longest_integer = max(self.longest_integer, cell.integer_digits)
 
-    def merge(self, other: "ColumnFacts") -> None:
-        self.kinds |= other.kinds
-        self.integer_digits = max(self.integer_digits, other.integer_digits)
-        self.fraction_digits = max(self.fraction_digits, other.fraction_digits)
-        self.longest_integer = max(self.longest_integer, other.longest_integer)
-        self.is_wide = self.is_wide or other.is_wide
-        self.has_exponent = self.has_exponent or other.has_exponent
-
 
 def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
     """The type of the column. `is_whole`: there are no cells but those counted."""
@@ -246,9 +238,6 @@ _FEW = 24
 _PROBED, _REPEATING = 400, 40
 """A column with at most so many different cells among the first that are probed is reduced to its different cells."""
 
-_FIRST_DAY = -719_162
-"""0001-01-01 in days since 1970-01-01; Arrow reads a year 0 as well."""
-_MICROSECONDS_OF_A_DAY = 86_400_000_000
 _DIGITS = "0123456789"
 
 
@@ -293,72 +282,43 @@ def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
 
 def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
     """Count the cells of a form; the others are left."""
-    if form == "missing":
-        return cells.filter(kernels.invert(kernels.is_in(cells, value_set=pa.array(["", "\\N"]))))
-    count_all = _COUNTED_AT_ONCE.get(form)
-    if count_all is not None and count_all(facts, cells):
-        return cells[:0]
     fits = kernels.match_substring_regex(cells, _ANCHORED[form])
-    if not fits.true_count:
-        return cells
-    fitting = cells.filter(fits)
-    if count_all is None or not count_all(facts, fitting):
-        facts.add_facts(FACTS_OF_FORM[form])
+    if fits.true_count:
+        count = _COUNTED_BY_DIGITS.get(form)
+        if count is None:
+            facts.add_facts(FACTS_OF_FORM[form])
+        else:
+            count(facts, cells.filter(fits))
     return cells.filter(kernels.invert(fits))
 
 
 _ANCHORED = {
     form: f"^(?:{pattern})$"
-    for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})"}.items()
+    for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})", "missing": r"(?:\\N)?"}.items()
     if form != "null_word"
 }
 """Longer integers than of 19 digits are beyond 64 bits: they are left to be classified one by one."""
 
 
-def _count_integers(facts: ColumnFacts, cells: pa.StringArray) -> bool:
-    digits = kernels.ascii_ltrim(cells, characters="-")
-    length = kernels.binary_length(digits)
-    if (
-        not kernels.all(kernels.ascii_is_decimal(digits)).as_py()
-        or kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() > 1
-        or kernels.any(kernels.and_(kernels.starts_with(digits, "0"), kernels.greater(length, 1))).as_py()
-    ):
-        return False
+def _count_integers(facts: ColumnFacts, cells: pa.StringArray) -> None:
     try:
         values = kernels.cast(cells, pa.int64())
     except pa.ArrowInvalid:  # one is beyond 64 bits
         _add_one_by_one(facts, cells)
-        return True
-    ends = kernels.min_max(values).as_py()
-    for value in (ends["min"], ends["max"]):
+        return
+    for value in kernels.min_max(values).as_py().values():
         shown = len(str(abs(value))) if value else 0
         facts.add_facts(CellFacts(CellKind.INTEGER, shown, is_wide=value not in _INT32))
-    return True
 
 
-def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> bool:
-    """Digits are trimmed away from both sides of the point, which must be all that is left."""
+def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> None:
     unsigned = kernels.ascii_ltrim(cells, characters="-")
-    fraction = kernels.ascii_ltrim(unsigned, characters=_DIGITS)
-    length = kernels.binary_length(unsigned)
-    if (
-        not kernels.all(kernels.equal(kernels.ascii_rtrim(fraction, characters=_DIGITS), ".")).as_py()
-        or kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() > 1
-        or kernels.min(length).as_py() < 2
-    ):
-        return False
+    behind = kernels.subtract(kernels.binary_length(kernels.ascii_ltrim(unsigned, characters=_DIGITS)), 1)
     stripped = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0"))
-    zeros = kernels.subtract(length, stripped)
-    behind = kernels.subtract(kernels.binary_length(fraction), 1)
     before = kernels.subtract(kernels.subtract(stripped, behind), 1)
-    # A leading 0 must be the only digit before the point.
-    if kernels.max(zeros).as_py() > 1 or kernels.max(kernels.multiply(zeros, before)).as_py() > 0:
-        return False
-    significant = kernels.add(before, behind)
-    if kernels.max(significant).as_py() > MAX_DOUBLE_DIGITS:
-        # Zeros between the point and the first other digit do not count.
-        bare = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0."))
-        significant = kernels.if_else(kernels.equal(before, 0), bare, significant)
+    # Zeros between the point and the first other digit do not count.
+    bare = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0."))
+    significant = kernels.if_else(kernels.equal(before, 0), bare, kernels.add(before, behind))
     ends = kernels.min_max(significant).as_py()
     digits: tuple[int, int] = kernels.max(before).as_py(), kernels.max(behind).as_py()
     if ends["max"] > MAX_INTEGER_DIGITS:
@@ -367,42 +327,9 @@ def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> bool:
         facts.add_facts(CellFacts(CellKind.DECIMAL, *digits))
     if ends["min"] <= MAX_DOUBLE_DIGITS:
         facts.add_facts(CellFacts(CellKind.DOUBLE, *digits))
-    return True
 
 
-def _count_dates(facts: ColumnFacts, cells: pa.StringArray) -> bool:
-    """Arrow reads `YYYY-MM-DD`, and no other form."""
-    return _count_read(facts, "date", cells, pa.date32(), pa.int32(), _FIRST_DAY)
-
-
-def _count_timestamps(facts: ColumnFacts, cells: pa.StringArray) -> bool:
-    """Of these lengths Arrow reads full seconds with a fraction, and full seconds with `Z`, and no other form."""
-    length = kernels.min_max(kernels.binary_length(cells)).as_py()
-    if length["min"] < len("2024-01-15T10:30:00"):
-        return False
-    is_zoned = length["min"] == length["max"] == len("2024-01-15T10:30:00Z")
-    kind = pa.timestamp("us", "UTC" if is_zoned else None)
-    return _count_read(facts, "timestamp", cells, kind, pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
-
-
-def _count_read(
-    facts: ColumnFacts, form: str, cells: pa.StringArray, read: pa.DataType, number: pa.DataType, first: int
-) -> bool:
-    """Count cells if Arrow can read all of them as the type, none of them before the `first` value."""
-    try:
-        values = kernels.cast(cells, read)
-    except pa.ArrowInvalid:
-        return False
-    if kernels.min(kernels.cast(values, number)).as_py() < first:
-        return False
-    facts.add_facts(FACTS_OF_FORM[form])
-    return True
-
-
-_COUNTED_AT_ONCE: Mapping[str, Callable[[ColumnFacts, pa.StringArray], bool]] = {
+_COUNTED_BY_DIGITS: Mapping[str, Callable[[ColumnFacts, pa.StringArray], None]] = {
     "integer": _count_integers,
     "fraction": _count_fractions,
-    "date": _count_dates,
-    "timestamp": _count_timestamps,
 }
-"""Count a column in a fraction of the time of the pattern. False: nothing is counted, and the pattern decides."""

@@ -266,43 +266,25 @@ class RegularText:
         self._quoted_nothing = re.compile(
             rf"(?<![^{separator}\n]){quote}{bare}{quote}(?={separator}|\r?\n)", re.IGNORECASE
         )
-        self._fields = re.compile(
-            rf"({quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+{quote}|[^{separator}\n]*+)({separator}|\r?\n)"
-        )
 
     def end(self, text: str, start: int) -> int:
         """Where the regular records end that begin at `start`; one of more than 1 MiB is none."""
         found = self._prefix.match(text, start, start + MAX_FIELD_CHARACTERS)
         return start if found is None else found.end()
 
-    def records(self, text: str) -> list[list[str]]:
-        """The records of a text of regular records; blank lines are `[]`, or hold one blank cell."""
-        if "\r" in text and text.count("\r") != text.count("\r\n"):
-            return self._by_field(text)
-        if self._quoted_nothing.search(text):
-            return self._by_field(text)
+    def records(self, text: str) -> list[list[str]] | None:
+        """The records of a text of regular records; blank lines are `[]`, or hold one blank cell.
+
+        None: the library would read them otherwise, so they are to be cut field by field.
+        """
+        if ("\r" in text and text.count("\r") != text.count("\r\n")) or self._quoted_nothing.search(text):
+            return None
         try:
             # Lines with their LF, and no other ends of lines.
             lines = [f"{line}\n" for line in text.split("\n")[:-1]]
             return list(csv.reader(lines, delimiter=self._delimiters.field, quotechar=self._delimiters.quote))
         except csv.Error:
-            return self._by_field(text)
-
-    def _by_field(self, text: str) -> list[list[str]]:
-        separator, quote = self._delimiters.field, self._delimiters.quote or ""
-        records: list[list[str]] = []
-        cells: list[str] = []
-        for raw, end in self._fields.findall(text):
-            if raw[:1] == quote:
-                content = raw[1:-1].replace(quote * 2, quote)
-                bare = content.strip(BLANKS)
-                cells.append(QuotedText(content) if not bare or bare.lower() == "null" else content)
-            else:
-                cells.append(raw[:-1] if end == "\n" and raw[-1:] == "\r" else raw)
-            if end != separator:
-                records.append(cells)
-                cells = []
-        return records
+            return None
 
 
 class PlainReader:

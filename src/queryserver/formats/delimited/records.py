@@ -115,6 +115,7 @@ class RecordReader:
 
     def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
         """Adds some of the next records; returns where the next one begins, and whether none is left to read."""
+        cut_until = position
         while position < len(text):
             if len(found) >= _PART_RECORDS:
                 return position, False
@@ -125,12 +126,14 @@ class RecordReader:
                     break
                 if position - start >= _SPLIT_CHARACTERS // 2:
                     continue
-            if self._regular is not None:
+            if self._regular is not None and position >= cut_until:
                 end = self._regular.end(text, position)
-                if end > position:
-                    self._add(self._regular.records(text[position:end]), found)
+                records = self._regular.records(text[position:end])
+                if records:
+                    self._add(records, found)
                     position = end
                     continue
+                cut_until = end
             after = self._cut(text, position, final, found)
             if after is None:
                 break

@@ -1,4 +1,4 @@
-"""A download, from a result to pieces of a file, compressed or not. The quoting of csv is in `csv_encoder.py`."""
+"""A download, from a result to pieces of a file, compressed or not. The texts of csv and ndjson are in `texts.py`."""
 
 import asyncio
 import re
@@ -11,10 +11,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from queryserver.formats.columns import without_dictionaries
 from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
-from queryserver.formats.download.csv_encoder import CsvEncoder
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, Drain, Encoder, FileForm, ResultSource
-from queryserver.formats.download.texts import JsonLinesEncoder
+from queryserver.formats.download.texts import CsvEncoder, JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
 _GZIP_LEVEL = 4
@@ -192,10 +192,4 @@ def _parts(piece: bytes) -> Iterator[bytes]:
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """A table in batches of some 1 MiB: what is encoded at a time, and what a cancelled download still waits for."""
     rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
-    is_dictionary = pa.types.is_dictionary
-    for batch in table.to_batches(max_chunksize=rows):
-        if any(map(is_dictionary, batch.schema.types)):
-            arrays = [array.dictionary_decode() if is_dictionary(array.type) else array for array in batch.columns]
-            yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
-        else:
-            yield batch
+    return map(without_dictionaries, table.to_batches(max_chunksize=rows))

@@ -1,10 +1,9 @@
-"""Columns as columns of text: the raw text forms of Contract editor 6.3, a whole array at a time; and JSON Lines.
+"""Columns as columns of text: the raw text forms of Contract editor 6.3, a whole array at a time; CSV and JSON Lines.
 
 Arrow's kernels make 1,000,000 x 10 texts in some 0.5 s; Python objects would take ten times as long. So only what
 Arrow has no kernel for goes through `cell_values`.
 """
 
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,19 +11,14 @@ import orjson
 import pyarrow as pa
 
 from queryserver.formats.cells import cell_values
-from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
+from queryserver.formats.columns import Column, ResultType, is_text, kernels
 from queryserver.formats.download.encoder import Encoder, unique_names
+from queryserver.formats.text_forms import text_form, without_zero_fraction
 
 NUMERIC_TYPES = frozenset(
     ResultType(f"{name}_TYPE") for name in ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 )
 NESTED_TYPES = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
-
-_PLAIN_DECIMAL_SCALE = 6
-"""Arrow writes decimals in exponent form once the first digit is more than six places behind the point."""
-_UTC = frozenset({"UTC", "Etc/UTC", "+00:00"})
-_PLAIN_UNITS = frozenset({"s", "us"})
-"""Whose fractions Arrow writes with as many digits as the raw form has."""
 
 
 def some(mask: pa.Array) -> bool:
@@ -77,14 +71,12 @@ def is_free_text(kind: pa.DataType) -> bool:
 
 def texts(array: pa.Array, column: Column) -> pa.Array:
     """The raw text of each value; NULL stays NULL. Binary is base64, nested values are compact JSON."""
-    kind = array.type
-    if is_text(kind):
-        return _valid_texts(array)
-    if is_binary(kind):
-        return pa.array([None if value is None else b64encode(value) for value in array.to_pylist()], pa.string())
-    if needs_values(kind, column):
+    made = text_form(array)
+    if made is None and needs_values(array.type, column):
         return value_texts(cell_values(array, column))
-    return _temporal_texts(array, column) if pa.types.is_temporal(kind) else _plain_texts(array)
+    if made is None and pa.types.is_floating(array.type):
+        return _float_texts(array)
+    return array.cast(pa.string()) if made is None else made
 
 
 def value_texts(values: Sequence[object]) -> pa.Array:
@@ -98,7 +90,7 @@ def json_texts(array: pa.Array, column: Column) -> pa.Array:
     """The raw form of each value as JSON text; NULL stays NULL."""
     kind = array.type
     if is_text(kind) and column.type not in NESTED_TYPES:
-        strings = _valid_texts(array)
+        strings = texts(array, column)
         to_escape = kernels.match_substring_regex(strings, r'["\\\x00-\x1f]')
         quoted = joined('"', strings, '"')
         return changed(quoted, to_escape, lambda text: orjson.dumps(text).decode(), of=strings)
@@ -119,55 +111,15 @@ def needs_values(kind: pa.DataType, column: Column) -> bool:
     return is_free_text(kind) or (column.type is ResultType.BOOLEAN and pa.types.is_integer(kind))
 
 
-def _valid_texts(array: pa.Array) -> pa.Array:
-    """Arrow does not check what a driver calls text: bytes that are no UTF-8 become U+FFFD."""
-    array = array.cast(pa.string())
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        values = array.cast(pa.binary()).to_pylist()
-        return pa.array([None if value is None else value.decode(errors="replace") for value in values], pa.string())
-    return array
-
-
-def _plain_texts(array: pa.Array) -> pa.Array:
-    if pa.types.is_floating(array.type):
-        if pa.types.is_float16(array.type):
-            array = array.cast(pa.float32())
-        shortest = array.cast(pa.string())
-        whole = kernels.invert(kernels.match_substring_regex(shortest, "[.en]"))
-        if some(whole):
-            shortest = kernels.if_else(whole, joined(shortest, ".0"), shortest)
-        names = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-        return changed(shortest, kernels.invert(kernels.is_finite(array)), names.__getitem__)
-    plain = array.cast(pa.string())
-    if not pa.types.is_decimal(array.type) or 0 <= array.type.scale <= _PLAIN_DECIMAL_SCALE:
-        return plain
-    return changed(plain, kernels.match_substring_regex(plain, "E"), "{:f}".format, of=array)
-
-
-def _temporal_texts(array: pa.Array, column: Column) -> pa.Array:
-    kind = array.type
-    zone = kind.tz if pa.types.is_timestamp(kind) else None
-    if (zone is None or zone in _UTC) and (pa.types.is_date(kind) or kind.unit in _PLAIN_UNITS):
-        made = _clock_texts(array.view(pa.timestamp(kind.unit)) if zone else array)
-        # Arrow writes `<value out of range: …>` for years that have more than 16 bits.
-        if not some(kernels.match_substring_regex(made, "^<")):
-            return joined(made, "+00:00") if zone else made
-    return value_texts(cell_values(array, column))
-
-
-def _clock_texts(array: pa.Array) -> pa.Array:
-    """Dates, times and timestamps; a fraction only where it is not zero."""
-    kind = array.type
-    if pa.types.is_date(kind) or kind.unit == "s":
-        return array.cast(pa.string())
-    whole = kernels.equal(kernels.subsecond(array), 0.0)
-    seconds = pa.time32("s") if pa.types.is_time(kind) else pa.timestamp("s")
-    without_fraction = array.cast(seconds, safe=False).cast(pa.string())
-    if every(whole):
-        return without_fraction
-    return kernels.if_else(whole, without_fraction, array.cast(pa.string()))
+def _float_texts(array: pa.Array) -> pa.Array:
+    if pa.types.is_float16(array.type):
+        array = array.cast(pa.float32())
+    shortest = array.cast(pa.string())
+    whole = kernels.invert(kernels.match_substring_regex(shortest, "[.en]"))
+    if some(whole):
+        shortest = kernels.if_else(whole, joined(shortest, ".0"), shortest)
+    names = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+    return changed(shortest, kernels.invert(kernels.is_finite(array)), names.__getitem__)
 
 
 class JsonLinesEncoder(Encoder):
@@ -185,6 +137,64 @@ class JsonLinesEncoder(Encoder):
         return row_bytes(*pieces, "}\n", null="null")
 
 
+_LINE_END = "\r\n"
+_FORMULA_START = r"^[=+\-@\t\r]"
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|Infinity|NaN)$"
+
+
+class CsvEncoder(Encoder):
+    """Quotes only what needs it. NULL is nothing, an empty text is `""`.
+
+    `guard` puts `'` before texts that a spreadsheet would take for a formula (Contract security T5).
+    """
+
+    def __init__(self, columns: tuple[Column, ...], *, separator: str, guard: bool) -> None:
+        self._columns = columns
+        self._separator = separator
+        self._guard = guard
+        self._to_quote = f'["\r\n{separator}]'
+
+    def start(self) -> bytes:
+        names = [pa.array([column.name], pa.string()) for column in self._columns]
+        if self._guard:
+            names = [_guarded(name, kernels.match_substring_regex(name, _FORMULA_START)) for name in names]
+        return self._joined([self._quoted(name) for name in names])
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        return self._joined(list(map(self._cells, batch.columns, self._columns)))
+
+    def _cells(self, array: pa.Array, column: Column) -> pa.Array:
+        cells = texts(array, column)
+        if not is_free_text(array.type):
+            return cells
+        if self._guard:
+            formulas = kernels.match_substring_regex(cells, _FORMULA_START)
+            if not is_text(array.type) or column.type in NUMERIC_TYPES:
+                # Numbers may stand here as text: decimals of any length, values of a column without one type.
+                formulas = kernels.and_(formulas, kernels.invert(kernels.match_substring_regex(cells, _NUMBER)))
+            cells = _guarded(cells, formulas)
+        return self._quoted(cells)
+
+    def _quoted(self, cells: pa.Array) -> pa.Array:
+        to_quote = kernels.or_(
+            kernels.match_substring_regex(cells, self._to_quote), kernels.equal(kernels.binary_length(cells), 0)
+        )
+        if not some(to_quote):
+            return cells
+        quoted = joined('"', kernels.replace_substring(cells, '"', '""'), '"')
+        return kernels.if_else(to_quote, quoted, cells)
+
+    def _joined(self, cells: list[pa.Array]) -> bytes:
+        last = joined(cells[-1], _LINE_END, null="")
+        return row_bytes(*cells[:-1], last, separator=self._separator)
+
+
+def _guarded(cells: pa.Array, formulas: pa.Array) -> pa.Array:
+    if not some(formulas):
+        return cells
+    return kernels.if_else(formulas, joined("'", cells), cells)
+
+
 _HOUR_US = 3_600_000_000
 
 
@@ -198,9 +208,3 @@ def duration_text(durations: pa.Array) -> pa.Array:
     sign = kernels.if_else(kernels.less(microseconds, 0), "-", "")
     padded = kernels.utf8_lpad(hours.cast(pa.string()), 2, "0")
     return kernels.binary_join_element_wise(sign, padded, minutes, "")
-
-
-def without_zero_fraction(texts: pa.Array) -> pa.Array:
-    """Times as Arrow writes them, `10:20:30.000000`, without a fraction of zeros."""
-    cut = kernels.utf8_slice_codeunits(texts, 0, -7)
-    return kernels.if_else(kernels.ends_with(texts, ".000000"), cut, texts)

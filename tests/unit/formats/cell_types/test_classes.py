@@ -341,11 +341,3 @@ def test_a_quoted_null_is_text_and_a_quoted_blank_is_not() -> None:
 def test_one_late_cell_counts_as_much_as_ten_thousand(late: str) -> None:
     cells = [*map(str, range(10_000)), late, *map(str, range(100))]
     assert column_type(vectorised(cells), is_whole=True) == column_type(exact(["1", "9999", late]), is_whole=True)
-
-
-def test_facts_of_parts_merge_to_the_facts_of_the_whole() -> None:
-    parts = [["1", "2147483648"], ["-12.345", "1.2345678901234567"], ["", "12345678901234567"]]
-    merged = ColumnFacts()
-    for part in parts:
-        merged.merge(exact(part))
-    assert merged == exact([cell for part in parts for cell in part])

@@ -65,21 +65,22 @@ class AzureClient:
     async def read(self, call: AzureCall) -> AzureAnswer:
         """An exchange that changes nothing, tried again while the account is busy or out of reach."""
         async with self._limited(self._timeouts.answer_s):
-            return await self._insist(lambda: self._exchange(call))
+            return await self._insist(lambda: self.send(call))
 
     async def repeat(self, call: AzureCall) -> AzureAnswer:
         """A change that may be sent twice without harm, tried again as `read`."""
         async with self._limited(self._timeouts.commit_s):
-            return await self._insist(lambda: self._exchange(call))
+            return await self._insist(lambda: self.send(call))
 
     async def change(self, call: AzureCall) -> AzureAnswer:
         """An exchange that is sent once. Without an answer its effect is unknown."""
         async with self._limited(self._timeouts.commit_s):
-            return await self._exchange(call)
+            return await self.send(call)
 
     async def send(self, call: AzureCall) -> AzureAnswer:
         """As `change`, without a limit to the whole: the content takes as long as its source."""
-        return await self._exchange(call)
+        response = await self._begin(call)
+        return AzureAnswer(response.status_code, response.headers, await _whole(response))
 
     @asynccontextmanager
     async def stream(self, call: AzureCall) -> AsyncGenerator[httpx.Response]:
@@ -104,10 +105,6 @@ class AzureClient:
         return await retried(
             attempt, AzureFailure, tries=_TRIES, first_pause_s=pause_s, may_pass=lambda error: error.is_passing
         )
-
-    async def _exchange(self, call: AzureCall) -> AzureAnswer:
-        response = await self._begin(call)
-        return AzureAnswer(response.status_code, response.headers, await _whole(response))
 
     @asynccontextmanager
     async def _limited(self, limit_s: float) -> AsyncGenerator[None]:

@@ -5,7 +5,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 
 from queryserver.errors.files import too_many_entries
@@ -101,65 +101,47 @@ def _is_removed(parent: int, name: str) -> bool:
     return True
 
 
-class Summation:
-    """Counts the entries that the caller may see. Links, pipes and devices count towards the limit only."""
+def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[ContentSummary | None]:
+    """Sums up what the caller may see: None after about every second, at last the summary.
 
-    def __init__(self, tree: LocalTree, path: str, shows: Callable[[str], bool]) -> None:
-        self._tree = tree
-        self._path = path
-        self._shows = shows
-        self._waiting: list[str] | None = None
-        self._entries = 0
-        self._files = 0
-        self._directories = 0
-        self._bytes = 0
-
-    @property
-    def summary(self) -> ContentSummary:
-        return ContentSummary(self._directories, self._files, self._bytes, self._bytes)
-
-    def step(self) -> bool:
-        """Count for about a second; whether all is counted. Raises too_many_entries, SymlinkNotFollowed."""
-        if self._waiting is None:
-            found = self._tree.stat(self._path)
-            self._waiting = [] if found.is_file else [self._path]
-            if found.is_file:
-                self._files, self._bytes = 1, found.size_bytes
-        until = time.monotonic() + _STEP_S
-        while self._waiting and time.monotonic() < until:
-            self._count_directory(self._waiting, self._waiting.pop())
-        return not self._waiting
-
-    def _count_directory(self, waiting: list[str], path: str) -> None:
-        prefix = f"{path}/" if path else ""
+    Links, pipes and devices count towards the limit only. Raises too_many_entries, SymlinkNotFollowed.
+    """
+    top = tree.stat(path)
+    files, directories, size_bytes = (1, 0, top.size_bytes) if top.is_file else (0, 0, 0)
+    waiting, entries, until = [] if top.is_file else [path], 0, time.monotonic() + _STEP_S
+    while waiting:
+        directory = waiting.pop()
         try:
-            with self._tree.directory(path) as directory, os.scandir(directory) as found:
-                self._directories += 1
-                for entry in found:
-                    if is_name(entry.name) and self._shows(prefix + entry.name):
-                        self._count_entry(waiting, directory, prefix, entry.name)
+            for name, status in _shown_in(tree, directory, shows):
+                entries += 1
+                if entries > _MAX_ENTRIES:
+                    raise too_many_entries(f"The directory holds more than {_MAX_ENTRIES} entries.")
+                kind = EntryKind.UNKNOWN if status is None else kind_of(status)
+                if kind is EntryKind.DIRECTORY:
+                    waiting.append(name)
+                elif status is not None and kind is EntryKind.FILE:
+                    files, size_bytes = files + 1, size_bytes + status.st_size
+            directories += 1
         except FileNotFoundError:
-            if path == self._path:
+            if directory == path:
                 raise
         except OSError as error:
-            raise file_error(path, error) from error
+            raise file_error(directory, error) from error
+        if time.monotonic() > until:
+            yield None
+            until = time.monotonic() + _STEP_S
+    yield ContentSummary(directories, files, size_bytes, size_bytes)
 
-    def _count_entry(self, waiting: list[str], directory: int, prefix: str, name: str) -> None:
-        self._entries += 1
-        if self._entries > _MAX_ENTRIES:
-            raise too_many_entries(f"The directory holds more than {_MAX_ENTRIES} entries.")
-        try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return
-        match kind_of(status):
-            case EntryKind.DIRECTORY:
-                waiting.append(prefix + name)
-            case EntryKind.FILE:
-                self._files += 1
-                self._bytes += status.st_size
-            case EntryKind.LINK | EntryKind.UNKNOWN:
-                pass
+
+def _shown_in(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[tuple[str, os.stat_result | None]]:
+    """Paths and statuses of entries; None: it is gone meanwhile."""
+    prefix = f"{path}/" if path else ""
+    with tree.directory(path) as directory, os.scandir(directory) as found:
+        for name in (entry.name for entry in found if is_name(entry.name) and shows(prefix + entry.name)):
+            status = None
+            with suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            yield prefix + name, status
 
 
 def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False) -> int:

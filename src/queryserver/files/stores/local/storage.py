@@ -18,9 +18,9 @@ from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Schem
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
-from queryserver.files.stores.local.deleting import Deletion, Summation, directories_in, sweep
-from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload, StagedParts
-from queryserver.files.stores.local.tree import Listing, LocalTree, file_error, must_be_file
+from queryserver.files.stores.local.deleting import Deletion, directories_in, summation, sweep
+from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload
+from queryserver.files.stores.local.tree import LocalTree, file_error, listing, must_be_file
 from queryserver.files.stores.reading import LEAST_BYTES, ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
@@ -45,7 +45,7 @@ class FileThreads:
     def __init__(self, *, max_threads: int, timeout_s: float) -> None:
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="local-storage")
         self._flushes = ThreadPoolExecutor(1, thread_name_prefix="local-storage-flush")
-        self._ended_flushes = 0
+        self._flushing = asyncio.Lock()
         self.read_sizes = ReadSizes()
         self._timeout_s = timeout_s
 
@@ -58,34 +58,22 @@ class FileThreads:
             except OSError as error:
                 raise file_error(path, error) from error
 
+        return await self._in_time(self._threads, translated)
+
+    async def flush(self, call: Callable[[], None]) -> None:
+        """Run a call that waits for the disk in a thread of its own, beside all other calls.
+
+        One after the other: each has the whole time, however long those before it take.
+        """
+        async with self._flushing:
+            await self._in_time(self._flushes, call)
+
+    async def _in_time(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, translated)
+                return await asyncio.get_running_loop().run_in_executor(threads, call)
         except TimeoutError as error:
             raise StorageUnavailable("The file system does not answer.") from error
-
-    def start_flush(self, flush: Callable[[], None]) -> Future[None]:
-        """Run a call that waits for the disk in a thread of its own: one at a time, beside all other calls."""
-
-        def run() -> None:
-            try:
-                flush()
-            finally:
-                self._ended_flushes += 1
-
-        return self._flushes.submit(run)
-
-    async def ended(self, flush: Future[None]) -> None:
-        """Wait for a started flush and those queued before it: each has the whole time. Raises what it raises."""
-        waiting, before = asyncio.wrap_future(flush), self._ended_flushes
-        try:
-            while not (await asyncio.wait({waiting}, timeout=self._timeout_s))[0]:
-                if self._ended_flushes == before:
-                    raise StorageUnavailable("The file system does not answer.")
-                before = self._ended_flushes
-            waiting.result()
-        finally:
-            waiting.cancel()
 
     def start(self, call: Callable[[], None]) -> Future[None]:
         """Run a call that only `close` waits for."""
@@ -100,30 +88,29 @@ class FileThreads:
             raise StorageUnavailable("The file system does not answer.") from error
 
 
-class Flushing:
-    """Calls `flush` for every `size_bytes` that were taken, while the next ones come; not twice at a time."""
+async def flushed(
+    threads: FileThreads, flush: Callable[[], None], body: AsyncIterator[bytes], *, size_bytes: int = _FLUSHED_BYTES
+) -> AsyncGenerator[bytes]:
+    """The same bytes; `flush` runs for every `size_bytes` that were taken, while the next ones come.
 
-    def __init__(self, threads: FileThreads, flush: Callable[[], None], *, size_bytes: int = _FLUSHED_BYTES) -> None:
-        self._threads = threads
-        self._flush = flush
-        self._size_bytes = size_bytes
-        self._running: Future[None] | None = None
-
-    async def while_written(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """The same bytes; a piece is given when all but a few KiB before it are written. Raises as `flush`."""
-        unflushed = 0
+    A piece is given when all but a few KiB before it are written. Raises as `flush`.
+    """
+    unflushed, running = 0, None
+    try:
         async for piece in body:
             unflushed += len(piece)
             yield piece
-            if unflushed >= self._size_bytes:
+            if unflushed >= size_bytes:
                 unflushed = 0
-                await self._ended()
-                self._running = self._threads.start_flush(self._flush)
-        await self._ended()
-
-    async def _ended(self) -> None:
-        if self._running is not None:
-            await self._threads.ended(self._running)
+                if running is not None:
+                    await running
+                running = asyncio.create_task(threads.flush(flush), name="flush of an upload")
+        if running is not None:
+            await running
+    finally:
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 class LocalStorage:
@@ -144,22 +131,22 @@ class LocalStorage:
     ) -> AsyncGenerator[Batch]:
         """The order is the file system's own."""
         self._enter(path)
-        listing = Listing(self._tree, path, cursor, self._access.shows)
+        batches = listing(self._tree, path, self._access.shows, cursor, batch_size)
         try:
             while True:
-                batch = await self._run(path, listing.batch, batch_size)
+                batch = await self._run(path, next, batches)
                 yield batch
                 if batch.cursor is None:
                     return
         finally:
             # Not awaited: the generator may be closed while its loop ends. Closing the pool waits for it.
-            self._threads.start(listing.close)
+            self._threads.start(batches.close)
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
         self._enter(path)
-        download, sizes = Download(self._tree, path, version), self._threads.read_sizes
+        download, sizes = Download(path, partial(self._tree.open_file, path), version), self._threads.read_sizes
         end = sys.maxsize if length is None else offset + length
         is_short = end - offset <= LEAST_BYTES
         try:
@@ -183,7 +170,7 @@ class LocalStorage:
         upload = LocalUpload(
             self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account
         )
-        async with aclosing(Flushing(self._threads, upload.flush).while_written(body)) as pieces:
+        async with aclosing(flushed(self._threads, upload.flush, body)) as pieces:
             return await self._take(path, upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
@@ -219,10 +206,10 @@ class LocalStorage:
 
     async def content_summary(self, path: str) -> ContentSummary:
         self._enter(path)
-        summation = Summation(self._tree, path, self._access.shows)
-        while not await self._run(path, summation.step):
+        steps = summation(self._tree, path, self._access.shows)
+        while (summary := await self._run(path, next, steps)) is None:  # each step has the whole time
             pass
-        return summation.summary
+        return summary
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         """Devices, pipes and sockets keep theirs: NotAFile."""
@@ -248,7 +235,8 @@ class LocalStorage:
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         del parts
         self._enter_to_change(plan.path)
-        download, offset, sizes = StagedParts(self._tree, plan, staging), 0, self._threads.read_sizes
+        download = Download(plan.path, partial(transfers.open_staged, self._tree, plan, staging))
+        offset, sizes = 0, self._threads.read_sizes
         try:
             while piece := await self._run(plan.path, download.read, offset, sizes.piece_bytes):
                 offset += len(piece)

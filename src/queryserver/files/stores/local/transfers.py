@@ -9,7 +9,7 @@ import re
 import secrets
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Generic, TypeVar
@@ -158,11 +158,11 @@ class LocalUpload(Incoming[FileStatus]):
 
 
 class Download:
-    """A plain file that is opened by the first read. With `version`, of exactly that content."""
+    """A plain file that `open_file` opens for the first read. With `version`, of exactly that content."""
 
-    def __init__(self, tree: LocalTree, path: str, version: FileStatus | None = None) -> None:
-        self._tree = tree
+    def __init__(self, path: str, open_file: Callable[[], int], version: FileStatus | None = None) -> None:
         self._path = path
+        self._open_file = open_file
         self._version = version
         self._lock = Lock()
         self._ended = False
@@ -174,7 +174,7 @@ class Download:
             if self._ended:
                 raise StorageError(f"The reading of {self._path} was ended.")
             if self._file < 0:
-                self._file = self._opened()
+                self._file = self._open_file()
             piece = os.pread(self._file, length, offset)
             # After the bytes, so that a change while they were read is seen, too.
             version = self._version
@@ -188,9 +188,6 @@ class Download:
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1
-
-    def _opened(self) -> int:
-        return self._tree.open_file(self._path)
 
 
 def made_durable(
@@ -259,17 +256,11 @@ def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPa
     return status
 
 
-class StagedParts(Download):
-    """The file with all parts, before it has its name. Raises PathNotFound when it is gone."""
-
-    def __init__(self, tree: LocalTree, plan: PartPlan, staging: str) -> None:
-        _check_name(staging)
-        super().__init__(tree, plan.path)
-        self._staging = staging
-
-    def _opened(self) -> int:
-        with self._tree.parent(self._path) as (directory, _name):
-            return os.open(self._staging, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+def open_staged(tree: LocalTree, plan: PartPlan, staging: str) -> int:
+    """A descriptor of the file with all parts, before it has its name. Raises PathNotFound when it is gone."""
+    _check_name(staging)
+    with tree.parent(plan.path) as (directory, _name):
+        return os.open(staging, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
 
 
 def discard(tree: LocalTree, plan: PartPlan, staging: str) -> None:

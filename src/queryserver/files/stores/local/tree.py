@@ -10,12 +10,11 @@ import os
 import pwd
 import stat
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from threading import Lock
 
 from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, is_name, names_of
@@ -346,68 +345,40 @@ def _behind(handle: int) -> str:
     return f"/proc/self/fd/{handle}"
 
 
-class Listing:
-    """A directory that is opened by the first batch. Entries come in the order that the file system gives them.
+def listing(
+    tree: LocalTree, path: str, shows: Callable[[str], bool], cursor: str | None, size: int
+) -> Generator[Batch]:
+    """The entries of a directory, at most `size` in a batch, in the order that the file system gives them.
 
     Left out are our own names, names that are no text, and paths that `shows` is false for. A cursor is the number of
     names before it and the last of them: a listing from a cursor starts again and skips these. Most file systems keep
     their order when other entries come and go; if the named one is gone, the number counts.
     """
+    prefix = f"{path}/" if path else ""
+    with tree.directory(path) as directory:
 
-    def __init__(self, tree: LocalTree, path: str, cursor: str | None, shows: Callable[[str], bool]) -> None:
-        self._tree = tree
-        self._path = path
-        self._prefix = f"{path}/" if path else ""
-        self._passed, _, self._last = (cursor or "0/").partition("/")
-        self._shows = shows
-        self._lock = Lock()
-        self._open = ExitStack()
-        self._ended = False
-        self._directory = -1
-        self._names: Iterator[str] = iter(())
-        self._ahead: str | None = None
-        self._count = 0
+        @contextmanager
+        def opened() -> Generator[Iterator[str]]:
+            with os.scandir(directory) as found:
+                yield (entry.name for entry in found if is_name(entry.name) and shows(prefix + entry.name))
 
-    def batch(self, size: int) -> Batch:
-        """The next entries, at most `size` of them. Raises NotADirectory, SymlinkNotFollowed."""
-        with self._lock:
-            if self._ended:
-                raise errors.StorageError(f"The listing of {self._path} was ended.")
-            if self._directory < 0:
-                self._begin()
-            ahead = () if self._ahead is None else (self._ahead,)
-            names = list(islice(chain(ahead, self._names), max(size, 1)))
-            self._count += len(names)
-            self._ahead = next(self._names, None)
-            entries: list[FileStatus] = []
-            for name in names:
-                with suppress(FileNotFoundError):  # it is gone meanwhile
-                    found = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
-                    entries.append(status_of(self._prefix + name, found))
-            cursor = f"{self._count}/{names[-1]}" if names and self._ahead is not None else None
-            return Batch(tuple(entries), cursor)
-
-    def close(self) -> None:
-        with self._lock:
-            self._ended = True
-            self._open.close()
-
-    def _begin(self) -> None:
-        self._start()
-        if not self._last:
-            return
-        for name in self._names:
-            self._count += 1
-            if name == self._last:
-                return
-        self._start()
-        self._count = sum(1 for _ in islice(self._names, int(self._passed) - 1))
-
-    def _start(self) -> None:
-        self._open.close()
-        self._count = 0
-        with ExitStack() as opened:
-            self._directory = opened.enter_context(self._tree.directory(self._path))
-            found = opened.enter_context(os.scandir(self._directory))
-            self._names = (e.name for e in found if is_name(e.name) and self._shows(self._prefix + e.name))
-            self._open = opened.pop_all()
+        count = 0
+        if cursor:
+            passed, _, last = cursor.partition("/")
+            with opened() as names:
+                places = (place for place, name in enumerate(names, start=1) if name == last)
+                count = next(places, int(passed) - 1)
+        with opened() as names:
+            ahead = next(islice(names, count, None), None)
+            while True:
+                batch = [] if ahead is None else [ahead, *islice(names, max(size, 1) - 1)]
+                count += len(batch)
+                ahead = next(names, None)
+                entries: list[FileStatus] = []
+                for name in batch:
+                    with suppress(FileNotFoundError):  # it is gone meanwhile
+                        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                        entries.append(status_of(prefix + name, found))
+                yield Batch(tuple(entries), None if ahead is None else f"{count}/{batch[-1]}")
+                if ahead is None:
+                    return

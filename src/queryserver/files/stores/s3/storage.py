@@ -49,70 +49,6 @@ class PartNumbers:
             yield number, min(self.block_bytes, whole - start)
 
 
-async def send_part(
-    upload: writing.MultipartUpload, plan: PartPlan, index: int, body: AsyncIterator[bytes]
-) -> StoredPart:
-    """Store one part; holds a block of it at a time."""
-    numbers, blocks = PartNumbers(plan), Blocks(body)
-    sent: list[writing.SentPart] = []
-    for number, size in numbers.of(index):
-        block = await blocks.take(size)
-        is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
-        if len(block) < size or (is_last and await blocks.take(1)):
-            raise errors.VerificationFailed("A part is not as long as was agreed.")
-        sent.append(await upload.send(number, block))
-    return StoredPart(index, plan.size_of(index), ",".join(part.tag for part in sent))
-
-
-async def join(
-    upload: writing.MultipartUpload, plan: PartPlan, parts: Sequence[StoredPart], *, overwrite: bool
-) -> FileStatus | None:
-    """The file of all parts; None when an earlier call has joined them. After an error the parts are still there.
-
-    Raises VerificationFailed, PathExists, UploadGone.
-    """
-    if sum(part.size_bytes for part in parts) != plan.size_bytes:
-        raise errors.VerificationFailed("The parts are not as long as the file was said to be.")
-    numbers = PartNumbers(plan)
-    sent = [
-        writing.SentPart(number, size, tag)
-        for part in sorted(parts, key=lambda part: part.index)
-        for (number, size), tag in zip(numbers.of(part.index), part.receipt.split(","), strict=False)
-    ]
-    try:
-        return await upload.complete(sent, overwrite=overwrite)
-    except UploadGone:
-        # An earlier call may have joined them and its answer may be lost.
-        if not await upload.is_complete(sent):
-            raise
-        return None
-
-
-async def sweep(objects: Objects, target: ObjectPlace, older_than_s: float) -> int:
-    """Abort the uploads of one key that got their last part before that time; how many.
-
-    S3 does not name their owners, so this service must have written to that key.
-    """
-    before, swept = datetime.now(UTC) - timedelta(seconds=older_than_s), 0
-    pages = objects.connection.pages(
-        "list_multipart_uploads",
-        {"Bucket": target.bucket, "Prefix": target.key},
-        about=target.label,
-        follow={"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
-    )
-    with suppress(errors.NotSupported):
-        async for page in pages:
-            for entry in page.get("Uploads", ()):
-                if entry["Key"] != target.key or entry["Initiated"] >= before:
-                    continue
-                upload = writing.MultipartUpload(objects, target, entry["UploadId"])
-                with suppress(UploadGone):  # completed meanwhile
-                    if await upload.last_sent_at(entry["Initiated"]) < before:
-                        await upload.discard()
-                        swept += 1
-    return swept
-
-
 class S3Storage:
     """The store as all users see it: it has one login."""
 
@@ -193,7 +129,15 @@ class S3Storage:
         return (await writing.MultipartUpload.begin(self._objects, target)).upload_id
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        return await send_part(self._upload(plan, staging), plan, index, body)
+        """Holds a block of the part at a time."""
+        upload, blocks, sent = self._upload(plan, staging), Blocks(body), list[writing.SentPart]()
+        for number, size in PartNumbers(plan).of(index):
+            block = await blocks.take(size)
+            is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
+            if len(block) < size or (is_last and await blocks.take(1)):
+                raise errors.VerificationFailed("A part is not as long as was agreed.")
+            sent.append(await upload.send(number, block))
+        return StoredPart(index, plan.size_of(index), ",".join(part.tag for part in sent))
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
@@ -205,7 +149,21 @@ class S3Storage:
             status = await self.write(plan.path, no_bytes(), overwrite=overwrite)
             await upload.discard()
             return status
-        return await join(upload, plan, parts, overwrite=overwrite) or await self._objects.status(target)
+        if sum(part.size_bytes for part in parts) != plan.size_bytes:
+            raise errors.VerificationFailed("The parts are not as long as the file was said to be.")
+        numbers = PartNumbers(plan)
+        sent = [
+            writing.SentPart(number, size, tag)
+            for part in sorted(parts, key=lambda part: part.index)
+            for (number, size), tag in zip(numbers.of(part.index), part.receipt.split(","), strict=False)
+        ]
+        try:
+            return await upload.complete(sent, overwrite=overwrite)
+        except UploadGone:
+            # An earlier call may have joined them and its answer may be lost.
+            if not await upload.is_complete(sent):
+                raise
+        return await self._objects.status(target)
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         await self._upload(plan, staging).discard()
@@ -217,8 +175,25 @@ class S3Storage:
         return 0
 
     async def discard_unseen(self, path: str, older_than_s: float) -> int:
-        """What counts is the last part."""
-        return await sweep(self._objects, object_place(path), older_than_s)
+        """What counts is the last part. S3 does not name the owners of uploads: this service wrote to that key."""
+        before, swept, target = datetime.now(UTC) - timedelta(seconds=older_than_s), 0, object_place(path)
+        pages = self._connection.pages(
+            "list_multipart_uploads",
+            {"Bucket": target.bucket, "Prefix": target.key},
+            about=target.label,
+            follow={"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
+        )
+        with suppress(errors.NotSupported):
+            async for page in pages:
+                for entry in page.get("Uploads", ()):
+                    if entry["Key"] != target.key or entry["Initiated"] >= before:
+                        continue
+                    upload = writing.MultipartUpload(self._objects, target, entry["UploadId"])
+                    with suppress(UploadGone):  # completed meanwhile
+                        if await upload.last_sent_at(entry["Initiated"]) < before:
+                            await upload.discard()
+                            swept += 1
+        return swept
 
     def _upload(self, plan: PartPlan, staging: str) -> writing.MultipartUpload:
         return writing.MultipartUpload(self._objects, object_place(plan.path), staging)

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -178,12 +178,10 @@ class ListingOperation:
 class WebHdfsTree:
     """Files of a cluster as `user` sees them. Paths are relative to the root."""
 
-    def __init__(self, gateway: Gateway, user: str, listing: ListingOperation, *, has_attributes: bool = True) -> None:
-        """`has_attributes`: whether files have modes, owners and replication factors of their own."""
+    def __init__(self, gateway: Gateway, user: str, ways: "ClusterWays") -> None:
         self._gateway = gateway
-        self._listing = listing
         self.user = user
-        self.has_attributes = has_attributes
+        self.ways = ways
 
     async def ask(self, op: str, path: str, *keys: str) -> Any:
         """The answer to a reading operation, below those keys."""
@@ -202,7 +200,7 @@ class WebHdfsTree:
         """Make it and its parents; an existing one counts as made."""
         made = await self._agreed("PUT", "MKDIRS", path, permission=f"{permissions:o}")
         # HttpFS removes the bits of its own umask.
-        if made and permissions & 0o022 and self.has_attributes:
+        if made and permissions & 0o022 and self.ways.has_attributes:
             await self.set_permissions(path, permissions)
         return made
 
@@ -277,7 +275,7 @@ class WebHdfsTree:
 
     async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
         """One call for entries behind a name. Raises NotADirectory."""
-        scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self._listing.key
+        scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self.ways.listing.key
         async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
                 for entry in scanner.feed(piece):
@@ -304,11 +302,11 @@ class WebHdfsTree:
         async with AsyncExitStack() as stack:
             answer = None
             while answer is None:
-                reading = self._gateway.reading(self.user, self._listing.call(path, after))
+                reading = self._gateway.reading(self.user, self.ways.listing.call(path, after))
                 try:
                     answer = await stack.enter_async_context(reading)
                 except errors.NotSupported:
-                    if not self._listing.give_up_batches():
+                    if not self.ways.listing.give_up_batches():
                         raise
             yield answer
 
@@ -422,6 +420,17 @@ class Renaming:
             raise await _why_refused(tree, source, target)
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterWays:
+    """What differs from cluster to cluster; some of it is learned from answers."""
+
+    umask: int
+    has_attributes: bool = True
+    """Whether files have modes, owners and replication factors of their own."""
+    listing: ListingOperation = field(default_factory=ListingOperation)
+    renaming: Renaming = field(default_factory=Renaming)
+
+
 async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None:
     parent = target.rpartition("/")[0]
     aside = beside(parent, f"{OLD_PREFIX}{uuid.uuid4().hex}")
@@ -479,7 +488,7 @@ async def write_verified(
     status = await tree.stat(path)
     if status.size_bytes != sent:
         raise errors.VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
-    if status.permissions == new.permissions or not tree.has_attributes:
+    if status.permissions == new.permissions or not tree.ways.has_attributes:
         return status
     # HttpFS removes the bits of its own umask.
     with suppress(errors.PermissionDenied):
@@ -489,7 +498,7 @@ async def write_verified(
 
 async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: FileStatus) -> None:
     """Owner and group of a file that is replaced, as far as the store lets the user set them."""
-    if not tree.has_attributes:
+    if not tree.ways.has_attributes:
         return
     owner = former.owner if former.owner != status.owner else None
     group = former.group if former.group != status.group else None

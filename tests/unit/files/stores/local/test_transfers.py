@@ -14,7 +14,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.stores.local import deleting as summing
-from queryserver.files.stores.local.storage import FileThreads, Flushing
+from queryserver.files.stores.local.storage import FileThreads, flushed
 from queryserver.files.stores.local.transfers import LocalUpload
 from queryserver.files.stores.local.tree import LocalTree
 
@@ -27,15 +27,15 @@ async def _pieces(count: int) -> AsyncGenerator[bytes]:
 
 
 async def test_each_share_of_a_body_is_flushed_and_all_bytes_pass() -> None:
-    flushed = list[int]()
+    flushes = list[int]()
     threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
     try:
-        flushing = Flushing(threads, lambda: flushed.append(1), size_bytes=30)
-        passed = [piece async for piece in flushing.while_written(_pieces(10))]
+        pieces = flushed(threads, lambda: flushes.append(1), _pieces(10), size_bytes=30)
+        passed = [piece async for piece in pieces]
     finally:
         await threads.close()
     assert passed == [piece async for piece in _pieces(10)]
-    assert len(flushed) == 3
+    assert len(flushes) == 3
 
 
 async def test_pieces_go_on_while_a_share_is_flushed_but_not_past_the_next_one() -> None:
@@ -48,8 +48,7 @@ async def test_pieces_go_on_while_a_share_is_flushed_but_not_past_the_next_one()
     taken = list[bytes]()
     threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
     try:
-        flushing = Flushing(threads, flush, size_bytes=20)
-        async with aclosing(flushing.while_written(_pieces(100))) as pieces:
+        async with aclosing(flushed(threads, flush, _pieces(100), size_bytes=20)) as pieces:
             taken += [await anext(pieces) for _ in range(4)]
             fifth = asyncio.ensure_future(anext(pieces))
             done, _ = await asyncio.wait({fifth}, timeout=0.2)
@@ -69,7 +68,7 @@ async def test_a_disk_that_fails_ends_the_body() -> None:
     threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
     try:
         with pytest.raises(StorageUnavailable):
-            async for _ in Flushing(threads, flush, size_bytes=10).while_written(_pieces(2)):
+            async for _ in flushed(threads, flush, _pieces(2), size_bytes=10):
                 pass
     finally:
         await threads.close()
@@ -84,7 +83,7 @@ async def test_a_disk_that_does_not_answer_ends_the_body() -> None:
     threads = FileThreads(max_threads=1, timeout_s=0.2)
     try:
         with pytest.raises(StorageUnavailable):
-            async for _ in Flushing(threads, flush, size_bytes=10).while_written(_pieces(2)):
+            async for _ in flushed(threads, flush, _pieces(2), size_bytes=10):
                 pass
     finally:
         may_end.set()
@@ -95,7 +94,7 @@ async def test_who_stands_behind_the_flushes_of_others_waits_as_long_as_they_go_
     flush_s, together = 0.3, 5
 
     async def drained() -> int:
-        passed = Flushing(threads, lambda: time.sleep(flush_s), size_bytes=10).while_written(_pieces(1))
+        passed = flushed(threads, lambda: time.sleep(flush_s), _pieces(1), size_bytes=10)
         return len([piece async for piece in passed])
 
     threads = FileThreads(max_threads=1, timeout_s=1)

@@ -9,8 +9,8 @@ from tests.cases import each
 from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.stores.reading import Blocks
-from queryserver.files.stores.s3.connection import object_place, place_of
-from queryserver.files.stores.s3.storage import PartNumbers, join
+from queryserver.files.stores.s3.connection import S3Connection, S3Options, object_place, place_of
+from queryserver.files.stores.s3.storage import PartNumbers, S3Storage
 from queryserver.files.stores.s3.writing import (
     MAX_PARTS,
     MIB,
@@ -104,9 +104,11 @@ def test_the_tag_of_joined_parts_is_known_where_theirs_are_sums() -> None:
 
 
 async def test_parts_must_be_as_long_as_the_file():
-    plan = PartPlan("b/f", 9, 5, 2)
+    plan = PartPlan("bucket/f", 9, 5, 2)
+    # It is refused before any call of the store.
+    storage = S3Storage(S3Connection(S3Options()))
     with pytest.raises(VerificationFailed):
-        await join(None, plan, [StoredPart(0, 5, "a")], overwrite=False)
+        await storage.join_parts(plan, "upload", [StoredPart(0, 5, "a")], overwrite=False)
 
 
 def test_places():

@@ -1,0 +1,207 @@
+"""The raw text forms of Contract editor 6.3, a whole column at a time: texts, bytes, decimals and times.
+
+Pages of JSON take lists of them, downloads the columns themselves. Values that Arrow has no kernel for become Python
+objects one by one.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from queryserver.formats.columns import is_binary, is_text, kernels
+
+_TEXT = pa.string()
+_PLAIN_SCALES = range(7)
+"""Arrow writes decimals below 10^-6 with an exponent, as Java does."""
+_UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_DAY_S = 86_400
+# Engines keep `infinity` as the greatest number there is, `-infinity` as the same negated.
+_INFINITE_DAYS = 2**31 - 1
+_INFINITE_TICKS = 2**63 - 1
+
+
+def text_form(array: pa.Array) -> pa.Array | None:
+    """The raw text of each value, NULL for NULL; None where the raw form is no text, or that of the array's members."""
+    make = next((make for fits, make in _BY_TYPE if fits(array.type)), None)
+    return None if make is None else make(array)
+
+
+def _valid_texts(array: pa.Array) -> pa.Array:
+    """Text unchanged. Arrow does not check what a driver gives: bytes that are no UTF-8 become U+FFFD."""
+    array = array.cast(_TEXT)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return _each(array.cast(pa.binary()), lambda value: value.decode(errors="replace"))
+    return array
+
+
+def _binary_texts(array: pa.Array) -> pa.Array:
+    return _each(array, b64encode)
+
+
+def _decimal_texts(array: pa.Array) -> pa.Array:
+    """Decimals with the digits of their scale, never with an exponent."""
+    texts = array.cast(_TEXT)
+    has_exponent = array.type.scale not in _PLAIN_SCALES and kernels.any(kernels.match_substring(texts, "E")).as_py()
+    return _each(texts, lambda text: format(Decimal(text), "f")) if has_exponent else texts
+
+
+def _each(array: pa.Array, text_of: Callable[[Any], str | bytes]) -> pa.Array:
+    return pa.array([value if value is None else text_of(value) for value in array.to_pylist()], _TEXT)
+
+
+def _joined(*pieces: pa.Array | str) -> pa.Array:
+    return kernels.binary_join_element_wise(*pieces, "")
+
+
+def _date_texts(array: pa.Array) -> pa.Array:
+    """`2024-01-31`."""
+    dates = kernels.cast(array, pa.date32(), safe=False)
+    return _without_gaps(dates.cast(pa.string()), dates.view(pa.int32()), _INFINITE_DAYS, _date_text)
+
+
+def _time_texts(array: pa.Array) -> pa.Array:
+    """`10:20:30`, with a fraction only when it is not zero."""
+    return _clock_texts(array, pa.time32("s"), pa.time64("us"))
+
+
+def _timestamp_texts(array: pa.Array) -> pa.Array:
+    """`2024-01-31 10:20:30`, a fraction only when it is not zero; with a zone the local time and its `+01:00`."""
+    zone, unit = array.type.tz, array.type.unit
+    if zone is None:
+        return _naive_texts(array)
+    utc = array.view(pa.timestamp(unit))
+    if zone in _UTC:
+        return _utc_texts(utc)
+    try:
+        local = kernels.local_timestamp(array)
+    except pa.ArrowInvalid:  # a zone that this machine does not have; in UTC the instant is as right
+        return _utc_texts(utc)
+    offsets = kernels.divide(kernels.subtract(local.view(pa.int64()), utc.view(pa.int64())), _PER_SECOND[unit])
+    return _joined(_naive_texts(local), _each(offsets, _offset_text))
+
+
+@lru_cache(maxsize=256)
+def _offset_text(seconds: int) -> str:
+    """`+01:00`; zones of the 19th century have seconds too."""
+    return ("-" if seconds < 0 else "+") + _clock_text(abs(seconds)).removesuffix(":00")
+
+
+def _duration_texts(array: pa.Array) -> pa.Array:
+    """`1 day 02:03:04`; a negative duration has a sign at both parts."""
+    scale = _PER_SECOND["ns"] // _PER_SECOND[array.type.unit]
+    return _each(array.view(pa.int64()), lambda tick: _duration_text(tick * scale))
+
+
+def _interval_texts(array: pa.Array) -> pa.Array:
+    """`1 year 2 months 3 days 02:03:04.5`, as DuckDB writes it, the engine that gives intervals as Arrow values."""
+    return _each(array, lambda value: _interval_text(*value))
+
+
+def _naive_texts(array: pa.Array) -> pa.Array:
+    per_second = _PER_SECOND[array.type.unit]
+
+    def text_of(tick: int) -> str:
+        seconds, fraction = divmod(tick, per_second)
+        days, second = divmod(seconds, _DAY_S)
+        micros = f".{fraction * 1_000_000 // per_second:06d}" if fraction else ""
+        return f"{_date_text(days)} {_clock_text(second)}{micros}"
+
+    texts = _clock_texts(array, pa.timestamp("s"), pa.timestamp("us"))
+    return _without_gaps(texts, array.view(pa.int64()), _INFINITE_TICKS, text_of)
+
+
+def _utc_texts(utc: pa.Array) -> pa.Array:
+    texts = _naive_texts(utc)
+    return kernels.if_else(kernels.ends_with(texts, "infinity"), texts, _joined(texts, "+00:00"))
+
+
+def _clock_texts(array: pa.Array, seconds: pa.DataType, micros: pa.DataType) -> pa.Array:
+    """Texts with 6 digits of fraction or none, or as many as nanoseconds need; gaps where the year is beyond Arrow."""
+    try:
+        return array.cast(seconds).cast(_TEXT)
+    except pa.ArrowInvalid:  # some value has a fraction: seconds would lose it
+        pass
+    try:
+        return without_zero_fraction(array.cast(micros).cast(_TEXT))
+    except pa.ArrowInvalid:
+        return _each(array.cast(_TEXT), _short_fraction)
+
+
+def without_zero_fraction(texts: pa.Array) -> pa.Array:
+    """Times as Arrow writes them, `10:20:30.000000`, without a fraction of zeros."""
+    is_zero = kernels.ends_with(texts, ".000000")
+    if not kernels.any(is_zero, min_count=0).as_py():
+        return texts
+    return kernels.if_else(is_zero, kernels.utf8_slice_codeunits(texts, 0, -7), texts)
+
+
+def _short_fraction(text: str) -> str:
+    """No fraction when it is zero, else at least 6 digits."""
+    head, _, fraction = text.partition(".")
+    digits = fraction.rstrip("0")
+    return f"{head}.{digits.ljust(6, '0')}" if digits else head
+
+
+def _without_gaps(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Callable[[int], str]) -> pa.Array:
+    """Arrow writes `<value out of range: 1>` for years that have more than 16 bits: these texts are made here."""
+    if not kernels.any(kernels.starts_with(texts, "<"), min_count=0).as_py():
+        return texts
+    infinities = {infinite: "infinity", -infinite: "-infinity", -infinite - 1: "-infinity"}
+    filled = [
+        text if text is None or text[0] != "<" else infinities.get(number) or text_of(number)
+        for text, number in zip(texts.to_pylist(), numbers.to_pylist(), strict=True)
+    ]
+    return pa.array(filled, _TEXT)
+
+
+def _date_text(days: int) -> str:
+    """A day since 1970-01-01 of the Gregorian calendar, any year."""
+    # Years begin in March here, so that the leap day is the last one; 400 years have 146,097 days.
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted_month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
+    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
+    return f"{year_of_era + 400 * era + (month <= 2):04d}-{month:02d}-{day:02d}"
+
+
+def _clock_text(seconds: int) -> str:
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _duration_text(nanoseconds: int) -> str:
+    sign = -1 if nanoseconds < 0 else 1
+    days, rest = divmod(abs(nanoseconds), _DAY_S * _PER_SECOND["ns"])
+    return _interval_text(0, sign * days, sign * rest)
+
+
+def _interval_text(months: int, days: int, nanoseconds: int) -> str:
+    sign = -1 if months < 0 else 1
+    amounts = ((sign * (abs(months) // 12), "year"), (sign * (abs(months) % 12), "month"), (days, "day"))
+    parts = [f"{amount} {name}{'' if abs(amount) == 1 else 's'}" for amount, name in amounts if amount]
+    if nanoseconds or not parts:
+        seconds, fraction = divmod(abs(nanoseconds), _PER_SECOND["ns"])
+        digits = f".{fraction:09d}".rstrip("0") if fraction else ""
+        parts.append(f"{'-' if nanoseconds < 0 else ''}{_clock_text(seconds)}{digits}")
+    return " ".join(parts)
+
+
+_BY_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...] = (
+    (is_text, _valid_texts),
+    (is_binary, _binary_texts),
+    (types.is_decimal, _decimal_texts),
+    (types.is_timestamp, _timestamp_texts),
+    (types.is_date, _date_texts),
+    (types.is_time, _time_texts),
+    (types.is_duration, _duration_texts),
+    (types.is_interval, _interval_texts),
+)
