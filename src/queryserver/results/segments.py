@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -29,33 +29,6 @@ _READ = pa.ipc.IpcReadOptions(use_threads=False)
 T = TypeVar("T")
 
 
-class ResultStore(Protocol):
-    """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound."""
-
-    async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
-        """Store one segment, which survives a crash of the machine then. A repeated call replaces it.
-
-        `fence` is part of the name, so that a runner that lost its lease never touches its successor's bytes.
-        """
-        ...
-
-    async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
-        """One segment, as stored."""
-        ...
-
-    async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
-        """The Arrow types of one segment, at a fraction of the cost of reading it."""
-        ...
-
-    async def delete(self, statement_id: UUID) -> None:
-        """Delete all segments of a statement; nothing happens when there are none."""
-        ...
-
-    async def ping(self) -> None:
-        """Write, read and delete a small object."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Key:
     """Names one segment. Its content never changes."""
@@ -69,11 +42,12 @@ class _Key:
         return f"{_directory(self.statement_id)}/{self.fence}-{self.number}.arrow"
 
 
-class SegmentStore:
-    """One IPC stream per segment, at `<2 digits>/<statement id>/<fence>-<number>.arrow`.
+class ResultStore:
+    """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
 
-    Decoded segments are cached up to `cache_bytes`; at most `max_loads` are read at a time. Concurrent readers of one
-    segment share its load. Close it before the storage.
+    A segment is one IPC stream, at `<2 digits>/<statement id>/<fence>-<number>.arrow`. Decoded segments are cached up
+    to `cache_bytes`; at most `max_loads` are read at a time. Concurrent readers of one segment share its load. Close it
+    before the storage.
     """
 
     def __init__(
@@ -102,13 +76,17 @@ class SegmentStore:
         await asyncio.to_thread(self._threads.shutdown)
 
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
+        """Store one segment, which survives a crash of the machine then. A repeated call replaces it.
+
+        `fence` is part of the name, so that a runner that lost its lease never touches its successor's bytes.
+        """
         stored = await self._in_thread(partial(_encode, table))
         path = _Key(statement_id, fence, number).path
         written = await self._storage.write(path, _body(stored), overwrite=True, size_bytes=len(stored))
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
-        """Segments that another process has deleted may still be read from the cache."""
+        """One segment, as stored; one that another process has deleted may still be read from the cache."""
         key = _Key(statement_id, fence, number)
         table = self._tables.get(key)
         if table is not None:
@@ -127,7 +105,7 @@ class SegmentStore:
             raise
 
     async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
-        """Reads the first 64 KiB of a segment that is not cached."""
+        """The Arrow types of one segment; of one that is not cached, the first 64 KiB are read."""
         key = _Key(statement_id, fence, number)
         if (table := self._tables.get(key)) is not None:
             return table.schema
@@ -139,7 +117,10 @@ class SegmentStore:
             return pa.ipc.read_schema(pa.py_buffer(head))
 
     async def delete(self, statement_id: UUID) -> None:
-        """Loads under way still answer their readers, and are not cached."""
+        """Delete all segments of a statement; nothing happens when there are none.
+
+        Loads under way still answer their readers, and are not cached.
+        """
         try:
             with suppress(PathNotFound):
                 await self._storage.delete(_directory(statement_id), recursive=True)
@@ -150,6 +131,7 @@ class SegmentStore:
                 del self._loads[key]
 
     async def ping(self) -> None:
+        """Write, read and delete a small object."""
         path, written = f"ping/{uuid4().hex}", b"ping"
         try:
             await self._storage.write(path, _body(written), overwrite=False)

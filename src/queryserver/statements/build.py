@@ -26,20 +26,20 @@ from queryserver.platform.migrations import open_service_database, require_newes
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
-from queryserver.results.segments import ResultStore, SegmentStore
+from queryserver.results.segments import ResultStore
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import ImportOpener
 from queryserver.statements.execution import ExecutionSettings
-from queryserver.statements.leases import Leases
+from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import TextLimits
 from queryserver.statements.overview import CancelNotifier, StatementAdministration
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.retention import RetentionSweep, RetentionTimes, alone_in_cleaning
 from queryserver.statements.runner import CANCEL, Runner, RunnerLimits, StatementQueue, StateSignals
-from queryserver.statements.session_repository import CredentialBook, SessionRepository
+from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import Access, Ending, Following, History
 from queryserver.statements.submission import SubmissionLimits, Submissions
@@ -54,7 +54,7 @@ class Kept:
     dsn: str = field(repr=False)
     database: Database
     records: StatementRecords
-    sessions: SessionRepository
+    sessions: SessionRecords
     results: ResultStore
     retention: RetentionSweep
 
@@ -72,8 +72,8 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
         storage = await stack.enter_async_context(files)
-        results = await stack.enter_async_context(SegmentStore(storage))
-        sessions = SessionRepository(database)
+        results = await stack.enter_async_context(ResultStore(storage))
+        sessions = SessionRecords(database)
         editor = settings.editor
         sweep = RetentionSweep(
             database,
@@ -137,7 +137,7 @@ def statement_services(
     """
     editor, records, signals = settings.editor, kept.records, StateSignals()
     allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
-    leases = Leases(kept.database, accounts.sealer, statement_ends(settings))
+    leases = StatementLeases(kept.database, accounts.sealer, statement_ends(settings))
     passes_tokens = settings.desktop.use_thrift_http_jwt
     credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
     runner = Runner(
