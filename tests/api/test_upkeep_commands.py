@@ -94,7 +94,7 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
 async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(served, monkeypatch):
     ana = await served.user("ana")
     stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
-    store = type(served.services.statements.retention._results)
+    store = type(served.services.statements.retention.results)
     delete = store.delete
 
     async def refusing(self: Any, statement_id: UUID) -> None:

@@ -20,6 +20,7 @@ from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle
 from queryserver.statements.repository import StatementRecords
@@ -97,10 +98,8 @@ class DatabaseDesk(LeaseDesk):
             keeps_session=False,
             parent_uuid="",
             owner=owner,
-            lease=timedelta(seconds=lease_s),
+            limits=EditorSettings.model_construct(lease_timeout_s=lease_s, max_statements_per_user=10_000),
             idempotency=None,
-            max_active=10_000,
-            max_spool_bytes=1 << 40,
         )
         await self.records.record(new)
         if not first_line:

@@ -10,7 +10,7 @@ from queryserver.identity.callers import alive
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
 from queryserver.identity.repository import AccountRepository, CallerKey, CallerRepository, KnownCaller, NewAccount
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
+from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
@@ -33,14 +33,12 @@ class Provisioning:
         accounts: AccountRepository,
         auth: AuthSettings,
         *,
-        audit: AuditTrail = AUDIT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._callers = callers
         self._accounts = accounts
         self._usernames = UsernameRule.of(auth)
         self._default_group = auth.default_user_group
-        self._audit = audit
         self._settled = LruCache[int, tuple[frozenset[str], frozenset[str]]](
             _MOST_SETTLED, life_s=_SETTLED_S, clock=clock
         )
@@ -70,7 +68,7 @@ class Provisioning:
             if await self._accounts.link_first(known.user.id, identity):
                 log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
                 subject = f"{known.user.username} {identity.issuer}"
-                self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)
+                AUDIT.record(known.user.username, "user.link", subject, facts=BY_SERVER)
             # Of two first calls at once one has linked the user, perhaps to another identity.
             known = alive(self._judged(identity, person.username, await self._callers.caller(key)))
         if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
@@ -135,7 +133,7 @@ class Provisioning:
         except errors.NameTaken:
             return  # another call at the same time has made the user
         log.info("user made at first sight", user_id=user_id)
-        self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
+        AUDIT.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _settle(self, user: User, named: frozenset[str]) -> bool:
         """Put the user into the named groups and no others; whether that changed anything.
@@ -151,7 +149,7 @@ class Provisioning:
         before = user.groups if latest is None or latest is settled else latest[1]
         for operation, changed in (("group.add_member", groups - before), ("group.remove_member", before - groups)):
             for group in sorted(changed):
-                self._audit.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
+                AUDIT.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
         if left_out := named - groups:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
         self._settled.put(user.id, (named, groups))

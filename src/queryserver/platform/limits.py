@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -39,43 +39,36 @@ class DiskUsage(Protocol):
     def free(self) -> int: ...
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class DiskFloor:
     """The floor of every file system: `percent` of its size, and `min_bytes` at least. Both 0: no floor.
 
     May be used by several threads. `usage` measures the file system of a directory; its answer is kept for a second.
     """
 
-    def __init__(
-        self,
-        *,
-        percent: float = 0,
-        min_bytes: int = 0,
-        usage: Callable[[Path], DiskUsage] = shutil.disk_usage,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._percent = percent
-        self._min_bytes = min_bytes
-        self._usage = usage
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._measured: dict[Path, tuple[float, int]] = {}
+    percent: float = 0
+    min_bytes: int = 0
+    usage: Callable[[Path], DiskUsage] = shutil.disk_usage
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _measured: dict[Path, tuple[float, int]] = field(default_factory=dict[Path, tuple[float, int]], init=False)
 
     @property
     def is_off(self) -> bool:
-        return self._percent <= 0 and self._min_bytes <= 0
+        return self.percent <= 0 and self.min_bytes <= 0
 
     def room(self, directory: Path, *, anew: bool = False) -> int:
         """Bytes that may still be written below `directory`; zero or negative: none. `anew`: measured now.
 
         Calls the operating system, so it blocks: call it in a thread. Raises OSError, also for a missing directory.
         """
-        now = self._clock()
+        now = self.clock()
         with self._lock:
             measured_at, room = self._measured.get(directory, (-_KEPT_S, 0))
             if 0 <= now - measured_at < _KEPT_S and not anew:
                 return room
-        usage = self._usage(directory)
-        room = usage.free - max(int(usage.total * self._percent / 100), self._min_bytes)
+        usage = self.usage(directory)
+        room = usage.free - max(int(usage.total * self.percent / 100), self.min_bytes)
         with self._lock:
             self._measured[directory] = (now, room)
         return room

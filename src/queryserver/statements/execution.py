@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any, TypeGuard, TypeVar, assert_never
 from uuid import uuid4
@@ -24,6 +23,7 @@ from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
 from queryserver.formats.columns import Segment, Truncation, bounded
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore
 from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
@@ -48,19 +48,6 @@ Attached = tuple[EngineSession, OperationHandle]
 """A statement that another runner has left at the engine, and the session to follow it in."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionSettings:
-    """Limits of one run."""
-
-    result_max_rows: int
-    result_max_bytes: int
-    cell_max_bytes: int
-    log_max_bytes: int
-    retention: timedelta
-    cancel_wait: timedelta
-    lease: timedelta
-
-
 class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the loop.
 
@@ -74,7 +61,7 @@ class Execution:
         *,
         leases: StatementLeases,
         results: ResultStore,
-        settings: ExecutionSettings,
+        settings: EditorSettings,
         open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]],
         reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]],
         notify: Callable[[], None],
@@ -91,8 +78,8 @@ class Execution:
             assignment,
             leases,
             log_max_bytes=settings.log_max_bytes,
-            retention=settings.retention,
-            lease=settings.lease,
+            retention=settings.result_retention,
+            lease=settings.lease_timeout,
             notify=notify,
             before_end=before_end,
             metrics=metrics,

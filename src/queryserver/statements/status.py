@@ -223,51 +223,42 @@ class Following:
         return status
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Ending:
     """Cancel and close. Both may be repeated."""
 
-    def __init__(
-        self,
-        *,
-        records: StatementRecords,
-        access: Access,
-        following: Following,
-        queue: StatementQueue,
-        signals: StateSignals,
-        cancel_wait: timedelta,
-    ) -> None:
-        self._records = records
-        self._access = access
-        self._following = following
-        self._queue = queue
-        self._signals = signals
-        self._cancel_wait_s = cancel_wait.total_seconds()
+    records: StatementRecords
+    access: Access
+    following: Following
+    queue: StatementQueue
+    signals: StateSignals
+    cancel_wait: timedelta
 
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
         """Stop a statement and wait at most `cancel_wait` for the confirmation. Raises OperationNotFound."""
-        status = await self._access.end(user, operation_id)
+        status = await self.access.end(user, operation_id)
         if status.state.is_terminal:
             return status
         return await self.stop(status, by=user.username)
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
         """The same, for a statement that the caller may stop."""
-        with self._signals.watch(status.id) as changed:
-            status = await self._records.request_cancel(status.id, by=by) or status
-            await self._queue.cancel(status.id, owner=status.owner)
-            self._signals.notify(status.id)
-            return await self._following.settled(status, self._cancel_wait_s, changed)
+        with self.signals.watch(status.id) as changed:
+            status = await self.records.request_cancel(status.id, by=by) or status
+            await self.queue.cancel(status.id, owner=status.owner)
+            self.signals.notify(status.id)
+            return await self.following.settled(status, self.cancel_wait.total_seconds(), changed)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
         """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""
-        status = await self._access.end(user, operation_id)
+        status = await self.access.end(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
             if settled.state is not StatementState.AVAILABLE:
                 return status.state
         if status.state is StatementState.AVAILABLE or not status.state.is_terminal:
-            await self._records.close_result(operation_id)
-            self._signals.notify(operation_id)
+            await self.records.close_result(operation_id)
+            self.signals.notify(operation_id)
         return status.state
 
 
