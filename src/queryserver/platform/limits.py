@@ -375,28 +375,22 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+@dataclass(eq=False)
 class LruCache(Generic[K, V]):
     """At most `most` values, or with `weigh` so much weight; the least recently used go first.
 
     A value is gone `life_s` after it was put, however often it was used. The newest `least` values always stay.
     """
 
-    def __init__(
-        self,
-        most: int,
-        *,
-        weigh: Callable[[V], int] = lambda _: 1,
-        least: int = 0,
-        life_s: float = float("inf"),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._most = most
-        self._weigh = weigh
-        self._least = least
-        self._life_s = life_s
-        self._clock = clock
-        self._kept: OrderedDict[K, tuple[V, int, float]] = OrderedDict()
-        self._weight = 0
+    most: int
+    weigh: Callable[[V], int] = lambda _: 1
+    least: int = 0
+    life_s: float = float("inf")
+    clock: Callable[[], float] = time.monotonic
+    _kept: OrderedDict[K, tuple[V, int, float]] = field(
+        default_factory=OrderedDict[K, tuple[V, int, float]], init=False
+    )
+    _weight: int = field(default=0, init=False)
 
     def get(self, key: K) -> V | None:
         """The value, which counts as used now; None: it is not kept."""
@@ -404,7 +398,7 @@ class LruCache(Generic[K, V]):
         if kept is None:
             return None
         value, _, until = kept
-        if until <= self._clock():
+        if until <= self.clock():
             self.pop(key)
             return None
         self._kept.move_to_end(key)
@@ -413,11 +407,11 @@ class LruCache(Generic[K, V]):
     def put(self, key: K, value: V) -> list[K]:
         """Keep a value in the place of a former one; the keys that were dropped for it."""
         self.pop(key)
-        weight = self._weigh(value)
-        self._kept[key] = value, weight, self._clock() + self._life_s
+        weight = self.weigh(value)
+        self._kept[key] = value, weight, self.clock() + self.life_s
         self._weight += weight
         dropped: list[K] = []
-        while self._weight > self._most and len(self._kept) > self._least:
+        while self._weight > self.most and len(self._kept) > self.least:
             oldest, (_, freed, _) = self._kept.popitem(last=False)
             self._weight -= freed
             dropped.append(oldest)

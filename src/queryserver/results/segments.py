@@ -15,6 +15,7 @@ from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageE
 from queryserver.files.protocol import Storage
 from queryserver.formats.columns import Segment
 from queryserver.platform.limits import LruCache
+from queryserver.platform.threads import Tasks
 
 _MIB = 1024 * 1024
 _HEAD_BYTES = 64 * 1024
@@ -56,7 +57,7 @@ class ResultStore:
         self._storage = storage
         self._tables = LruCache[_Key, pa.Table](cache_bytes, weigh=pa.Table.get_total_buffer_size)
         self._loads: dict[_Key, asyncio.Task[pa.Table]] = {}
-        self._running: set[asyncio.Task[pa.Table]] = set()
+        self._running = Tasks()
         self._places = asyncio.Semaphore(max_loads)
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="segments")
 
@@ -68,9 +69,7 @@ class ResultStore:
 
     async def close(self) -> None:
         """Stop loads under way, whose readers get StorageUnavailable; end the threads. Idempotent."""
-        for load in self._running:
-            load.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._running.aclose()
         self._tables.clear()
         # The threads can only be busy with Arrow's coding of one segment.
         await asyncio.to_thread(self._threads.shutdown)
@@ -93,8 +92,7 @@ class ResultStore:
             return table
         task = self._loads.get(key)
         if task is None:
-            task = self._loads[key] = asyncio.create_task(self._load(key))
-            self._running.add(task)
+            task = self._loads[key] = self._running.start(self._load(key), "segment")
             task.add_done_callback(partial(self._loaded, key))
         try:
             # A reader that goes away does not stop the load for the others.
@@ -150,7 +148,6 @@ class ResultStore:
             return await self._in_thread(partial(_decode, stored))
 
     def _loaded(self, key: _Key, task: asyncio.Task[pa.Table]) -> None:
-        self._running.discard(task)
         is_current = self._loads.get(key) is task
         if is_current:
             del self._loads[key]

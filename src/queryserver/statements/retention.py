@@ -3,8 +3,6 @@
 How long each is kept is in `platform/settings/editor.py`: `EditorSettings.result_retention_h` for results.
 """
 
-import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,12 +13,11 @@ import asyncpg
 import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.files import StorageError
 from queryserver.platform.database import Database, database_errors
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
-from queryserver.statements.execution import beside
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 
@@ -166,9 +163,9 @@ class RetentionSweep:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Expire and delete in the background while inside."""
-        clean_up_every_s = self.run_every.total_seconds()
-        async with beside(
-            expiry_sweep=_every(_DOOMED_EVERY_S, self.expire), clean_up=_every(clean_up_every_s, self.tidy)
+        async with (
+            background(every(_DOOMED_EVERY_S, self.expire), "expiry-sweep"),
+            background(every(self.run_every.total_seconds(), self.tidy), "clean-up"),
         ):
             yield
 
@@ -346,14 +343,3 @@ class _Failures:
                 raise
         else:
             self._in_a_row = 0
-
-
-async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
-        try:
-            await action()
-        except (DatabaseUnavailable, StorageError) as error:
-            log.warning("sweep failed", action=getattr(action, "__name__", ""), code=error.code)
-        except Exception:  # the outer wall of a task: without it nothing more would be expired or deleted
-            log.exception("sweep failed", action=getattr(action, "__name__", ""))

@@ -1,11 +1,10 @@
 """The statements that this process runs: queue, leases, take-over, shutdown (Contract platform 10.2)."""
 
 import asyncio
-import random
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -29,10 +28,11 @@ from queryserver.platform.stopping import (
     STATEMENTS_STOPPED_WITHIN_S,
     stop_step,
 )
+from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
-from queryserver.statements.execution import Execution, beside
+from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
@@ -148,11 +148,11 @@ class Runner:
         await self._hold(self.connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
         limits = self.limits
-        async with beside(
-            lease_heartbeat=self._every(self.editor.lease_timeout / 3, self._renew),
-            orphan_sweep=self._every(limits.sweep_every, self._sweep),
-            disabled_users=self._every(limits.recheck_every, self._end_disabled),
-            connector_changes=self._follow_connectors(),
+        async with (
+            background(self._every(self.editor.lease_timeout / 3, self._renew), "lease-heartbeat"),
+            background(self._every(limits.sweep_every, self._sweep), "orphan-sweep"),
+            background(self._every(limits.recheck_every, self._end_disabled), "disabled-users"),
+            background(self._follow_connectors(), "connector-changes"),
         ):
             try:
                 yield
@@ -410,19 +410,17 @@ class Runner:
         await _ended(self._tasks, end - time.monotonic())
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
-        """Repeat for ever, also after a failed round."""
-        while True:
-            # Servers that were started together must not sweep at the same moments.
-            await asyncio.sleep(period.total_seconds() * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+        async def noting_outages() -> None:
             try:
                 await action()
             except DatabaseUnavailable:
-                log.warning("round failed: the database is out of reach", action=action.__name__)
                 # No lease could be renewed: when the database is back, their owners come before the sweep.
                 pause = self.editor.lease_timeout / 3 + self.limits.sweep_every
                 self._no_sweep_until = time.monotonic() + pause.total_seconds()
-            except Exception:  # the outer wall of a task: without a heartbeat every statement here would be lost
-                log.exception("round failed", action=action.__name__)
+                raise
+
+        noting_outages.__name__ = action.__name__
+        await every(period.total_seconds(), noting_outages)
 
 
 async def _ended(tasks: Collection[asyncio.Task[None]], within_s: float) -> None:
@@ -486,10 +484,8 @@ class StatementQueue:
         else:
             self._received.put_nowait((kind, subject))
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncGenerator[None]:
-        async with beside(statement_notices=self._act()):
-            yield
+    def listening(self) -> AbstractAsyncContextManager[None]:
+        return background(self._act(), "statement-notices")
 
     async def _act(self) -> None:
         """One after another: the statements of one session run in the order in which they were announced."""

@@ -320,10 +320,12 @@ class CredentialBook:
         # What was given for one address never goes to another.
         return Credentials(username, password) if places == self._places(connector) else None
 
-    async def are_missing(self, user: User, connector: Connector) -> bool:
-        """Whether the data source needs a login that the caller has not given."""
-        wanted = self._connectors.engine(connector).capabilities.wants_credentials
-        return wanted and await self.of(user, connector) is None
+    async def required(self, user: User, connector: Connector) -> Credentials | None:
+        """The same; None only where the connector has its own login. Raises CredentialsRequired."""
+        given = await self.of(user, connector)
+        if given is None and self._connectors.engine(connector).capabilities.wants_credentials:
+            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+        return given
 
     def seal(self, credentials: Credentials, connector: Connector) -> bytes:
         """For the record of a session."""

@@ -133,10 +133,7 @@ class Submissions:
             return model.Recorded(known, replayed=True)
         if choice.is_over:
             raise errors.NoMoreStatements
-        if await self.credentials.are_missing(user, connector):
-            raise errors.CredentialsRequired(
-                "The data source wants credentials: call create_session with user and password."
-            )
+        await self.credentials.required(user, connector)
         session = await self._session(user, asked, before, connector)
         data = self.connectors.data_of(connector)  # asked anew: the connector may have changed meanwhile
         owner = await self.queue.owner_for(data, session_owner=session.owner)
