@@ -21,8 +21,8 @@ from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.keys import Keyring
 from queryserver.identity.model import AuthRequest, User
 from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
-from queryserver.identity.throttling import network_of
 from queryserver.platform.deployment import RequestCounts
+from queryserver.platform.settings.sections import network_of
 from queryserver.platform.threads import background
 
 ALGORITHM = "HS256"

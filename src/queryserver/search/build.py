@@ -24,7 +24,7 @@ from queryserver.search.model import SourceName
 from queryserver.search.refresh import IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
 from queryserver.search.search import MetadataSearch
-from queryserver.search.storage_source import StorageSource, WalkBounds
+from queryserver.search.storage_source import StorageSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,6 @@ def search_services(
             metrics=metrics,
             limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
-    bounds = WalkBounds(metadata.search.max_entries, metadata.search.max_dirs, metadata.search.max_seconds)
     exchanges, catalog, atlas = HttpExchanges(address_rules(settings)), metadata.catalog, None
     if catalog.api_url:
         password = catalog.server_password.get_secret_value()
@@ -94,8 +93,8 @@ def search_services(
                 refresh=refresh,
                 threads=threads.searching,
             ),
-            SourceName.HDFS: StorageSource(stores, Scheme.HDFS, bounds),
-            SourceName.S3: StorageSource(stores, Scheme.S3A, bounds),
+            SourceName.HDFS: StorageSource(stores, Scheme.HDFS, metadata.search),
+            SourceName.S3: StorageSource(stores, Scheme.S3A, metadata.search),
         },
         atlas=atlas,
         interface=metadata.catalog.interface,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from queryserver.connectors.engines import Connectors
@@ -68,9 +68,9 @@ class Access:
     async def own(self, user: User, operation_id: UUID) -> StatementRecord:
         """The record, for the owner only. Raises OperationNotFound, PermissionDenied."""
         record = await self._records.read(operation_id)
-        if record is None or record.status.user_id != user.id:
+        if record is None:
             raise OperationNotFound(str(operation_id))
-        self._connectors.require_permission(user, record.status.connector)
+        self.require_owner(user, record.status)
         return record
 
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
@@ -104,9 +104,14 @@ async def came(change: asyncio.Event, within_s: float) -> None:
         change.clear()
 
 
-def _is_queued(one: StatementStatus | HistoryEntry) -> bool:
-    """Whether it waits for a free slot of its connector."""
-    return one.state is StatementState.WAITING and one.times.started is None
+Queued = TypeVar("Queued", StatementStatus, HistoryEntry)
+
+
+async def placed(records: StatementRecords, one: Queued) -> Queued:
+    """The same with its place in the queue while it waits for a free slot of its connector; else no query."""
+    if one.state is not StatementState.WAITING or one.times.started is not None:
+        return one
+    return replace(one, queue_position=await records.queue_position(one.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +146,8 @@ class Following:
         return await self.placed(status)
 
     async def placed(self, status: StatementStatus) -> StatementStatus:
-        """The same with its place in the queue while it is queued; no query for other states."""
-        if not _is_queued(status):
-            return status
-        return replace(status, queue_position=await self._records.queue_position(status.id))
+        """The same with its place in the queue."""
+        return await placed(self._records, status)
 
     async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
         """The first terminal status within `wait_s` of a statement that was just recorded, else the last one.
@@ -293,9 +296,4 @@ class History:
             offset=(query.page - 1) * query.limit,
             limit=query.limit,
         )
-        return count, await asyncio.gather(*(self._placed(entry) for entry in entries))
-
-    async def _placed(self, entry: HistoryEntry) -> HistoryEntry:
-        if not _is_queued(entry):
-            return entry
-        return replace(entry, queue_position=await self._records.queue_position(entry.id))
+        return count, await asyncio.gather(*(placed(self._records, entry) for entry in entries))
