@@ -73,18 +73,14 @@ def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
 
 class ConnectionCounts:
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(MetricCounter, registry=registry)
         self.open = Gauge(
             "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
         )
-        self._refused = MetricCounter(
-            "queryserver_http_connections_refused",
-            "Connections above a bound, by the bound.",
-            ["bound"],
-            registry=registry,
+        self._refused = counter(
+            "queryserver_http_connections_refused", "Connections above a bound, by the bound.", ["bound"]
         )
-        self._cut = MetricCounter(
-            "queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"], registry=registry
-        )
+        self._cut = counter("queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"])
 
     def refused(self, bound: Literal["address", "total"]) -> None:
         self._refused.labels(bound).inc()

@@ -16,7 +16,7 @@ from queryserver.platform.outbound import HttpExchanges
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
-from queryserver.search.atlas import AtlasCatalog, AtlasServer
+from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.documents import DocumentSource
 from queryserver.search.feeding import IndexFeed
 from queryserver.search.index import IndexSource, IndexViews
@@ -78,11 +78,7 @@ def search_services(
             metrics=metrics,
             limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
-    exchanges, catalog, atlas = HttpExchanges(address_rules(settings)), metadata.catalog, None
-    if catalog.api_url:
-        password = catalog.server_password.get_secret_value()
-        server = AtlasServer(catalog.api_url, catalog.server_user, password, catalog.search_cluster, catalog.timeout_s)
-        atlas = AtlasCatalog(server, exchanges)
+    exchanges, catalog = HttpExchanges(address_rules(settings)), metadata.catalog
     search = MetadataSearch(
         {
             SourceName.DOCUMENTS: DocumentSource(database, threads.searching),
@@ -96,8 +92,8 @@ def search_services(
             SourceName.HDFS: StorageSource(stores, Scheme.HDFS, metadata.search),
             SourceName.S3: StorageSource(stores, Scheme.S3A, metadata.search),
         },
-        atlas=atlas,
-        interface=metadata.catalog.interface,
+        atlas=AtlasCatalog(catalog, exchanges) if catalog.api_url else None,
+        interface=catalog.interface,
         metrics=metrics,
     )
     return SearchServices(search, exchanges, feed, refresh)

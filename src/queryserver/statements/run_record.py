@@ -288,38 +288,34 @@ class Spooled:
     inline: bytes | None
 
 
+@dataclass(eq=False)
 class Spool:
     """Collects batches into segments; while one is being stored the next one fills.
 
     Holds at most two segments and one batch. `make_visible` is called in order, each time bytes are durable.
     """
 
-    def __init__(
-        self,
-        store: ResultStore,
-        lease: Lease,
-        caps: Caps,
-        make_visible: Callable[[Segment, str | None], Awaitable[None]],
-        *,
-        stored: Resumption | None = None,
-    ) -> None:
-        self._store = store
-        self._lease = lease
-        self._caps = caps
-        self._make_visible = make_visible
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
-        self._pending_since = time.monotonic()
-        self._storing: asyncio.Task[None] | None = None
-        self._token: str | None = None
-        self._checked_schema: pa.Schema | None = None
-        self._has_nested = False
+    results: ResultStore
+    lease: Lease
+    caps: Caps
+    make_visible: Callable[[Segment, str | None], Awaitable[None]]
+    stored: Resumption | None = None
+    truncated_reason: TruncationReason | None = field(default=None, init=False)
+    _pending: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch], init=False)
+    _pending_bytes: int = field(default=0, init=False)
+    _pending_since: float = field(default_factory=time.monotonic, init=False)
+    _storing: "asyncio.Task[None] | None" = field(default=None, init=False)
+    _token: str | None = field(default=None, init=False)
+    _checked_schema: pa.Schema | None = field(default=None, init=False)
+    _has_nested: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        stored = self.stored
+        self.rows = stored.rows if stored else 0
         self._segments = stored.segments if stored else 0
         self._stored_bytes = stored.size_bytes if stored else 0
         # Of what another runner stored only the packed size is known.
         self._kept_bytes = self._stored_bytes
-        self.rows = stored.rows if stored else 0
-        self.truncated_reason: TruncationReason | None = None
 
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
         """Keep what the caps allow; `truncated_reason` is set once something was dropped.
@@ -376,18 +372,18 @@ class Spool:
         """
         if self.truncated_reason is not None:
             return []
-        room = self._caps.rows - self.rows
+        room = self.caps.rows - self.rows
         if batch.num_rows > room:
             self.truncated_reason = TruncationReason.ROW_LIMIT
             batch = batch.slice(0, room)
         size_bytes = batch.nbytes
         if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
             self._checked_schema, self._has_nested = batch.schema, has_nested(batch.schema)
-        if size_bytes > self._caps.cell_bytes or self._has_nested:
+        if size_bytes > self.caps.cell_bytes or self._has_nested:
             self._require_small_cells(batch)
-        if self._kept_bytes + size_bytes > self._caps.size_bytes:
+        if self._kept_bytes + size_bytes > self.caps.size_bytes:
             self.truncated_reason = TruncationReason.BYTE_LIMIT
-            share = (self._caps.size_bytes - self._kept_bytes) / max(size_bytes, 1)
+            share = (self.caps.size_bytes - self._kept_bytes) / max(size_bytes, 1)
             batch = batch.slice(0, int(batch.num_rows * share))
             size_bytes = batch.nbytes
         self._kept_bytes += size_bytes
@@ -398,7 +394,7 @@ class Spool:
         return [(piece, piece.nbytes) for piece in parts(batch, _SEGMENT_BYTES)]
 
     def _require_small_cells(self, batch: pa.RecordBatch) -> None:
-        limit = self._caps.cell_bytes
+        limit = self.caps.cell_bytes
         if (found := first_large_value(batch, limit)) is not None:
             row, column = found
             raise errors.cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
@@ -421,9 +417,9 @@ class Spool:
             await storing
 
     async def _store_segment(self, number: int, start_row: int, table: pa.Table, token: str | None) -> None:
-        lease = self._lease
+        lease = self.lease
         try:
-            segment = await self._store.append(
+            segment = await self.results.append(
                 lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
             )
         except errors.InsufficientStorage as error:
@@ -431,4 +427,4 @@ class Spool:
         except errors.QueryServerError as error:
             raise errors.result_store_failed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
-        await self._make_visible(segment, token)
+        await self.make_visible(segment, token)

@@ -120,8 +120,10 @@ class Key:
 
 @cache
 def keys(section: type[Section]) -> Mapping[str, Key]:
-    """The keys of a section by their name in the file."""
-    return {(field.alias or name): _key(name, field) for name, field in section.model_fields.items()}
+    """The keys of a section by their name in the file, inherited ones behind its own."""
+    fields = section.model_fields
+    own_first = (name for name in dict.fromkeys([*section.__annotations__, *fields]) if name in fields)
+    return {(fields[name].alias or name): _key(name, fields[name]) for name in own_first}
 
 
 def _key(attribute: str, field: FieldInfo) -> Key:
