@@ -216,7 +216,7 @@ class TestClose:
         ana, bob = await closing.user("ana"), await closing.user("bob")
         session = (await opened(ana, "hive2"))["id"]
         done = (await ana.run("hive2", "rows 3", session_id=session))["history_uuid"]
-        await closing.services.statements.sessions._runner.close_session(session)
+        await closing.services.statements.sessions.runner.close_session(session)
         assert await ana.state(done) == "available"
         foreign = json.dumps({"type": "hive2", "id": session})
         assert (await bob.refused("editor/close_session", session=foreign))[2] == "session_not_found"

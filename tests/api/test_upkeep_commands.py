@@ -19,7 +19,7 @@ from tests.unit.cli.test_commands import Ended, command_in
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.statements.retention import Closed
-from queryserver.statements.session_repository import SessionRecord, SessionRepository
+from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
 __all__ = ["audited"]  # a fixture
 SLOW = "SELECT pg_sleep(60)"
@@ -94,7 +94,7 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
 async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(served, monkeypatch):
     ana = await served.user("ana")
     stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
-    store = type(served.services.statements.retention._results)
+    store = type(served.services.statements.retention.results)
     delete = store.delete
 
     async def refusing(self: Any, statement_id: UUID) -> None:
@@ -136,17 +136,17 @@ async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, c
 @pytest.mark.platform(58)
 async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(served, monkeypatch):
     ana = await served.user("ana")
-    session, listed = await _session(ana, "mysql"), SessionRepository.open_sessions
+    session, listed = await _session(ana, "mysql"), SessionRecords.open_sessions
     started: list[str] = []
 
-    async def overtaken(self: SessionRepository, **chosen: Any) -> Sequence[SessionRecord]:
+    async def overtaken(self: SessionRecords, **chosen: Any) -> Sequence[SessionRecord]:
         found = await listed(self, **chosen)
         started.append((await ana.execute("mysql", "sleep 300", session_id=session))["history_uuid"])
         return found
 
-    monkeypatch.setattr(SessionRepository, "open_sessions", overtaken)
+    monkeypatch.setattr(SessionRecords, "open_sessions", overtaken)
     assert await served.services.statements.retention.close_sessions(None, timedelta(0)) == Closed(0, 0, in_use=1)
-    assert await SessionRepository(served.database).read(session) is not None
+    assert await SessionRecords(served.database).read(session) is not None
     await ana.on(started[0], "cancel_statement")
 
 
@@ -155,18 +155,18 @@ async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_i
     ana = await served.user("ana")
     used, closed = [await _session(ana, "mysql") for _ in range(2)]
     await served.database.execute("update sessions set last_used_at = now() - interval '8 days'")
-    listed = SessionRepository.open_sessions
+    listed = SessionRecords.open_sessions
 
-    async def overtaken(self: SessionRepository, **chosen: Any) -> Sequence[SessionRecord]:
+    async def overtaken(self: SessionRecords, **chosen: Any) -> Sequence[SessionRecord]:
         found = await listed(self, **chosen)
         await self.touch(used)
         await self.close(closed)
         return found
 
-    monkeypatch.setattr(SessionRepository, "open_sessions", overtaken)
+    monkeypatch.setattr(SessionRecords, "open_sessions", overtaken)
     done = await served.services.statements.retention.close_sessions(None, timedelta(days=7))
     assert done == Closed(0, already_closed=1, in_use=1)
-    assert await SessionRepository(served.database).read(used) is not None
+    assert await SessionRecords(served.database).read(used) is not None
 
 
 @pytest.mark.platform(58)
@@ -177,7 +177,7 @@ async def test_the_holder_keeps_a_closed_session_until_its_last_statement_ends(s
     operation = (await ana.execute("mysql", "sleep 300", session_id=session))["history_uuid"]
     await ana.running(operation)
     await served.database.execute("update sessions set closed_at = now() where id = $1", session)
-    records, lease = SessionRepository(served.database), timedelta(minutes=1)
+    records, lease = SessionRecords(served.database), timedelta(minutes=1)
     owner = await served.database.value("select owner from sessions where id = $1", session)
     assert await records.renew(owner=owner, lease=lease) == [session]
     assert await records.renew(owner="another", lease=lease) == []
@@ -208,7 +208,7 @@ async def test_close_sessions_names_each_that_it_cannot_close(served: Api, tmp_p
             "1 sessions closed. 0 sessions skipped because already closed. 0 sessions skipped because in use.",
         ],
     )
-    records = SessionRepository(served.database)
+    records = SessionRecords(served.database)
     assert [await records.read(one) is None for one in (locked, free)] == [False, True]
 
 

@@ -1,4 +1,4 @@
-"""What every keeper of leases must do (interfaces.statements.StatementLeases), inherited by one class per keeper."""
+"""What every keeper of leases must do (`StatementLeases`), inherited by one class per keeper."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from tests.fakes.storage_faults import FaultyStorage
 from queryserver.errors.files import PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.model import FileStatus
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.results.segments import SegmentStore
+from queryserver.results.segments import ResultStore
 
 
 class TestMemoryResults(ResultStoreContract):
@@ -29,21 +29,21 @@ class TestMemoryResults(ResultStoreContract):
 class TestSegmentsInMemory(ResultStoreContract):
     @pytest.fixture
     async def results(self):
-        async with SegmentStore(MemoryStorage()) as store:
+        async with ResultStore(MemoryStorage()) as store:
             yield store
 
 
 class TestSegmentsInFiles(ResultStoreContract):
     @pytest.fixture
     async def results(self, tmp_path: Path):
-        async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
+        async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
             yield store
 
 
 class TestSegmentsWithoutCache(ResultStoreContract):
     @pytest.fixture
     async def results(self, tmp_path: Path):
-        async with PrivateStorage(tmp_path) as storage, SegmentStore(storage, cache_bytes=0) as store:
+        async with PrivateStorage(tmp_path) as storage, ResultStore(storage, cache_bytes=0) as store:
             yield store
 
 
@@ -53,8 +53,8 @@ def storage() -> FaultyStorage:
 
 
 @pytest.fixture
-async def results(storage: FaultyStorage) -> AsyncIterator[SegmentStore]:
-    async with SegmentStore(storage) as store:
+async def results(storage: FaultyStorage) -> AsyncIterator[ResultStore]:
+    async with ResultStore(storage) as store:
         yield store
 
 
@@ -65,21 +65,21 @@ def files(root: Path) -> list[Path]:
 @pytest.mark.item(24)
 async def test_a_new_process_reads_the_same_rows(tmp_path):
     statement_id, table = uuid4(), mixed_table(500)
-    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
         await store.append(statement_id, fence=1, number=0, start_row=0, table=table)
-    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
         assert (await store.read(statement_id, fence=1, number=0)).to_pylist() == table.to_pylist()
 
 
 async def test_the_size_told_is_the_size_in_the_store(tmp_path):
-    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
         segment = await store.append(uuid4(), fence=1, number=0, start_row=0, table=mixed_table(300))
     assert [path.stat().st_size for path in files(tmp_path)] == [segment.size_bytes]
 
 
 async def test_nothing_of_a_deleted_statement_and_of_a_ping_stays(tmp_path):
     statement_id = uuid4()
-    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
         for number in range(3):
             await store.append(statement_id, fence=1, number=number, start_row=0, table=numbered(0, 1))
         await store.ping()
@@ -98,7 +98,7 @@ async def test_pages_of_one_segment_share_one_read(storage, results):
 
 async def test_the_cache_holds_the_latest_segments_up_to_its_size(storage):
     table = numbered(0, 1000)
-    async with SegmentStore(storage, cache_bytes=2 * table.nbytes) as store:
+    async with ResultStore(storage, cache_bytes=2 * table.nbytes) as store:
         statement_id = uuid4()
         for number in range(3):
             await store.append(statement_id, fence=1, number=number, start_row=0, table=table)
@@ -155,7 +155,7 @@ class SlowReads(FaultyStorage):
 
 async def test_what_is_deleted_while_it_is_read_is_not_kept():
     storage = SlowReads(MemoryStorage())
-    async with SegmentStore(storage) as store:
+    async with ResultStore(storage) as store:
         statement_id = uuid4()
         await store.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
         reading = asyncio.create_task(store.read(statement_id, fence=1, number=0))
@@ -169,7 +169,7 @@ async def test_what_is_deleted_while_it_is_read_is_not_kept():
 
 async def test_closing_ends_reads_under_way():
     storage = SlowReads(MemoryStorage())
-    store = SegmentStore(storage)
+    store = ResultStore(storage)
     statement_id = uuid4()
     await store.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
     reading = asyncio.create_task(store.read(statement_id, fence=1, number=0))
@@ -208,7 +208,7 @@ async def test_a_delete_that_fails_is_told_and_can_be_repeated(storage, results)
 async def test_damaged_bytes_are_told_and_never_read_as_fewer_rows(tmp_path, damage):
     statement_id, folder = uuid4(), tmp_path / damage
     folder.mkdir()
-    async with PrivateStorage(folder) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(folder) as storage, ResultStore(storage) as store:
         table = pa.Table.from_batches(numbered(0, 1000).to_batches(max_chunksize=100))
         await store.append(statement_id, fence=1, number=0, start_row=0, table=table)
         (path,) = files(folder)

@@ -144,7 +144,7 @@ ADAPTERS = (
     Adapter(ClusterFileSystem, "tests.fakes.storage", "MemoryCluster"),
     Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),
     Adapter(FileSystem, "tests.fakes.storage_faults", "FaultyFileSystem"),
-    Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
+    Adapter(ResultStore, "tests.fakes.results", "MemoryResults"),
 )
 
 # Test classes that inherit the engine contract, by file.

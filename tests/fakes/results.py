@@ -39,6 +39,9 @@ class MemoryResults:
     async def ping(self) -> None:
         self._fail()
 
+    async def close(self) -> None:
+        """Nothing is open."""
+
     def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure

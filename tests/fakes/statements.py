@@ -56,7 +56,7 @@ class Entry:
 
 
 class MemoryLeases:
-    """`statements.rows.StatementLeases`. `before` holds actions done once before the named call."""
+    """`statements.leases.StatementLeases`. `before` holds actions done once before the named call."""
 
     def __init__(self) -> None:
         self.entries: dict[UUID, Entry] = {}

@@ -275,7 +275,7 @@ class TestDownloads:
                 sizes = [len(piece) async for piece in download(source, FileForm(wanted), threads=threads)]
                 assert max(sizes) <= MIB
 
-    async def test_the_audit_line_of_a_download_that_fails_says_so(self) -> None:
+    async def test_the_audit_line_of_a_download_that_fails_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         outcomes: list[str] = []
 
         class Kept(AuditTrail):
@@ -290,7 +290,8 @@ class TestDownloads:
             yield b"first"
             raise StorageUnavailable("gone")
 
-        downloads = Downloads(None, None, enabled=True, audit=Kept())  # type: ignore[arg-type]
+        monkeypatch.setattr("queryserver.statements.downloads.AUDIT", Kept())
+        downloads = Downloads(None, None, enabled=True)  # type: ignore[arg-type]
         with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
             [piece async for piece in downloads.audited(USER, uuid4(), broken())]
         with pytest.raises(StorageUnavailable):

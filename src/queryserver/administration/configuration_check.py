@@ -28,7 +28,7 @@ from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.loading import shown_value
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
-from queryserver.results.segments import SegmentStore
+from queryserver.results.segments import ResultStore
 from queryserver.statements.build import results_location
 from queryserver.statements.retention import MANY_DOCUMENTS
 
@@ -212,7 +212,7 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
 async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
     """Writes, reads and removes a small file. Raises ConfigurationError."""
     try:
-        async with PrivateStorage(results_location(settings)) as storage, SegmentStore(storage) as results:
+        async with PrivateStorage(results_location(settings)) as storage, ResultStore(storage) as results:
             await results.ping()
     except StorageError as error:
         return [SettingsFinding.error(RESULTS, error.message)]

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from queryserver.errors.base import QueryServerError
 
@@ -18,30 +18,22 @@ class ReadinessCheck:
     ms: int
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Readiness:
     """Checks database, schema and result store at once, 2 s each. Results hold no addresses and no error texts."""
 
-    def __init__(
-        self,
-        *,
-        database: Callable[[], Awaitable[object]],
-        schema: Callable[[], Awaitable[object]],
-        result_store: Callable[[], Awaitable[object]],
-    ) -> None:
-        self._database = database
-        self._schema = schema
-        self._result_store = result_store
-        self._store: ReadinessCheck | None = None
-        self._store_checked_at = 0.0
-        self._store_turn = asyncio.Lock()
-        self.stopping = False
-        """Set at the signal to stop: from then on the instance counts as not ready."""
+    database: Callable[[], Awaitable[object]]
+    schema: Callable[[], Awaitable[object]]
+    result_store: Callable[[], Awaitable[object]]
+    stopping: bool = field(default=False, init=False)
+    """Set at the signal to stop: from then on the instance counts as not ready."""
+    _store: ReadinessCheck | None = field(default=None, init=False)
+    _store_checked_at: float = field(default=0.0, init=False)
+    _store_turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def checks(self) -> dict[str, ReadinessCheck]:
         """All checks by name. The result store is written to at most every 10 s, every 1 s while that fails."""
-        database, schema, store = await asyncio.gather(
-            _check(self._database), _check(self._schema), self._check_store()
-        )
+        database, schema, store = await asyncio.gather(_check(self.database), _check(self.schema), self._check_store())
         return {"database": database, "schema": schema, "result_store": store}
 
     async def _check_store(self) -> ReadinessCheck:
@@ -49,7 +41,7 @@ class Readiness:
         async with self._store_turn:
             every_s = _STORE_EVERY_S if self._store is None or self._store.ok else _FAILED_STORE_EVERY_S
             if self._store is None or time.monotonic() - self._store_checked_at >= every_s:
-                self._store = await _check(self._result_store)
+                self._store = await _check(self.result_store)
                 self._store_checked_at = time.monotonic()
             return self._store
 

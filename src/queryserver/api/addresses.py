@@ -8,10 +8,9 @@ import structlog
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from queryserver.api.connections import counted_address
 from queryserver.api.errors import respond
 from queryserver.errors.base import too_many_connections
-from queryserver.platform.settings.sections import Network, contains, parsed_address
+from queryserver.platform.settings.sections import Network, contains, network_of, parsed_address
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +99,7 @@ class SharedByAddress:
         if parsed_address(client) == parsed_address(peer):
             await self._app(scope, receive, send)
             return
-        address = counted_address(client)
+        address = network_of(client)
         if self._under_way[address] >= self._most:
             refusal = too_many_connections("Too many calls of your address are under way.")
             await respond(request, refusal)(scope, receive, send)

@@ -17,11 +17,19 @@ from queryserver.files.downloading import Conditions
 from queryserver.formats.download.encoder import ContentCoding
 from queryserver.formats.download.stream import preferred_coding
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer from a wire model."""
     content = model.__pydantic_serializer__.to_json(model, by_alias=True)
     return Response(content, status, dict(headers or {}), "application/json")
+
+
+def like(model: type[Model], found: object, **others: Any) -> Model:
+    """A wire model with the values of `found` under the same names, but for those of `others`."""
+    same = {name: getattr(found, name) for name in model.model_fields if name not in others and hasattr(found, name)}
+    return model(**same, **others)
 
 
 def moment(time: datetime | None) -> str | None:

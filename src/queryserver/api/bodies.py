@@ -18,11 +18,11 @@ from starlette.types import Scope
 
 from queryserver import errors
 from queryserver.api.addresses import client_address
-from queryserver.api.connections import counted_address
 from queryserver.api.schemas.fields import Fields, parse
 from queryserver.api.schemas.requests.storage import wire_names
 from queryserver.formats.multipart import text_parts
 from queryserver.identity.model import User
+from queryserver.platform.settings.sections import network_of
 from queryserver.platform.text import MAX_DEPTH, parse_json
 from queryserver.services import Services
 
@@ -389,7 +389,7 @@ def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextMa
     if user_id != ANONYMOUS:
         return shares.holding(f"user {user_id} {max_bytes}", 4 * max_bytes, is_user=True)
     address = client_address(request, cast("Services", request.app.state.services).settings.desktop.trusted_proxies)
-    return shares.holding(f"{counted_address(address)} {max_bytes}", 2 * max_bytes, is_user=False)
+    return shares.holding(f"{network_of(address)} {max_bytes}", 2 * max_bytes, is_user=False)
 
 
 async def raw_body(

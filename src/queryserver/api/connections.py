@@ -11,8 +11,7 @@ from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from ipaddress import IPv6Address
+from functools import partial
 from typing import Any, Literal, cast
 
 import orjson
@@ -24,7 +23,7 @@ from uvicorn.server import ServerState
 
 from queryserver.platform.limits import affordable_connections
 from queryserver.platform.settings.desktop import DesktopSettings
-from queryserver.platform.settings.sections import Network, contains, parsed_address
+from queryserver.platform.settings.sections import Network, contains, network_of
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
@@ -74,18 +73,14 @@ def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
 
 class ConnectionCounts:
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(MetricCounter, registry=registry)
         self.open = Gauge(
             "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
         )
-        self._refused = MetricCounter(
-            "queryserver_http_connections_refused",
-            "Connections above a bound, by the bound.",
-            ["bound"],
-            registry=registry,
+        self._refused = counter(
+            "queryserver_http_connections_refused", "Connections above a bound, by the bound.", ["bound"]
         )
-        self._cut = MetricCounter(
-            "queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"], registry=registry
-        )
+        self._cut = counter("queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"])
 
     def refused(self, bound: Literal["address", "total"]) -> None:
         self._refused.labels(bound).inc()
@@ -140,7 +135,7 @@ class ConnectionGuard:
     def admit(self, peer: str) -> Admission | Refusal:
         """Count a connection from the address `peer`, or refuse it."""
         trusted = self.limits.trusted_proxies
-        address = None if trusted and contains(trusted, peer) else counted_address(peer)
+        address = None if trusted and contains(trusted, peer) else network_of(peer)
         if self._open >= self.limits.in_all:
             self.metrics.refused("total")
             return self._refusal(503, "The server has too many connections.")
@@ -237,15 +232,6 @@ class ConnectionGuard:
     def _speed(self, connection: "GuardedProtocol", window: _Window, now: float) -> float:
         taken = connection.written_bytes() - connection.unsent_bytes() - window.taken
         return taken / max(now - window.began, 0.001)
-
-
-@lru_cache(maxsize=4096)
-def counted_address(peer: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 network of an IPv6 address, which one subscriber owns."""
-    address = parsed_address(peer)
-    if isinstance(address, IPv6Address):
-        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
-    return peer if address is None else str(address)
 
 
 class GuardedProtocol(HttpToolsProtocol):

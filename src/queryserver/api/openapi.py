@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from importlib.resources import files
@@ -300,10 +300,8 @@ class Answers:
     def _shared(self, status: str, style: tuple[str, ...]) -> dict[str, Any]:
         name = f"{''.join(style)}{status}"
         if name not in self.responses:
-            refs = [{"$ref": REF.format(model=model)} for model in style]
-            schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
             words = self._texts.words["failures"][int(status)]
-            response = {"description": words["description"], "content": {JSON: {"schema": schema}}}
+            response = _answering(style, words["description"])
             self._dress(status, response, ())
             response["content"][JSON].pop("examples", None)
             response["content"][JSON]["example"] = _example(words, style)
@@ -339,7 +337,7 @@ def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str,
         yield _OTHER_STATUS[name], _answering([name], answer["description"])
 
 
-def _answering(models: list[str], description: str) -> dict[str, Any]:
+def _answering(models: Sequence[str], description: str) -> dict[str, Any]:
     refs = [{"$ref": REF.format(model=name)} for name in models]
     schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
     return {"description": description, "content": {JSON: {"schema": schema}}}

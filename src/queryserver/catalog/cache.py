@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import random
 import zlib
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +17,7 @@ from queryserver.connectors.model import Connector
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
-from queryserver.platform.threads import background
+from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
 
@@ -123,10 +122,11 @@ class MetadataCache:
         self._records = records
         self._threads = threads
         self._max_age = max_age
+        self._period_s = max(max_age.total_seconds(), _MIN_SWEEP_S)
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Sweeps old answers while inside."""
-        return background(self._sweep(), name="metadata-sweep")
+        return background(every(self._period_s, self._sweep), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, question: CatalogQuestion[Any]) -> CacheEntry:
         """`login` is the user's name in the data source, if that wants credentials."""
@@ -162,11 +162,4 @@ class MetadataCache:
         await self._records.objects_changed(user_id, connector)
 
     async def _sweep(self) -> None:
-        period_s = max(self._max_age.total_seconds(), _MIN_SWEEP_S)
-        while True:
-            # Servers started together must not sweep in step.
-            await asyncio.sleep(period_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
-            try:
-                await self._records.sweep(older_than=timedelta(seconds=period_s))
-            except DatabaseUnavailable:
-                log.warning("sweep of metadata failed")
+        await self._records.sweep(older_than=timedelta(seconds=self._period_s))

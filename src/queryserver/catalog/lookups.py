@@ -27,6 +27,7 @@ from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database, Notices
 from queryserver.platform.limits import Slots
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.threads import Tasks
 from queryserver.statements.session_repository import CredentialBook
 
 log = structlog.get_logger(__name__)
@@ -85,16 +86,8 @@ class Flights:
 
     def __init__(self) -> None:
         self._joinable: dict[Hashable, _Flight] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        try:
-            yield
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = Tasks()
+        self.running = self._tasks.running
 
     async def join(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, budget: timedelta) -> T:
         """What `work` gives, or equal work that is under way. Raises EngineTimeout after the work's `budget`."""
@@ -115,13 +108,11 @@ class Flights:
                 flight.task.cancel()
 
     def _start(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], budget: timedelta) -> _Flight:
-        task = asyncio.create_task(work(), name="lookup")
+        task = self._tasks.start(work(), "lookup")
         flight = _Flight(task, until=asyncio.get_running_loop().time() + budget.total_seconds())
         self._joinable[key] = flight
-        self._tasks.add(task)
 
         def ended(_: "asyncio.Task[Any]") -> None:
-            self._tasks.discard(task)
             self._leave(key, flight)
             if not task.cancelled() and (error := task.exception()) and not isinstance(error, errors.QueryServerError):
                 log.error("lookup failed", exc_info=error)
@@ -191,18 +182,13 @@ class Forwarding:
         self._notices = notices
         self._handlers: dict[str, Handler] = {}
         self._waiting: dict[UUID, asyncio.Event] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._flights = Flights()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        try:
-            async with self._flights.running():
-                yield
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with self._tasks.running(), self._flights.running():
+            yield
 
     def serve(self, kind: str, handler: Handler) -> None:
         self._handlers[kind] = handler
@@ -245,9 +231,7 @@ class Forwarding:
             if (waiting := self._waiting.get(UUID(subject))) is not None:
                 waiting.set()
         elif kind == ASKED:
-            task = asyncio.create_task(self._take(UUID(subject)), name="forwarded-lookup")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._take(UUID(subject)), "forwarded-lookup")
         return kind in (ANSWERED, ASKED)
 
     async def _take(self, lookup_id: UUID) -> None:
@@ -293,12 +277,7 @@ def _opened(answer: bytes) -> bytes:
         return answer[1:]
     code, message = orjson.loads(answer[1:])
     kind = _ERRORS.get(code, errors.EngineUnavailable)
-    error = kind.__new__(kind)
-    # Errors that are made of names have their message already.
-    errors.QueryServerError.__init__(error, message)
-    if code in _ERRORS:
-        error.code = code
-    raise error
+    raise errors.remade(kind, code if code in _ERRORS else kind.code, message)
 
 
 @dataclass(slots=True, eq=False)
@@ -469,12 +448,8 @@ class Lookups:
             self.credentials.require_token(user, connector)
         if not capabilities.wants_credentials:
             return ""
-        credentials = await self.credentials.of(user, connector)
-        if credentials is None:
-            raise errors.CredentialsRequired(
-                "The data source wants credentials: call create_session with user and password."
-            )
-        return credentials.username
+        given = await self.credentials.required(user, connector)
+        return given.username if given else ""
 
 
 def _as_catalog(engine: protocol.Engine, connector: Connector) -> protocol.CatalogEngine:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queryserver.cli.context import AsJson, ConfigFile, NoHeader, administrate, print_json, print_table
+from queryserver.cli.context import AsJson, ConfigFile, NoHeader, administrate, print_json, print_listing
 from queryserver.errors.base import InvalidParameter, QueryServerError
 from queryserver.errors.statements import ConnectorRefused
 from queryserver.identity.model import User
@@ -27,9 +27,6 @@ def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_heade
 
     async def work(connectors: "StoredConnectors") -> None:
         every = [_exported(one) for one in await connectors.visible(_OPERATOR)]
-        if as_json:
-            print_json(every)
-            return
         header = ("ID", "NAME", "DIALECT", "INTERFACE", "STATE", "GROUPS")
         lines = (
             (
@@ -42,7 +39,7 @@ def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_heade
             )
             for one in every
         )
-        print_table(header, lines, with_header=not no_header)
+        print_listing(every, header, lines, as_json=as_json, no_header=no_header)
 
     _administrate(config, work)
 

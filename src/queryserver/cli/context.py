@@ -112,11 +112,16 @@ def printable(text: str) -> str:
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, with_header: bool = True) -> None:
-    """A listing: aligned columns on a terminal, else columns separated by tabs."""
+def print_listing(
+    every: Sequence[object], header: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool, no_header: bool
+) -> None:
+    """All as JSON, or a row for each: in aligned columns on a terminal, else in columns separated by tabs."""
+    if as_json:
+        print_json(every)
+        return
     from queryserver.platform.logs import escaped  # noqa: PLC0415 slow to import
 
-    lines = [list(header)] if with_header else []
+    lines = [] if no_header else [list(header)]
     lines += [[escaped(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for line in lines:

@@ -13,7 +13,7 @@ from queryserver.cli.context import (
     NoHeader,
     administrate,
     print_json,
-    print_table,
+    print_listing,
     run,
     settings_of,
 )
@@ -72,12 +72,10 @@ def list_links(
 
     async def work(identities: Identities) -> None:
         listed = await identities.all(name)
-        if as_json:
-            print_json([asdict(one) for one in listed])
-            return
         made = {True: "administrator", False: "first call"}
         lines = ([one.username, one.issuer, one.subject, made[one.by_administrator]] for one in listed)
-        print_table(("USER", "ISSUER", "SUBJECT", "MADE BY"), lines, with_header=not no_header)
+        header = ("USER", "ISSUER", "SUBJECT", "MADE BY")
+        print_listing([*map(asdict, listed)], header, lines, as_json=as_json, no_header=no_header)
 
     administrate(_identities, config, work)
 

@@ -15,7 +15,7 @@ from queryserver.cli.context import (
     administrate,
     operator,
     print_json,
-    print_table,
+    print_listing,
     printable,
 )
 from queryserver.statements.states import LONGEST_AGE_S, StatementStates
@@ -54,11 +54,9 @@ def list_statements(
 
     async def work(statements: "StatementAdministration") -> None:
         page, following = await statements.page(chosen, limit=limit)
-        if as_json:
-            print_json([_exported(entry) for entry in page])
-            return
-        print_table(_HEADER, map(_line, page), with_header=not no_header)
-        if following is not None:
+        every = [_exported(entry) for entry in page]
+        print_listing(every, _HEADER, map(_line, page), as_json=as_json, no_header=no_header)
+        if following is not None and not as_json:
             typer.echo(f"More than {limit}: see --limit.", err=True)
 
     _administrate(config, work)

@@ -13,8 +13,7 @@ from queryserver.cli.context import (
     NoHeader,
     PasswordFromStdin,
     administrate,
-    print_json,
-    print_table,
+    print_listing,
     read_password,
     settings_of,
 )
@@ -110,9 +109,6 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: No
 
     async def work(accounts: Accounts) -> None:
         every = await accounts.all()
-        if as_json:
-            print_json([asdict(account) for account in every])
-            return
         lines = (
             (
                 one.username,
@@ -123,7 +119,8 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: No
             )
             for one in every
         )
-        print_table(("USER", "KIND", "STATE", "GROUPS", "EMAIL"), lines, with_header=not no_header)
+        header = ("USER", "KIND", "STATE", "GROUPS", "EMAIL")
+        print_listing([*map(asdict, every)], header, lines, as_json=as_json, no_header=no_header)
 
     administrate(_accounts, config, work)
 
@@ -194,11 +191,9 @@ def list_grants(
 
     async def work(groups: Groups) -> None:
         listed = await groups.grants(group)
-        if as_json:
-            print_json([asdict(one) for one in listed])
-            return
         lines = ([one.name, ",".join(one.rights), str(one.members)] for one in listed)
-        print_table(("GROUP", "RIGHTS", "MEMBERS"), lines, with_header=not no_header)
+        header = ("GROUP", "RIGHTS", "MEMBERS")
+        print_listing([*map(asdict, listed)], header, lines, as_json=as_json, no_header=no_header)
 
     administrate(_groups, config, work)
 

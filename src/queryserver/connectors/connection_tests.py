@@ -27,6 +27,7 @@ from queryserver.engines.sessions import Answer, run
 from queryserver.identity.model import User
 from queryserver.platform.addresses import HttpServer
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
+from queryserver.platform.threads import Tasks
 
 log = structlog.get_logger(__name__)
 
@@ -76,39 +77,25 @@ class _Trial:
     """Part of the answer however the test ends."""
 
 
+@dataclass(eq=False)
 class ConnectionTests:
     """At most four at once. Use `running()`: what a test leaves open is closed at the latest at its end."""
 
-    def __init__(
-        self,
-        builder: EngineBuilder,
-        engines: Callable[[EngineBuilder, Connector], Engine],
-        connectors: StoredConnectors,
-        may_hold: Callable[[str], Awaitable[bool]],
-    ) -> None:
-        """`engines` makes the engine of a connector.
+    builder: EngineBuilder
+    engines: Callable[[EngineBuilder, Connector], Engine]
+    """Makes the engine of a connector."""
+    connectors: StoredConnectors
+    may_hold: Callable[[str], Awaitable[bool]]
+    """Whether this process has, or can get hold of, data that only one process can have open."""
+    _open: int = field(default=0, init=False)
 
-        `may_hold`: whether this process has, or can get hold of, data that only one process can have open.
-        """
-        self._builder = builder
-        self._engines = engines
-        self._connectors = connectors
-        self._may_hold = may_hold
-        self._timeout_s: float = builder.policy.test_timeout_s
+    def __post_init__(self) -> None:
+        policy, addresses = self.builder.policy, self.builder.addresses
+        self._timeout_s: float = policy.test_timeout_s
         # A test opens a connection before the login; whether that database may be used is for the engine to decide.
-        is_allowed = builder.policy.allow_service_database_server
-        self._addresses = builder.addresses.without_database_server() if is_allowed else builder.addresses
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._open = 0
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        try:
-            yield
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._addresses = addresses.without_database_server() if policy.allow_service_database_server else addresses
+        self._tasks = Tasks()
+        self.running = self._tasks.running
 
     async def test(self, user: User, given: GivenConnector) -> ConnectionTestOutcome:
         """Try what was given, or what is stored where only an id is.
@@ -117,8 +104,8 @@ class ConnectionTests:
         DriverNotInstalled, TooManyRequests.
         """
         with connector_event(user, "test", given.id or given.nice_name) as event:
-            instance = None if given.id is None else await self._connectors.stored(given.id)
-            draft = await self._connectors.draft(given, instance)
+            instance = None if given.id is None else await self.connectors.stored(given.id)
+            draft = await self.connectors.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
                 raise errors.interface_not_supported(
@@ -135,8 +122,7 @@ class ConnectionTests:
         """The answer does not wait for what a data source without answer keeps open."""
         course = _Course()
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
+        def ended(_: asyncio.Task[None]) -> None:
             self._open -= 1
 
         self._open += 1
@@ -145,8 +131,7 @@ class ConnectionTests:
         except BaseException:
             self._open -= 1
             raise
-        task = asyncio.create_task(self._run(trial, user, course), name="connection-test")
-        self._tasks.add(task)
+        task = self._tasks.start(self._run(trial, user, course), "connection-test")
         task.add_done_callback(ended)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
@@ -205,20 +190,20 @@ class ConnectionTests:
 
     async def _trial(self, draft: Draft) -> _Trial:
         """Raises ConnectorRefused, interface_not_supported, DriverNotInstalled."""
-        row, builder = draft.row, self._builder
+        row, builder = draft.row, self.builder
         with option_errors():
             connector = draft_connector("new", row.dialect, row.interface, draft.settings, builder.settings)
             if row.runs is Runs.TEST:
                 return _rest_trial(connector, builder)
             # Adapters are imported at their first use, certificates read, and files looked for.
             await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
-            engine = await asyncio.to_thread(self._engines, builder, connector)
+            engine = await asyncio.to_thread(self.engines, builder, connector)
         warnings = [_NOT_VERIFIED] if flag_of(connector.options.get("ssl_validate", True)) is False else []
         if unopened := await self._why_not_to_open(engine, connector):
             warnings.append(unopened)
             await engine.close()
             in_memory = MappingProxyType({**connector.options, "path": MEMORY})
-            engine = self._engines(builder, replace(connector, options=in_memory, read_only=False))
+            engine = self.engines(builder, replace(connector, options=in_memory, read_only=False))
         return _Trial(
             engine_login(engine, row.dialect, passes_tokens=builder.settings.desktop.use_thrift_http_jwt),
             engine.close,
@@ -229,13 +214,13 @@ class ConnectionTests:
 
     async def _why_not_to_open(self, engine: Engine, connector: Connector) -> str | None:
         """Why a database in memory is tried instead of the file: a test makes no file, and takes none from a server."""
-        path, root = str(connector.options.get("path", MEMORY)), self._builder.databases_dir
+        path, root = str(connector.options.get("path", MEMORY)), self.builder.databases_dir
         if connector.interface not in EMBEDDED or path == MEMORY or root is None:
             return None
         if not await asyncio.to_thread((root / path).exists):
             return None if connector.read_only else _NO_FILE
         data = engine.capabilities.data_name
-        return _FILE_IN_USE if data and not await self._may_hold(data) else None
+        return _FILE_IN_USE if data and not await self.may_hold(data) else None
 
 
 @dataclass(slots=True)

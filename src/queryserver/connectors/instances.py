@@ -82,14 +82,10 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class ShownType:
-    """A type, perhaps with something laid over its defaults."""
+    """A type, perhaps with something laid over its defaults; settings are masked where they were given."""
 
     row: ConnectorType
     is_runnable: bool
-    nice_name: str
-    description: str
-    settings: Settings
-    """Masked where they were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,7 @@ class StoredConnectors:
 
     async def types(self) -> Sequence[ShownType]:
         """The catalogue as far as it is offered, in its order."""
-        return [await self._shown_type(row) for row in self._offered]
+        return [ShownType(row, await self._is_runnable(row, row.settings)) for row in self._offered]
 
     async def template(self, dialect: str, interface: str, given: GivenConnector) -> ShownType:
         """A type with what was given laid over its defaults; nothing is stored.
@@ -197,12 +193,8 @@ class StoredConnectors:
         hidden = masked(settings)
         # The defaults are examples, and no secrets.
         shown = {name: one if row.settings.get(name) == one else hidden[name] for name, one in settings.items()}
-        return replace(
-            await self._shown_type(row),
-            nice_name=given.nice_name or row.nice_name,
-            description=given.description or row.description,
-            settings=shown,
-        )
+        names = {"nice_name": given.nice_name or row.nice_name, "description": given.description or row.description}
+        return ShownType(replace(row, **names, settings=shown), await self._is_runnable(row, row.settings))
 
     async def visible(self, user: User) -> Sequence[ShownInstance]:
         """What the caller may see, by ascending id."""
@@ -308,10 +300,6 @@ class StoredConnectors:
         if dialect not in NATIVE_DIALECTS and driver not in self._installed:
             self._installed[driver] = await asyncio.to_thread(is_installed, driver, self._builder.addresses)
         return dialect in NATIVE_DIALECTS or self._installed[driver]
-
-    async def _shown_type(self, row: ConnectorType) -> ShownType:
-        is_runnable = await self._is_runnable(row, row.settings)
-        return ShownType(row, is_runnable, row.nice_name, row.description, row.settings)
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
         """Without a version in the call the present one is changed, also when another change comes in between."""

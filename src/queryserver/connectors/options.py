@@ -272,18 +272,6 @@ Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
 Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), only({False}, "must be false: tunnels are not supported")]
 
 
-class GeneralOptions(Options):
-    """Further options of every connector that runs here (Contract editor 13, marked c); absent: those of `[editor]`."""
-
-    statement_timeout_s: Annotated[int | None, whole(1)] = None
-    metadata_timeout_s: Annotated[int | None, whole(1)] = None
-    sample_timeout_s: Annotated[int | None, whole(1)] = None
-    session_idle_s: Annotated[int | None, whole(1)] = None
-    shared_session: Annotated[bool | None, BeforeValidator(_flag)] = None
-    sample_views: Annotated[bool | None, BeforeValidator(_flag)] = None
-    read_only: Flag = False
-
-
 class SqliteOptions(Options):
     """Interface `sqlite`."""
 

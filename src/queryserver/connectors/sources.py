@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import structlog
+from pydantic import ValidationError
 
 from queryserver import errors
 from queryserver.connectors import options
@@ -16,7 +17,7 @@ from queryserver.connectors.engine_builders import EngineBuilder, section_defaul
 from queryserver.connectors.model import Connector, ConnectorLimits, SettingValue, connector_right
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.engines.connections import MEMORY, require_folder
-from queryserver.platform.settings.editor import InterpreterSettings
+from queryserver.platform.settings.editor import GeneralSettings
 from queryserver.platform.settings.tree import Settings
 
 log = structlog.get_logger(__name__)
@@ -70,10 +71,13 @@ async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple
 def draft_connector(
     key: str, dialect: str, interface: str, values: Mapping[str, SettingValue], settings: Settings
 ) -> Connector:
-    """A data source of these settings that no user may use. Raises OptionsRefused for the settings of all types."""
-    general = {name: value for name, value in values.items() if name in options.GeneralOptions.model_fields}
+    """A data source of these settings that no user may use. Raises ConfigurationError for the settings of all types."""
+    general = {name: value for name, value in values.items() if name in GeneralSettings.model_fields}
     own = {name: value for name, value in values.items() if name not in general}
-    given = options.read_options(options.GeneralOptions, key, general)
+    try:
+        given = GeneralSettings.model_validate(general)
+    except ValidationError as error:  # settings that were stored have been read by their types
+        raise errors.ConfigurationError([f"{key}: {one['loc'][0]}: {one['msg']}." for one in error.errors()]) from None
     return Connector(
         key=key,
         dialect=dialect,
@@ -88,7 +92,7 @@ def draft_connector(
     )
 
 
-def _limits(dialect: str, settings: Settings, given: InterpreterSettings | options.GeneralOptions) -> ConnectorLimits:
+def _limits(dialect: str, settings: Settings, given: GeneralSettings) -> ConnectorLimits:
     """The limits of the connector itself, else those of the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s

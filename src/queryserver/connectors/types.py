@@ -14,6 +14,7 @@ from queryserver import errors
 from queryserver.connectors import options
 from queryserver.connectors.model import SettingValue
 from queryserver.connectors.urls import UrlOptions
+from queryserver.platform.settings.editor import GeneralSettings
 
 Settings: TypeAlias = Mapping[str, SettingValue]
 Flags: TypeAlias = Mapping[str, str | bool]
@@ -278,7 +279,7 @@ _NO_LINES = {ord(one): None for one in "\r\n\t"}
 _OF_LINES = frozenset({"ssl_ca", "credentials_json"})
 _NAME_SHOWN = 100
 _GENERAL: Settings = MappingProxyType(
-    {name: 1 if name.endswith("_s") else False for name in options.GeneralOptions.model_fields}
+    {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields}
 )
 """Further settings of every type that runs here, each with a value of its type."""
 

@@ -33,6 +33,14 @@ P = ParamSpec("P")
 ErrorT = TypeVar("ErrorT", bound=QueryServerError)
 
 
+def remade(kind: type[ErrorT], code: str, message: str, details: Mapping[str, Any] | None = None) -> ErrorT:
+    """The error that another process has raised; where a class makes the message of names, this is the whole one."""
+    error = kind.__new__(kind)
+    QueryServerError.__init__(error, message, details=details)
+    error.code = code
+    return error
+
+
 class ErrorKind(Generic[P, ErrorT]):
     """A code of a class of errors. A call takes what the class takes and gives an error of the class with this code."""
 

@@ -29,7 +29,7 @@ from queryserver.identity.users import Accounts
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.deployment import Sealer
-from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
+from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
@@ -67,9 +67,9 @@ async def open_accounts(
     Raises ConfigurationError that names all that cannot be loaded, also when the database was used with another secret
     key; DatabaseUnavailable.
     """
-    auth, records, trail = settings.desktop.auth, AccountRepository(database), AUDIT
+    auth, records = settings.desktop.auth, AccountRepository(database)
     async with AsyncExitStack() as stack:
-        bearers = await _open_bearers(settings, database, stack, metrics, trail)
+        bearers = await _open_bearers(settings, database, stack, metrics)
         passwords = stack.enter_context(closing(Passwords()))
         throttle = LoginThrottle(database, auth)
         accounts = Accounts(records, passwords, throttle, auth)
@@ -79,7 +79,6 @@ async def open_accounts(
             codec,
             bearers.callers,
             auth,
-            audit=trail,
             metrics=metrics,
             external=bearers.external,
             are_bearers=OWN_JWT in auth.authenticators,
@@ -92,7 +91,6 @@ async def open_accounts(
             provisioning=bearers.provisioning,
             backends=await _login_sources(settings, records, passwords, stack),
             throttle=throttle,
-            audit=trail,
             metrics=metrics,
         )
         yield AccountServices(
@@ -115,15 +113,13 @@ class _Bearers:
     external: ExternalBearers | None
 
 
-async def _open_bearers(
-    settings: Settings, database: Database, stack: AsyncExitStack, metrics: Metrics, audit: AuditTrail
-) -> _Bearers:
+async def _open_bearers(settings: Settings, database: Database, stack: AsyncExitStack, metrics: Metrics) -> _Bearers:
     """Raises ConfigurationError."""
     auth, jwt = settings.desktop.auth, settings.desktop.auth.jwt
     keyring = await open_keyring(settings.desktop, database)
     callers = CallerRepository(database)
     stack.push_async_callback(callers.aclose)
-    provisioning = Provisioning(callers, AccountRepository(database), auth, audit=audit)
+    provisioning = Provisioning(callers, AccountRepository(database), auth)
     if CUSTOM_JWT not in auth.authenticators or not jwt.key_server_url:
         return _Bearers(keyring, callers, provisioning, None)
     if jwt.key_server_ca:
@@ -235,9 +231,8 @@ async def ensure_administrator(accounts: Accounts, given: str | None, show: Call
     name, password = "admin", given or "".join(secrets.choice(alphabet) for _ in range(_PASSWORD_LENGTH))
     if not await accounts.create_first(name, password):
         return
-    trail = AUDIT
     for operation in ("user.create", "user.make_admin"):
-        trail.record(name, operation, name, facts=BY_SERVER)
+        AUDIT.record(name, operation, name, facts=BY_SERVER)
     if given is None:
         show(f"Administrator: {name}\nPassword:      {password}\nThe password is shown this once only.")
 
@@ -266,6 +261,6 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     """The checks of tokens, with a result for each."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
-        bearers = await _open_bearers(settings, database, stack, UNMEASURED, AUDIT)
+        bearers = await _open_bearers(settings, database, stack, UNMEASURED)
         takes_own = OWN_JWT in settings.desktop.auth.authenticators
         yield Explainer(bearers.keyring, bearers.callers, takes_own, bearers.external)

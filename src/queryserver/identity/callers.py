@@ -21,8 +21,8 @@ from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.keys import Keyring
 from queryserver.identity.model import AuthRequest, User
 from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
-from queryserver.identity.throttling import network_of
 from queryserver.platform.deployment import RequestCounts
+from queryserver.platform.settings.sections import network_of
 from queryserver.platform.threads import background
 
 ALGORITHM = "HS256"
@@ -384,31 +384,24 @@ class StreamPlace:
         )
 
 
+@dataclass(eq=False)
 class Streams:
     """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
 
-    def __init__(
-        self,
-        max_per_user: int,
-        records: CallerRepository,
-        *,
-        every: timedelta,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._max_per_user = max_per_user
-        self._records = records
-        self._every_s = every.total_seconds()
-        self._clock = clock
-        self._open: Counter[int] = Counter()
+    max_per_user: int
+    records: CallerRepository
+    every: timedelta
+    clock: Callable[[], float] = time.monotonic
+    _open: Counter[int] = field(default_factory=Counter[int], init=False)
 
     @contextmanager
     def place(self, user: User) -> Generator[StreamPlace]:
         """Inside, one place is taken. Raises TooManyStreams."""
-        if self._open[user.id] >= self._max_per_user:
-            raise errors.TooManyStreams(f"{self._max_per_user} waits, event streams and downloads of yours are open.")
+        if self._open[user.id] >= self.max_per_user:
+            raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
         self._open[user.id] += 1
         try:
-            yield StreamPlace(user, self._records, self._every_s, self._clock)
+            yield StreamPlace(user, self.records, self.every.total_seconds(), self.clock)
         finally:
             self._open[user.id] -= 1
             if not self._open[user.id]:

@@ -189,34 +189,27 @@ _FETCH_WAIT_S = 1.0
 _PAUSE_WITHOUT_KEYS_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class KeyCache:
     """The keys of the source, fetched when they are due or missing, never twice at once. Its owner closes it.
 
     Its times are those of the settings.
     """
 
-    def __init__(
-        self,
-        source: KeyServers,
-        settings: JwtSettings,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        metrics: Metrics = UNMEASURED,
-    ) -> None:
-        self._source = source
-        self._metrics = metrics
-        self._settings = settings
-        self._clock = clock
-        self._keys: Keys | None = None
-        self._known: frozenset[VerifyingKey] = frozenset()
-        self._fetched_at = 0.0
-        self._failed_at: float | None = None
-        self._unknown_at: float | None = None
-        self._fetching: asyncio.Task[bool] | None = None
+    source: KeyServers
+    settings: JwtSettings
+    clock: Callable[[], float] = time.monotonic
+    metrics: Metrics = UNMEASURED
+    _keys: Keys | None = field(default=None, init=False)
+    _known: frozenset[VerifyingKey] = field(default=frozenset(), init=False)
+    _fetched_at: float = field(default=0.0, init=False)
+    _failed_at: float | None = field(default=None, init=False)
+    _unknown_at: float | None = field(default=None, init=False)
+    _fetching: "asyncio.Task[bool] | None" = field(default=None, init=False)
 
     def still_good(self, key: VerifyingKey) -> bool:
         """Whether a key is in the set, and the set needs no fetch now."""
-        return key in self._known and self._clock() - self._fetched_at < self._settings.cache_s
+        return key in self._known and self.clock() - self._fetched_at < self.settings.cache_s
 
     async def find(self, kid: str | None) -> Keys:
         """The keys of that id, none when it is unknown; an unknown one may cause a fetch.
@@ -227,11 +220,11 @@ class KeyCache:
         found = keys_named(self._usable(), kid)
         if found:
             return found
-        now = self._clock()
+        now = self.clock()
         if was_fetched:
             self._unknown_at = now
             return ()
-        if self._fetching is None and _within(self._unknown_at, now, self._settings.refetch_floor_s):
+        if self._fetching is None and _within(self._unknown_at, now, self.settings.refetch_floor_s):
             return ()
         if self._fetching is None:
             self._unknown_at = now
@@ -242,16 +235,16 @@ class KeyCache:
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
-        await self._source.aclose()
+        await self.source.aclose()
 
     async def _refreshed(self) -> bool:
         """Fetch keys that are missing or due; whether they are new."""
-        now = self._clock()
-        if self._keys is not None and now - self._fetched_at < self._settings.cache_s:
+        now = self.clock()
+        if self._keys is not None and now - self._fetched_at < self.settings.cache_s:
             return False
         has_keys = self._has_usable()
         pause_s = (
-            self._settings.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self._settings.refetch_floor_s)
+            self.settings.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self.settings.refetch_floor_s)
         )
         if self._fetching is None and _within(self._failed_at, now, pause_s):
             return False
@@ -268,23 +261,23 @@ class KeyCache:
 
     async def _fetch_now(self) -> bool:
         try:
-            keys = await self._source.fetch()
+            keys = await self.source.fetch()
         finally:
             self._fetching = None
         if keys is None:
-            self._failed_at = self._clock()
-            self._metrics.key_fetches.labels("failed").inc()
+            self._failed_at = self.clock()
+            self.metrics.key_fetches.labels("failed").inc()
             return False
         self._keys, self._known = keys, frozenset(keys)
-        self._fetched_at, self._failed_at = self._clock(), None
-        self._metrics.key_fetches.labels("ok").inc()
+        self._fetched_at, self._failed_at = self.clock(), None
+        self.metrics.key_fetches.labels("ok").inc()
         log.info("keys fetched", keys=len(keys))
         return True
 
     def _has_usable(self) -> bool:
         """Whether there are keys that may be used, be they due or not."""
-        longest = max(self._settings.cache_s, self._settings.max_stale_s)
-        return self._keys is not None and self._clock() - self._fetched_at <= longest
+        longest = max(self.settings.cache_s, self.settings.max_stale_s)
+        return self._keys is not None and self.clock() - self._fetched_at <= longest
 
     def _usable(self) -> Keys:
         if self._keys is None or not self._has_usable():

@@ -60,27 +60,20 @@ class ExternalClaims:
     """By which it can be ended: a digest of issuer and `jti`, without a `jti` of the signed text."""
 
 
+@dataclass(slots=True, eq=False)
 class ExternalBearers:
     """Users of external tokens are found by identity, and made at the first call where the settings say so."""
 
-    def __init__(
-        self,
-        keys: KeyCache,
-        rules: JwtSettings,
-        provisioning: Provisioning,
-        records: CallerRepository,
-        *,
-        metrics: Metrics = UNMEASURED,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._provisioning = provisioning
-        self._records = records
-        self._metrics = metrics
-        self._keys = keys
-        self._rules = rules
-        self._clock = clock
-        # By digest: tokens are long, and secret.
-        self._good = LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED)
+    keys: KeyCache
+    rules: JwtSettings
+    provisioning: Provisioning
+    records: CallerRepository
+    metrics: Metrics = UNMEASURED
+    clock: Callable[[], float] = time.time
+    # By digest: tokens are long, and secret.
+    _good: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]] = field(
+        default_factory=lambda: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED), init=False
+    )
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
         """The authenticator `custom_jwt`; None: there is no bearer of this kind. Raises as `user`."""
@@ -95,8 +88,8 @@ class ExternalBearers:
         try:
             claims = await self._read(token)
             try:
-                may_create = self._rules.create_users
-                user = await self._provisioning.user(claims.identity, token_id=claims.id, may_create=may_create)
+                may_create = self.rules.create_users
+                user = await self.provisioning.user(claims.identity, token_id=claims.id, may_create=may_create)
             except errors.IdentityRefused as refused:
                 _log_refused(refused.reason)
                 raise errors.InvalidToken from None
@@ -104,12 +97,12 @@ class ExternalBearers:
                 _log_refused(_REVOKED)
                 raise
         except errors.NotAuthenticated:
-            self._metrics.external_tokens.labels("refused").inc()
+            self.metrics.external_tokens.labels("refused").inc()
             raise
         except errors.ServiceUnavailable:
-            self._metrics.external_tokens.labels("unavailable").inc()
+            self.metrics.external_tokens.labels("unavailable").inc()
             raise
-        self._metrics.external_tokens.labels("accepted").inc()
+        self.metrics.external_tokens.labels("accepted").inc()
         return replace(user, external_token=model.ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
 
     async def verify(self, token: str) -> None:
@@ -123,9 +116,9 @@ class ExternalBearers:
     async def judge(self, token: str) -> None:
         """As `verify`, with the reason of a refused identity. Raises IdentityRefused, else as `user`."""
         claims = await self._read(token)
-        known = await self._provisioning.known(claims.identity, token_id=claims.id)
+        known = await self.provisioning.known(claims.identity, token_id=claims.id)
         if known is None:
-            if not self._rules.create_users:
+            if not self.rules.create_users:
                 raise errors.UserNotFound
         elif not known.is_active:
             raise errors.UserInactive
@@ -144,25 +137,23 @@ class ExternalBearers:
         except errors.InvalidToken:
             return None
         try:
-            known = await self._provisioning.known(claims.identity, token_id=claims.id)
+            known = await self.provisioning.known(claims.identity, token_id=claims.id)
         except errors.IdentityRefused:
             known = None  # the token stays ended when an administrator links the identity later
         if everything and known is not None and known.is_active and not known.is_revoked:
-            await self._records.end_all(known.user.id, epoch=known.token_epoch)
-        await self._records.revoke(
-            claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_BEYOND
-        )
+            await self.records.end_all(known.user.id, epoch=known.token_epoch)
+        await self.records.revoke(claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_BEYOND)
         return known.user.username if known else claims.identity.subject
 
     async def _read(self, token: str) -> ExternalClaims:
         """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         try:
-            if (good := self._good.get(digest)) is None or not self._keys.still_good(good[1]):
+            if (good := self._good.get(digest)) is None or not self.keys.still_good(good[1]):
                 self._good.pop(digest)
                 good = await self._verified(token)
                 self._good.put(digest, good)
-            elif good[0].refused_from <= self._clock():
+            elif good[0].refused_from <= self.clock():
                 self._good.pop(digest)
                 raise TokenRefused("times", "it has expired")  # noqa: TRY301 logged like the others
         except TokenRefused as refused:
@@ -181,16 +172,16 @@ class ExternalBearers:
             raise TokenRefused("form", "the claims are no JSON object")
         expires_at = self._timely(content)
         found: object = content.get("iss")
-        if self._rules.issuer not in (model.ANY, found):
-            raise TokenRefused("iss", f"it is {_shown(found)}, not {self._rules.issuer}")
+        if self.rules.issuer not in (model.ANY, found):
+            raise TokenRefused("iss", f"it is {_shown(found)}, not {self.rules.issuer}")
         found = content.get("aud")
         listed = cast("list[object]", found) if isinstance(found, list) else [found]
-        if self._rules.audience != model.ANY and self._rules.audience not in listed:
-            raise TokenRefused("aud", f"it is {_shown(found)}, not {self._rules.audience}")
+        if self.rules.audience != model.ANY and self.rules.audience not in listed:
+            raise TokenRefused("aud", f"it is {_shown(found)}, not {self.rules.audience}")
         claims = ExternalClaims(
             identity=self._identity(content),
             expires_at=expires_at,
-            refused_from=expires_at + self._rules.leeway_s,
+            refused_from=expires_at + self.rules.leeway_s,
             id=_id(content, signed),
         )
         return claims, key
@@ -199,7 +190,7 @@ class ExternalBearers:
         kid: object = header.get("kid")
         if not isinstance(kid, str | None):
             raise TokenRefused("kid", "it is no text")
-        keys = await self._keys.find(kid)
+        keys = await self.keys.find(kid)
         if not keys:
             reason = "there is none, and not exactly one key" if kid is None else "the key server has no such key"
             raise TokenRefused("kid", reason)
@@ -210,7 +201,7 @@ class ExternalBearers:
 
     def _timely(self, content: Mapping[str, Any]) -> int:
         """The moment of `exp`. Raises TokenRefused."""
-        now, leeway_s = self._clock(), self._rules.leeway_s
+        now, leeway_s = self.clock(), self.rules.leeway_s
         expires_at = _moment(content, "exp")
         if expires_at is None:
             raise TokenRefused("times", "exp is missing")
@@ -224,7 +215,7 @@ class ExternalBearers:
 
     def _identity(self, content: Mapping[str, Any]) -> model.ExternalIdentity:
         """The bearer, exactly as the issuer writes it."""
-        name = self._rules.username_header
+        name = self.rules.username_header
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
             # What cannot be printed cannot be kept either: U+0000, halves of surrogate pairs.

@@ -5,6 +5,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.database import Database
 from queryserver.platform.deployment import FactRepository
+from queryserver.platform.embedded.cluster import sync, write_private
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.sections import Secret
 from queryserver.platform.settings.tree import fallbacks_problem, secret_key_problem
@@ -119,23 +121,13 @@ def _kept_secret(data_dir: Path) -> Secret:
 def _make_secret(file: Path) -> None:
     """Written under another name, then linked: processes that start together all read the key of one of them."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            stream.write(secrets.token_urlsafe(_KEY_BYTES))
-            stream.flush()
-            os.fsync(stream.fileno())
-        try:
+        write_private(draft, secrets.token_urlsafe(_KEY_BYTES))
+        with suppress(FileExistsError):
             os.link(draft, file)
-        except FileExistsError:
-            return
-        directory = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            sync(file.parent)
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
 
 
 _ID_BYTES = 4

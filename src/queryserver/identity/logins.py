@@ -14,7 +14,7 @@ from queryserver.identity.repository import AccountRepository, StoredLogin
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.identity.tokens import TokenPair, Tokens
 from queryserver.identity.users import Accounts
-from queryserver.platform.logs import BY_SERVER, AuditTrail
+from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.desktop import AuthSettings
 
@@ -47,36 +47,25 @@ class _Attempt:
     request: RequestInfo
 
 
+@dataclass(eq=False)
 class Logins:
     """Logs users in; a refusal looks the same for every reason (Rule T15)."""
 
-    def __init__(
-        self,
-        auth: AuthSettings,
-        *,
-        accounts: Accounts,
-        records: AccountRepository,
-        tokens: Tokens,
-        provisioning: Provisioning,
-        backends: Sequence[LoginSource],
-        throttle: LoginThrottle,
-        audit: AuditTrail,
-        metrics: Metrics,
-    ) -> None:
-        """`backends` are tried in their order. Raises ConfigurationError when there is none."""
-        if not backends:
+    auth: AuthSettings
+    accounts: Accounts
+    records: AccountRepository
+    tokens: Tokens
+    provisioning: Provisioning
+    backends: Sequence[LoginSource]
+    """Tried in their order. Raises ConfigurationError when there is none."""
+    throttle: LoginThrottle
+    metrics: Metrics
+    _users_exist: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.backends:
             raise errors.ConfigurationError(["desktop.auth.backend: names no login back end."])
-        self._accounts = accounts
-        self._records = records
-        self._tokens = tokens
-        self._provisioning = provisioning
-        self._backends = backends
-        self._throttle = throttle
-        self._usernames = UsernameRule.of(auth)
-        self._audit = audit
-        self._metrics = metrics
-        self._first_login_becomes_admin = auth.first_login_becomes_admin
-        self._users_exist = False
+        self._usernames = UsernameRule.of(self.auth)
 
     async def log_in(self, username: str, password: str, request: RequestInfo) -> TokenPair:
         """The tokens of a new login.
@@ -88,28 +77,28 @@ class Logins:
         except errors.QueryServerError as error:
             match error:
                 case errors.LoginThrottled():
-                    self._metrics.logins_throttled.inc()
+                    self.metrics.logins_throttled.inc()
                 case errors.AuthenticationFailed():
-                    self._metrics.logins.labels("refused", "none").inc()
+                    self.metrics.logins.labels("refused", "none").inc()
                 case errors.LoginBackendUnavailable():
-                    self._metrics.logins.labels("unavailable", "none").inc()
+                    self.metrics.logins.labels("unavailable", "none").inc()
                 case _:
                     pass
             # The name as it was given; there need not be such a user.
-            self._audit.record(username, "login", outcome=error.code, client=request.client)
+            AUDIT.record(username, "login", outcome=error.code, client=request.client)
             raise
-        pair = self._tokens.issue(login)
-        self._metrics.logins.labels("accepted", back_end).inc()
-        self._audit.record(login.username, "login", client=request.client, facts={"back_end": back_end})
+        pair = self.tokens.issue(login)
+        self.metrics.logins.labels("accepted", back_end).inc()
+        AUDIT.record(login.username, "login", client=request.client, facts={"back_end": back_end})
         return pair
 
     async def _log_in(self, attempt: _Attempt) -> tuple[StoredLogin, str]:
         """The user, and the name of the back end that accepted the login."""
-        throttle, key, request = self._throttle, attempt.key, attempt.request
+        throttle, key, request = self.throttle, attempt.key, attempt.request
         await throttle.require_free(key, request.client)
         try:
             # Read first: a password change during the check raises the epoch, and ends the tokens that are issued here.
-            before = await self._records.login_of(key)
+            before = await self.records.login_of(key)
             login, back_end = await self._accepted(attempt, before)
         except errors.AuthenticationFailed:
             log.info("login refused", client=request.client)
@@ -120,19 +109,19 @@ class Logins:
         # Of many guesses sent at once the right one must not stand out once the others have used up the limit.
         await throttle.require_free(key, request.client)
         await throttle.succeeded(key, request.client)
-        await self._records.record_login(login.user_id)
+        await self.records.record_login(login.user_id)
         log.info("login", user_id=login.user_id, client=request.client)
         return login, back_end
 
     async def _accepted(self, attempt: _Attempt, before: StoredLogin | None) -> tuple[StoredLogin, str]:
-        if before is None and self._first_login_becomes_admin:
+        if before is None and self.auth.first_login_becomes_admin:
             await self._create_first(attempt)
         source, accepted = await self._try_backends(attempt)
         key = self._key(await self._settle(source, accepted))
-        login = before if before and key == attempt.key else await self._records.login_of(key)
+        login = before if before and key == attempt.key else await self.records.login_of(key)
         if login is None or not login.is_active:
             raise errors.AuthenticationFailed
-        if self._first_login_becomes_admin and await self._records.promote_first(login.user_id):
+        if self.auth.first_login_becomes_admin and await self.records.promote_first(login.user_id):
             log.warning("the first login has become an administrator", user_id=login.user_id)
             self._record_change("user.make_admin", login.username, attempt)
         return login, source.name
@@ -143,7 +132,7 @@ class Logins:
             return accepted.username
         identity = identity_of(source.issuer, accepted.username)
         try:
-            user = await self._provisioning.user(identity, person=accepted, may_create=source.creates_users)
+            user = await self.provisioning.user(identity, person=accepted, may_create=source.creates_users)
         except (errors.UserNotFound, errors.UserInactive) as error:
             if isinstance(error, errors.IdentityRefused):
                 log.info("user of a login back end refused", backend=source.name, reason=error.reason)
@@ -153,7 +142,7 @@ class Logins:
     async def _try_backends(self, attempt: _Attempt) -> tuple[LoginSource, AuthenticatedUser]:
         """The first back end that accepts wins. Raises AuthenticationFailed, LoginBackendUnavailable."""
         is_out_of_reach = is_refused = False
-        for source in self._backends:
+        for source in self.backends:
             try:
                 async with asyncio.timeout(_BACKEND_LIMIT_S):
                     accepted = await source.backend.login(attempt.username, attempt.password, attempt.request)
@@ -170,7 +159,7 @@ class Logins:
         if is_out_of_reach:
             if is_refused:
                 # While one of them is away, passwords of the others must not be free to guess.
-                await self._throttle.count(attempt.key, attempt.request.client)
+                await self.throttle.count(attempt.key, attempt.request.client)
             raise errors.LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
         raise errors.AuthenticationFailed
 
@@ -179,11 +168,11 @@ class Logins:
 
         Without local logins nothing would prove that the first client is who the name says.
         """
-        if not any(source.name == LOCAL for source in self._backends):
+        if not any(source.name == LOCAL for source in self.backends):
             return
         try:
             shown = self._usernames.read(attempt.username).shown
-            if not await self._users_known() and await self._accounts.create_first(shown, attempt.password):
+            if not await self._users_known() and await self.accounts.create_first(shown, attempt.password):
                 log.warning("the first login has become an administrator")
                 self._record_change("user.create", shown, attempt)
                 self._record_change("user.make_admin", shown, attempt)
@@ -191,12 +180,12 @@ class Logins:
             return
 
     def _record_change(self, operation: str, username: str, attempt: _Attempt) -> None:
-        self._audit.record(username, operation, username, client=attempt.request.client, facts=BY_SERVER)
+        AUDIT.record(username, operation, username, client=attempt.request.client, facts=BY_SERVER)
 
     async def _users_known(self) -> bool:
         """Users are never deleted: what was true once stays true."""
         if not self._users_exist:
-            self._users_exist = await self._records.has_users()
+            self._users_exist = await self.records.has_users()
         return self._users_exist
 
     def _key(self, username: str) -> str:

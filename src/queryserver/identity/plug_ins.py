@@ -5,6 +5,7 @@ import importlib
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import cast
 
 import structlog
@@ -79,24 +80,20 @@ def _load(name: str) -> Callable[..., object]:
     return found
 
 
+@dataclass(eq=False)
 class PluggedCaller:
     """An authenticator: calls `authenticate` of a plug-in, sync or async."""
 
-    def __init__(
-        self,
-        name: str,
-        instance: object,
-        threads: LimitedThreads,
-        challenge_threads: LimitedThreads,
-        provisioning: Provisioning,
-    ) -> None:
-        self._name = name
-        self._issuer = model.plug_in_issuer(name)
-        self._authenticate = getattr(instance, "authenticate")  # noqa: B009 nothing else is known of it
-        self._challenge = getattr(instance, "authenticate_header", None)
-        self._threads = threads
-        self._provisioning = provisioning
-        self._challenge_threads = challenge_threads
+    name: str
+    instance: object
+    threads: LimitedThreads
+    challenge_threads: LimitedThreads
+    provisioning: Provisioning
+
+    def __post_init__(self) -> None:
+        self._issuer = model.plug_in_issuer(self.name)
+        self._authenticate = getattr(self.instance, "authenticate")  # noqa: B009 nothing else is known of it
+        self._challenge = getattr(self.instance, "authenticate_header", None)
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
         """The user whom the class names, made at the first call; None when it names none.
@@ -105,22 +102,22 @@ class PluggedCaller:
         RuntimeError or TypeError where the class fails or takes too long: the call fails with an internal error.
         """
         try:
-            given = await self._threads.call(self._authenticate, request)
+            given = await self.threads.call(self._authenticate, request)
         except errors.AuthenticationFailed:
             raise
         except Exception as error:  # a plug-in may raise anything
-            raise RuntimeError(f"{self._name}: {type(error).__name__}") from error
+            raise RuntimeError(f"{self.name}: {type(error).__name__}") from error
         if given is None:
             return None
         # Of a tuple the first part is the user, the second is the plug-in's own.
         pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
         person = pair[0] if len(pair) == 2 else None
         if not isinstance(person, model.AuthenticatedUser) or not is_well_formed(person):
-            raise TypeError(f"{self._name}: gave no AuthenticatedUser of texts")
+            raise TypeError(f"{self.name}: gave no AuthenticatedUser of texts")
         try:
-            return await self._provisioning.user(model.ExternalIdentity(self._issuer, person.username), person=person)
+            return await self.provisioning.user(model.ExternalIdentity(self._issuer, person.username), person=person)
         except errors.IdentityRefused as refused:
-            log.info("user of an authenticator refused", authenticator=self._name, reason=refused.reason)
+            log.info("user of an authenticator refused", authenticator=self.name, reason=refused.reason)
             raise
 
     async def challenge(self, request: model.AuthRequest) -> str | None:
@@ -128,13 +125,13 @@ class PluggedCaller:
         if not callable(self._challenge):
             return None
         try:
-            text = await self._challenge_threads.call(self._challenge, request)
+            text = await self.challenge_threads.call(self._challenge, request)
         except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
-            log.warning("challenge left out", authenticator=self._name, error=type(error).__name__)
+            log.warning("challenge left out", authenticator=self.name, error=type(error).__name__)
             return None
         if text is None or (isinstance(text, str) and text.isascii() and text.isprintable()):
             return text
-        log.error("challenge is no header", authenticator=self._name)
+        log.error("challenge is no header", authenticator=self.name)
         return None
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -10,7 +11,7 @@ from queryserver.identity.callers import alive
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
 from queryserver.identity.repository import AccountRepository, CallerKey, CallerRepository, KnownCaller, NewAccount
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
+from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
@@ -19,6 +20,7 @@ _SETTLED_S = 60.0
 _MOST_SETTLED = 4096
 
 
+@dataclass(eq=False)
 class Provisioning:
     """Finds the users of external identities, and makes those that are new.
 
@@ -27,22 +29,15 @@ class Provisioning:
     or is linked to another identity: that takes an administrator.
     """
 
-    def __init__(
-        self,
-        callers: CallerRepository,
-        accounts: AccountRepository,
-        auth: AuthSettings,
-        *,
-        audit: AuditTrail = AUDIT,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._callers = callers
-        self._accounts = accounts
-        self._usernames = UsernameRule.of(auth)
-        self._default_group = auth.default_user_group
-        self._audit = audit
+    callers: CallerRepository
+    accounts: AccountRepository
+    auth: AuthSettings
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._usernames = UsernameRule.of(self.auth)
         self._settled = LruCache[int, tuple[frozenset[str], frozenset[str]]](
-            _MOST_SETTLED, life_s=_SETTLED_S, clock=clock
+            _MOST_SETTLED, life_s=_SETTLED_S, clock=self.clock
         )
         """By user: the groups that were named, and those that the user is in since."""
 
@@ -61,28 +56,28 @@ class Provisioning:
         """
         person = person or AuthenticatedUser(identity.subject)
         key = self._key(identity, person.username, token_id)
-        known = await self._callers.caller(key)
+        known = await self.callers.caller(key)
         if known is None and may_create:
             await self._create(identity, person)
-            known = await self._callers.caller(key)
+            known = await self.callers.caller(key)
         known = alive(self._judged(identity, person.username, known))
         if not known.is_linked:
-            if await self._accounts.link_first(known.user.id, identity):
+            if await self.accounts.link_first(known.user.id, identity):
                 log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
                 subject = f"{known.user.username} {identity.issuer}"
-                self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)
+                AUDIT.record(known.user.username, "user.link", subject, facts=BY_SERVER)
             # Of two first calls at once one has linked the user, perhaps to another identity.
-            known = alive(self._judged(identity, person.username, await self._callers.caller(key)))
+            known = alive(self._judged(identity, person.username, await self.callers.caller(key)))
         if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
-            known = alive(self._judged(identity, person.username, await self._callers.caller(key)))
+            known = alive(self._judged(identity, person.username, await self.callers.caller(key)))
         if not known.came_lately:
-            await self._callers.note_call(known.user.id)
+            await self.callers.note_call(known.user.id)
         return known.user
 
     async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
         """The user whom `user` would give, whatever the state; None: there is none. Raises IdentityRefused."""
         key = self._key(identity, identity.subject, token_id)
-        return self._judged(identity, identity.subject, await self._callers.caller(key))
+        return self._judged(identity, identity.subject, await self.callers.caller(key))
 
     def _key(self, identity: ExternalIdentity, name: str, token_id: str) -> CallerKey:
         try:
@@ -131,11 +126,11 @@ class Provisioning:
             identity=identity,
         )
         try:
-            user_id = await self._accounts.create(account, default_group=self._default_group)
+            user_id = await self.accounts.create(account, default_group=self.auth.default_user_group)
         except errors.NameTaken:
             return  # another call at the same time has made the user
         log.info("user made at first sight", user_id=user_id)
-        self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
+        AUDIT.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _settle(self, user: User, named: frozenset[str]) -> bool:
         """Put the user into the named groups and no others; whether that changed anything.
@@ -145,13 +140,13 @@ class Provisioning:
         settled = self._settled.get(user.id)
         if settled == (named, user.groups):
             return False
-        groups = await self._callers.join_only(user.id, sorted(named), default_group=self._default_group)
+        groups = await self.callers.join_only(user.id, sorted(named), default_group=self.auth.default_user_group)
         # A call at the same time may have made the same changes, and recorded them.
         latest = self._settled.get(user.id)
         before = user.groups if latest is None or latest is settled else latest[1]
         for operation, changed in (("group.add_member", groups - before), ("group.remove_member", before - groups)):
             for group in sorted(changed):
-                self._audit.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
+                AUDIT.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
         if left_out := named - groups:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
         self._settled.put(user.id, (named, groups))

@@ -3,11 +3,12 @@
 import hashlib
 import unicodedata
 from collections.abc import Mapping
-from ipaddress import IPv6Address, IPv6Network, ip_address
+from ipaddress import ip_address
 
 from queryserver.errors.base import LoginThrottled
 from queryserver.platform.database import Database
 from queryserver.platform.settings.desktop import AuthSettings
+from queryserver.platform.settings.sections import network_of
 
 # A window begins with its first failure and never moves: attempts that are refused neither count nor extend it.
 _BLOCKED = """
@@ -127,17 +128,6 @@ class LoginThrottle:
             every[_both_key(username_key, address)] = limits.login_failures_per_user_and_address
             every[_user_key(username_key)] = limits.login_failures_per_user
         return {key: most for key, most in every.items() if most}
-
-
-def network_of(address: str) -> str:
-    """The range of one client: an IPv6 network of 64 bits, or the address itself. What is no address stays as it is."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address):
-        return str(parsed.ipv4_mapped or IPv6Network((parsed, 64), strict=False))
-    return str(parsed)
 
 
 def _user_key(username_key: str) -> str:

@@ -14,7 +14,7 @@ from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.repository import CallerRepository, StoredLogin, TokenOwner
-from queryserver.platform.logs import AuditTrail
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.desktop import AuthSettings
 
@@ -40,29 +40,17 @@ class RenewedTokens:
     refresh: str | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Tokens:
     """Tokens of one login are a family: they end together. `are_bearers`: own tokens are taken as bearers here."""
 
-    def __init__(
-        self,
-        codec: JwtCodec,
-        records: CallerRepository,
-        settings: AuthSettings,
-        *,
-        audit: AuditTrail,
-        metrics: Metrics,
-        external: ExternalBearers | None = None,
-        are_bearers: bool = True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._codec = codec
-        self._external = external
-        self._are_bearers = are_bearers
-        self._audit = audit
-        self._metrics = metrics
-        self._records = records
-        self._settings = settings
-        self._clock = clock
+    codec: JwtCodec
+    records: CallerRepository
+    settings: AuthSettings
+    metrics: Metrics
+    external: ExternalBearers | None = None
+    are_bearers: bool = True
+    clock: Callable[[], float] = time.time
 
     def issue(self, login: StoredLogin) -> TokenPair:
         """The first tokens of a login; the refresh token gives the family its name."""
@@ -75,10 +63,10 @@ class Tokens:
         Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable.
         """
         try:
-            if self._external and algorithm_of(token) == EXTERNAL:
-                await self._external.verify(token)
-            elif self._are_bearers:
-                await bearer(self._codec.read(token), TokenType.ACCESS, self._records)
+            if self.external and algorithm_of(token) == EXTERNAL:
+                await self.external.verify(token)
+            elif self.are_bearers:
+                await bearer(self.codec.read(token), TokenType.ACCESS, self.records)
             else:
                 raise InvalidToken  # noqa: TRY301 answered like the others
         except InvalidToken as error:
@@ -90,12 +78,12 @@ class Tokens:
         Raises InvalidToken, UserNotFound, UserInactive.
         """
         try:
-            claims = self._codec.read(token)
-            user = await bearer(claims, TokenType.REFRESH, self._records)
+            claims = self.codec.read(token)
+            user = await bearer(claims, TokenType.REFRESH, self.records)
             await self._require_unused(claims)
         except InvalidToken as error:
             raise _told(error, TokenType.REFRESH) from None
-        if self._settings.rotate_refresh_tokens:
+        if self.settings.rotate_refresh_tokens:
             pair = self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
             return RenewedTokens(pair.access, pair.refresh)
         return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
@@ -105,29 +93,29 @@ class Tokens:
 
         An expired one still ends its family; only a live one ends everything. Raises KeyServerUnavailable.
         """
-        if self._external and algorithm_of(token) == EXTERNAL:
-            username = await self._external.revoke(token, everything=everything)
+        if self.external and algorithm_of(token) == EXTERNAL:
+            username = await self.external.revoke(token, everything=everything)
             if username is not None:
-                self._audit.record(username, "token.revoke", facts={"all": "true"} if everything else {})
+                AUDIT.record(username, "token.revoke", facts={"all": "true"} if everything else {})
             return
         try:
-            claims = self._codec.read(token, expired_too=True)
+            claims = self.codec.read(token, expired_too=True)
         except InvalidToken:
             return
-        owner = await self._records.owner(claims.key)
-        ends_all = everything and claims.expires_at > self._clock() and _is_alive(owner, claims.epoch)
+        owner = await self.records.owner(claims.key)
+        ends_all = everything and claims.expires_at > self.clock() and _is_alive(owner, claims.epoch)
         if ends_all:
-            await self._records.end_all(claims.user_id, epoch=claims.epoch)
+            await self.records.end_all(claims.user_id, epoch=claims.epoch)
         await self._end_family(claims)
         if owner is not None:
-            self._audit.record(owner.user.username, "token.revoke", facts={"all": "true"} if ends_all else {})
+            AUDIT.record(owner.user.username, "token.revoke", facts={"all": "true"} if ends_all else {})
 
     async def _require_unused(self, claims: TokenClaims) -> None:
         """Raises InvalidToken for a refresh token that was exchanged long ago: it may be stolen (Rule T14)."""
-        if self._settings.rotate_refresh_tokens:
-            since = await self._records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
+        if self.settings.rotate_refresh_tokens:
+            since = await self.records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
         else:
-            since = await self._records.exchanged_for(claims.jti)
+            since = await self.records.exchanged_for(claims.jti)
         if since is not None and since > _REUSE_GRACE:
             log.warning("exchanged refresh token presented again; its family ends", user_id=claims.user_id)
             await self._end_family(claims)
@@ -135,9 +123,9 @@ class Tokens:
 
     async def _end_family(self, claims: TokenClaims) -> None:
         now = datetime.now(UTC)
-        lives_s = (self._settings.access_token_lifetime_s, self._settings.refresh_token_lifetime_s)
+        lives_s = (self.settings.access_token_lifetime_s, self.settings.refresh_token_lifetime_s)
         longest = max(timedelta(seconds=max(lives_s)), _KEEP_REVOCATIONS)
-        await self._records.revoke(claims.family, keep_until=max(now + longest, _moment(claims.expires_at)))
+        await self.records.revoke(claims.family, keep_until=max(now + longest, _moment(claims.expires_at)))
 
     def _pair(self, user_id: int, epoch: int, family: str, *, refresh_jti: str) -> TokenPair:
         return TokenPair(
@@ -146,11 +134,11 @@ class Tokens:
         )
 
     def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
-        self._metrics.tokens_issued.labels(kind.value).inc()
-        now = int(self._clock())
-        is_access, settings = kind is TokenType.ACCESS, self._settings
+        self.metrics.tokens_issued.labels(kind.value).inc()
+        now = int(self.clock())
+        is_access, settings = kind is TokenType.ACCESS, self.settings
         life_s = settings.access_token_lifetime_s if is_access else settings.refresh_token_lifetime_s
-        return self._codec.sign(
+        return self.codec.sign(
             TokenClaims(
                 token_type=kind,
                 user_id=user_id,

@@ -336,10 +336,10 @@ class TableCreations:
             )
         if connector.read_only:
             raise errors.import_target_denied("This connector is read-only.")
-        if await self.credentials.are_missing(user, connector):
-            raise errors.import_target_denied(
-                "The data source wants credentials: call create_session with user and password."
-            )
+        try:
+            await self.credentials.required(user, connector)
+        except errors.CredentialsRequired as error:
+            raise errors.import_target_denied(error.message) from error
         return connector
 
     async def _plan(self, user: User, request: TableRequest, file: ImportFile, dialect: str) -> ImportPlan:

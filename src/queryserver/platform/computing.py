@@ -211,11 +211,7 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
         return answer
     if kind == REFUSED:
         name, code, message, details = answer
-        error_class = getattr(errors, name, QueryServerError)
-        error: QueryServerError = error_class.__new__(error_class)
-        QueryServerError.__init__(error, message, details=details)  # errors made of names have their message already
-        error.code = code
-        raise error
+        raise errors.remade(getattr(errors, name, QueryServerError), code, message, details)
     if kind == EXCEEDED:
         raise TooComplex("It takes more memory than one call may have.")
     log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)

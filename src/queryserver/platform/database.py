@@ -15,7 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
 from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.threads import background
+from queryserver.platform.threads import Tasks, background
 
 Connection: TypeAlias = PoolConnectionProxy
 Row: TypeAlias = asyncpg.Record
@@ -235,7 +235,9 @@ class CoalescingReader:
         self._side_by_side = side_by_side
         self._waiting: _Waiting = {}
         self._reading = 0
-        self._readers: set[asyncio.Task[None]] = set()
+        self._readers = Tasks()
+        self.aclose = self._readers.aclose
+        """Stops the queries on their way; their callers are canceled."""
 
     def get(self, *key: object) -> "asyncio.Future[asyncpg.Record | None]":
         """The row of `key` or None, to be awaited. Raises DatabaseUnavailable."""
@@ -244,16 +246,8 @@ class CoalescingReader:
             future = self._waiting[key] = asyncio.get_running_loop().create_future()
         if self._reading < self._side_by_side:
             self._reading += 1
-            reader = asyncio.create_task(self._drain(), name="coalescing-reader")
-            self._readers.add(reader)
-            reader.add_done_callback(self._readers.discard)
+            self._readers.start(self._drain(), "coalescing-reader")
         return asyncio.shield(future)
-
-    async def aclose(self) -> None:
-        """Stop the queries on their way; their callers are canceled."""
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
 
     async def _drain(self) -> None:
         try:

@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -39,43 +39,36 @@ class DiskUsage(Protocol):
     def free(self) -> int: ...
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class DiskFloor:
     """The floor of every file system: `percent` of its size, and `min_bytes` at least. Both 0: no floor.
 
     May be used by several threads. `usage` measures the file system of a directory; its answer is kept for a second.
     """
 
-    def __init__(
-        self,
-        *,
-        percent: float = 0,
-        min_bytes: int = 0,
-        usage: Callable[[Path], DiskUsage] = shutil.disk_usage,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._percent = percent
-        self._min_bytes = min_bytes
-        self._usage = usage
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._measured: dict[Path, tuple[float, int]] = {}
+    percent: float = 0
+    min_bytes: int = 0
+    usage: Callable[[Path], DiskUsage] = shutil.disk_usage
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _measured: dict[Path, tuple[float, int]] = field(default_factory=dict[Path, tuple[float, int]], init=False)
 
     @property
     def is_off(self) -> bool:
-        return self._percent <= 0 and self._min_bytes <= 0
+        return self.percent <= 0 and self.min_bytes <= 0
 
     def room(self, directory: Path, *, anew: bool = False) -> int:
         """Bytes that may still be written below `directory`; zero or negative: none. `anew`: measured now.
 
         Calls the operating system, so it blocks: call it in a thread. Raises OSError, also for a missing directory.
         """
-        now = self._clock()
+        now = self.clock()
         with self._lock:
             measured_at, room = self._measured.get(directory, (-_KEPT_S, 0))
             if 0 <= now - measured_at < _KEPT_S and not anew:
                 return room
-        usage = self._usage(directory)
-        room = usage.free - max(int(usage.total * self._percent / 100), self._min_bytes)
+        usage = self.usage(directory)
+        room = usage.free - max(int(usage.total * self.percent / 100), self.min_bytes)
         with self._lock:
             self._measured[directory] = (now, room)
         return room
@@ -382,28 +375,22 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+@dataclass(eq=False)
 class LruCache(Generic[K, V]):
     """At most `most` values, or with `weigh` so much weight; the least recently used go first.
 
     A value is gone `life_s` after it was put, however often it was used. The newest `least` values always stay.
     """
 
-    def __init__(
-        self,
-        most: int,
-        *,
-        weigh: Callable[[V], int] = lambda _: 1,
-        least: int = 0,
-        life_s: float = float("inf"),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._most = most
-        self._weigh = weigh
-        self._least = least
-        self._life_s = life_s
-        self._clock = clock
-        self._kept: OrderedDict[K, tuple[V, int, float]] = OrderedDict()
-        self._weight = 0
+    most: int
+    weigh: Callable[[V], int] = lambda _: 1
+    least: int = 0
+    life_s: float = float("inf")
+    clock: Callable[[], float] = time.monotonic
+    _kept: OrderedDict[K, tuple[V, int, float]] = field(
+        default_factory=OrderedDict[K, tuple[V, int, float]], init=False
+    )
+    _weight: int = field(default=0, init=False)
 
     def get(self, key: K) -> V | None:
         """The value, which counts as used now; None: it is not kept."""
@@ -411,7 +398,7 @@ class LruCache(Generic[K, V]):
         if kept is None:
             return None
         value, _, until = kept
-        if until <= self._clock():
+        if until <= self.clock():
             self.pop(key)
             return None
         self._kept.move_to_end(key)
@@ -420,11 +407,11 @@ class LruCache(Generic[K, V]):
     def put(self, key: K, value: V) -> list[K]:
         """Keep a value in the place of a former one; the keys that were dropped for it."""
         self.pop(key)
-        weight = self._weigh(value)
-        self._kept[key] = value, weight, self._clock() + self._life_s
+        weight = self.weigh(value)
+        self._kept[key] = value, weight, self.clock() + self.life_s
         self._weight += weight
         dropped: list[K] = []
-        while self._weight > self._most and len(self._kept) > self._least:
+        while self._weight > self.most and len(self._kept) > self.least:
             oldest, (_, freed, _) = self._kept.popitem(last=False)
             self._weight -= freed
             dropped.append(oldest)

@@ -1,15 +1,20 @@
 """The threads of one process, a pool for each purpose: no kind of work waits behind another; and background tasks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, TypeVar
 
-from queryserver.errors.base import TooComplex
+import structlog
+
+from queryserver.errors.base import QueryServerError, TooComplex
 from queryserver.platform.limits import FairPlaces
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -23,6 +28,45 @@ async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGener
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+class Tasks:
+    """Tasks that go on when their callers have left; each is kept until it ends."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """What is left at the end is canceled."""
+        try:
+            yield
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancel all, and wait for their ends."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+    """Repeat for ever, also after a failed round. Servers that were started together do not act at the same moments."""
+    while True:
+        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+        try:
+            await action()
+        except QueryServerError as error:
+            log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
+        except Exception:  # the outer wall of a task: the next round may do better
+            log.exception("round failed", action=getattr(action, "__name__", ""))
 
 
 class Stop(Event):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageE
 from queryserver.files.protocol import Storage
 from queryserver.formats.columns import Segment
 from queryserver.platform.limits import LruCache
+from queryserver.platform.threads import Tasks
 
 _MIB = 1024 * 1024
 _HEAD_BYTES = 64 * 1024
@@ -27,33 +28,6 @@ _WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 
 T = TypeVar("T")
-
-
-class ResultStore(Protocol):
-    """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound."""
-
-    async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
-        """Store one segment, which survives a crash of the machine then. A repeated call replaces it.
-
-        `fence` is part of the name, so that a runner that lost its lease never touches its successor's bytes.
-        """
-        ...
-
-    async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
-        """One segment, as stored."""
-        ...
-
-    async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
-        """The Arrow types of one segment, at a fraction of the cost of reading it."""
-        ...
-
-    async def delete(self, statement_id: UUID) -> None:
-        """Delete all segments of a statement; nothing happens when there are none."""
-        ...
-
-    async def ping(self) -> None:
-        """Write, read and delete a small object."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +43,12 @@ class _Key:
         return f"{_directory(self.statement_id)}/{self.fence}-{self.number}.arrow"
 
 
-class SegmentStore:
-    """One IPC stream per segment, at `<2 digits>/<statement id>/<fence>-<number>.arrow`.
+class ResultStore:
+    """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
 
-    Decoded segments are cached up to `cache_bytes`; at most `max_loads` are read at a time. Concurrent readers of one
-    segment share its load. Close it before the storage.
+    A segment is one IPC stream, at `<2 digits>/<statement id>/<fence>-<number>.arrow`. Decoded segments are cached up
+    to `cache_bytes`; at most `max_loads` are read at a time. Concurrent readers of one segment share its load. Close it
+    before the storage.
     """
 
     def __init__(
@@ -82,7 +57,7 @@ class SegmentStore:
         self._storage = storage
         self._tables = LruCache[_Key, pa.Table](cache_bytes, weigh=pa.Table.get_total_buffer_size)
         self._loads: dict[_Key, asyncio.Task[pa.Table]] = {}
-        self._running: set[asyncio.Task[pa.Table]] = set()
+        self._running = Tasks()
         self._places = asyncio.Semaphore(max_loads)
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="segments")
 
@@ -94,29 +69,30 @@ class SegmentStore:
 
     async def close(self) -> None:
         """Stop loads under way, whose readers get StorageUnavailable; end the threads. Idempotent."""
-        for load in self._running:
-            load.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._running.aclose()
         self._tables.clear()
         # The threads can only be busy with Arrow's coding of one segment.
         await asyncio.to_thread(self._threads.shutdown)
 
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
+        """Store one segment, which survives a crash of the machine then. A repeated call replaces it.
+
+        `fence` is part of the name, so that a runner that lost its lease never touches its successor's bytes.
+        """
         stored = await self._in_thread(partial(_encode, table))
         path = _Key(statement_id, fence, number).path
         written = await self._storage.write(path, _body(stored), overwrite=True, size_bytes=len(stored))
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
-        """Segments that another process has deleted may still be read from the cache."""
+        """One segment, as stored; one that another process has deleted may still be read from the cache."""
         key = _Key(statement_id, fence, number)
         table = self._tables.get(key)
         if table is not None:
             return table
         task = self._loads.get(key)
         if task is None:
-            task = self._loads[key] = asyncio.create_task(self._load(key))
-            self._running.add(task)
+            task = self._loads[key] = self._running.start(self._load(key), "segment")
             task.add_done_callback(partial(self._loaded, key))
         try:
             # A reader that goes away does not stop the load for the others.
@@ -127,7 +103,7 @@ class SegmentStore:
             raise
 
     async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
-        """Reads the first 64 KiB of a segment that is not cached."""
+        """The Arrow types of one segment; of one that is not cached, the first 64 KiB are read."""
         key = _Key(statement_id, fence, number)
         if (table := self._tables.get(key)) is not None:
             return table.schema
@@ -139,7 +115,10 @@ class SegmentStore:
             return pa.ipc.read_schema(pa.py_buffer(head))
 
     async def delete(self, statement_id: UUID) -> None:
-        """Loads under way still answer their readers, and are not cached."""
+        """Delete all segments of a statement; nothing happens when there are none.
+
+        Loads under way still answer their readers, and are not cached.
+        """
         try:
             with suppress(PathNotFound):
                 await self._storage.delete(_directory(statement_id), recursive=True)
@@ -150,6 +129,7 @@ class SegmentStore:
                 del self._loads[key]
 
     async def ping(self) -> None:
+        """Write, read and delete a small object."""
         path, written = f"ping/{uuid4().hex}", b"ping"
         try:
             await self._storage.write(path, _body(written), overwrite=False)
@@ -168,7 +148,6 @@ class SegmentStore:
             return await self._in_thread(partial(_decode, stored))
 
     def _loaded(self, key: _Key, task: asyncio.Task[pa.Table]) -> None:
-        self._running.discard(task)
         is_current = self._loads.get(key) is task
         if is_current:
             del self._loads[key]

@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ import structlog
 
 from queryserver.errors.statements import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
 from queryserver.platform.outbound import HttpAnswer, HttpExchanges, HttpRequest
+from queryserver.platform.settings.sections import CatalogSettings
 from queryserver.search import model
 from queryserver.search.query_language import Query, Term
 
@@ -192,44 +192,32 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class AtlasServer:
-    """Where Atlas is, and our login there. Without `user` none is sent."""
+def api_of(address: str) -> str:
+    """The prefix of all paths; a version at the end of the setting, as older settings have it, is cut off.
 
-    url: str
-    user: str
-    password: str = field(repr=False)
-    cluster: str
-    """Only its SQL objects are found; empty: all."""
-    timeout_s: float
+    Raises CatalogUnavailable: the setting is not the address of a server.
+    """
+    import httpx  # noqa: PLC0415 of a server with a catalogue only
 
-    @property
-    def api(self) -> str:
-        """The prefix of all paths; a version at the end of the setting, as older settings have it, is cut off.
-
-        Raises CatalogUnavailable: the setting is not the address of a server.
-        """
-        import httpx  # noqa: PLC0415 of a server with a catalogue only
-
-        url = self.url.rstrip("/")
-        for version in ("/v1", "/v2"):
-            url = url.removesuffix(version)
-        try:  # both readings are used, and each accepts addresses that the other refuses
-            parts, parsed = urlsplit(url), httpx.URL(url)
-            is_server = parts.scheme in ("http", "https") and parts.hostname and parsed.host and parts.port != 0
-        except (ValueError, httpx.InvalidURL):
-            is_server = False
-        if not is_server:
-            log.warning("metadata.catalog.api_url is no address of a server")
-            raise CatalogUnavailable("The address of the catalogue is malformed.")
-        return url if urlsplit(url).path.endswith(_API) else f"{url}{_API}"
+    url = address.rstrip("/")
+    for version in ("/v1", "/v2"):
+        url = url.removesuffix(version)
+    try:  # both readings are used, and each accepts addresses that the other refuses
+        parts, parsed = urlsplit(url), httpx.URL(url)
+        is_server = parts.scheme in ("http", "https") and parts.hostname and parsed.host and parts.port != 0
+    except (ValueError, httpx.InvalidURL):
+        is_server = False
+    if not is_server:
+        log.warning("metadata.catalog.api_url is no address of a server")
+        raise CatalogUnavailable("The address of the catalogue is malformed.")
+    return url if urlsplit(url).path.endswith(_API) else f"{url}{_API}"
 
 
 class AtlasCatalog:
     """Searched instead of the sources sql, hdfs and s3, by `v2/search/basic`. Order and pages are Atlas' own."""
 
-    def __init__(self, server: AtlasServer, exchanges: HttpExchanges) -> None:
-        self._server = server
+    def __init__(self, settings: CatalogSettings, exchanges: HttpExchanges) -> None:
+        self._settings = settings
         self._exchanges = exchanges
 
     async def page(
@@ -269,7 +257,7 @@ class AtlasCatalog:
         self, query: Query, source: model.SourceName, *, offset: int, limit: int
     ) -> tuple[list[model.Record], int] | None:
         """The records of one page, and the number of all (below 0: Atlas does not count); None: nothing can match."""
-        body = search_body(query, source, cluster=self._server.cluster, offset=offset, limit=limit)
+        body = search_body(query, source, cluster=self._settings.search_cluster, offset=offset, limit=limit)
         if body is None:
             return None
         response = await self._send("/v2/search/basic", "POST", orjson.dumps(body))
@@ -297,10 +285,10 @@ class AtlasCatalog:
 
     async def _send(self, path: str, method: str = "GET", content: bytes = b"") -> HttpAnswer:
         headers = {"Accept": "application/json", "Content-Type": "application/json", "X-XSRF-HEADER": "valid"}
-        if self._server.user:
-            pair = f"{self._server.user}:{self._server.password}".encode()
+        if self._settings.server_user:
+            pair = f"{self._settings.server_user}:{self._settings.server_password.get_secret_value()}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-        url, within_s = f"{self._server.api}{path}", self._server.timeout_s
+        url, within_s = f"{api_of(self._settings.api_url)}{path}", self._settings.timeout_s
         request = HttpRequest(url, method, headers=headers, content=content, max_bytes=_MAX_BYTES, within_s=within_s)
         try:
             answer = await self._exchanges.send(request)

@@ -16,7 +16,7 @@ from queryserver.platform.outbound import HttpExchanges
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
-from queryserver.search.atlas import AtlasCatalog, AtlasServer
+from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.documents import DocumentSource
 from queryserver.search.feeding import IndexFeed
 from queryserver.search.index import IndexSource, IndexViews
@@ -24,7 +24,7 @@ from queryserver.search.model import SourceName
 from queryserver.search.refresh import IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
 from queryserver.search.search import MetadataSearch
-from queryserver.search.storage_source import StorageSource, WalkBounds
+from queryserver.search.storage_source import StorageSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,7 @@ def search_services(
             metrics=metrics,
             limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
-    bounds = WalkBounds(metadata.search.max_entries, metadata.search.max_dirs, metadata.search.max_seconds)
-    exchanges, catalog, atlas = HttpExchanges(address_rules(settings)), metadata.catalog, None
-    if catalog.api_url:
-        password = catalog.server_password.get_secret_value()
-        server = AtlasServer(catalog.api_url, catalog.server_user, password, catalog.search_cluster, catalog.timeout_s)
-        atlas = AtlasCatalog(server, exchanges)
+    exchanges, catalog = HttpExchanges(address_rules(settings)), metadata.catalog
     search = MetadataSearch(
         {
             SourceName.DOCUMENTS: DocumentSource(database, threads.searching),
@@ -94,11 +89,11 @@ def search_services(
                 refresh=refresh,
                 threads=threads.searching,
             ),
-            SourceName.HDFS: StorageSource(stores, Scheme.HDFS, bounds),
-            SourceName.S3: StorageSource(stores, Scheme.S3A, bounds),
+            SourceName.HDFS: StorageSource(stores, Scheme.HDFS, metadata.search),
+            SourceName.S3: StorageSource(stores, Scheme.S3A, metadata.search),
         },
-        atlas=atlas,
-        interface=metadata.catalog.interface,
+        atlas=AtlasCatalog(catalog, exchanges) if catalog.api_url else None,
+        interface=catalog.interface,
         metrics=metrics,
     )
     return SearchServices(search, exchanges, feed, refresh)

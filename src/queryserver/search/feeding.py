@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,19 +55,21 @@ def scope_key(connectors: Connectors, user: User, connector: Connector) -> Scope
     return ScopeKey(connector.key, user.id if acts_as_caller else None, address.digest(), connector.is_stored)
 
 
+@dataclass(eq=False)
 class IndexFeed:
     """Takes answers of engines as they come, and writes them in a task of its own. Use `running()`."""
 
-    def __init__(
-        self, records: MetadataIndexRecords, connectors: Connectors, *, max_tables: int, max_columns: int
-    ) -> None:
-        self._records = records
-        self._connectors = connectors
-        self._max_tables = max_tables
-        self._max_columns = max_columns
-        self._waiting: deque[tuple[ScopeKey, CatalogQuestion[Any], Any]] = deque(maxlen=_QUEUED)
-        self._has_work = asyncio.Event()
-        self._idle = asyncio.Event()
+    records: MetadataIndexRecords
+    connectors: Connectors
+    max_tables: int
+    max_columns: int
+    _waiting: deque[tuple[ScopeKey, CatalogQuestion[Any], Any]] = field(
+        default_factory=lambda: deque[tuple[ScopeKey, CatalogQuestion[Any], Any]](maxlen=_QUEUED), init=False
+    )
+    _has_work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
         self._idle.set()
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -75,7 +78,7 @@ class IndexFeed:
 
     def add(self, user: User, connector: Connector, question: CatalogQuestion[Any], answer: object) -> None:
         """Queue an answer of an engine. Never waits and never fails; the oldest answer above 200 is dropped."""
-        key = scope_key(self._connectors, user, connector)
+        key = scope_key(self.connectors, user, connector)
         if key is not None and question.kind in ("databases", "database", "tables", "table"):
             self._waiting.append((key, question, answer))
             self._idle.clear()
@@ -91,9 +94,9 @@ class IndexFeed:
             while self._waiting:
                 key, question, answer = self._waiting.popleft()
                 try:
-                    scope = await self._records.scope(key)
-                    objects = await asyncio.to_thread(_objects_of, question, answer, self._max_columns)
-                    await self._records.put(scope.id, objects, max_tables=self._max_tables)
+                    scope = await self.records.scope(key)
+                    objects = await asyncio.to_thread(_objects_of, question, answer, self.max_columns)
+                    await self.records.put(scope.id, objects, max_tables=self.max_tables)
                 except QueryServerError as error:
                     log.warning("metadata not indexed", connector=key.connector, code=error.code)
                 except Exception:  # the outer wall of a task: without it nothing would be indexed any more

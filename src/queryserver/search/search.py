@@ -65,24 +65,17 @@ class SearchResult:
     warnings: Sequence[str] = ()
 
 
+@dataclass(slots=True, eq=False)
 class MetadataSearch:
     """Searches all sources of a call side by side; one that fails leaves the others.
 
     Sources that are missing are not configured, and so is `atlas` when it is None.
     """
 
-    def __init__(
-        self,
-        sources: Mapping[model.SourceName, model.SearchSource],
-        *,
-        atlas: AtlasCatalog | None = None,
-        interface: str = "",
-        metrics: Metrics = UNMEASURED,
-    ) -> None:
-        self._sources = sources
-        self._atlas = atlas
-        self._interface = interface
-        self._metrics = metrics
+    sources: Mapping[model.SourceName, model.SearchSource]
+    atlas: AtlasCatalog | None = None
+    interface: str = ""
+    metrics: Metrics = UNMEASURED
 
     async def search(self, user: User, parameters: SearchParameters) -> SearchResult:
         """Raises InvalidParameter, catalog_not_configured, catalog_not_supported; CatalogUnavailable when all sources
@@ -90,7 +83,7 @@ class MetadataSearch:
         """
         search, warnings = _search_of(parameters)
         names = [name for name in model.SourceName if not parameters.sources or name in parameters.sources]
-        interface = self._interface if parameters.interface is None else parameters.interface.strip().lower()
+        interface = self.interface if parameters.interface is None else parameters.interface.strip().lower()
         if interface in _LOCAL:
             async with asyncio.TaskGroup() as group:
                 tasks = {name: group.create_task(self._source(user, search, name)) for name in names}
@@ -119,7 +112,7 @@ class MetadataSearch:
     async def _source(
         self, user: User, search: model.Search, name: model.SourceName
     ) -> model.SourceAnswer | errors.QueryServerError:
-        source = self._sources.get(name)
+        source = self.sources.get(name)
         if source is None:
             return errors.SourceNotConfigured()
         return await self._answered(name, source.search(user, search), limit_s(source))
@@ -136,7 +129,7 @@ class MetadataSearch:
         except TimeoutError:
             return errors.CatalogUnavailable("The source did not answer in time.")
         finally:
-            self._metrics.searches.labels(name.value).observe(time.perf_counter() - began)
+            self.metrics.searches.labels(name.value).observe(time.perf_counter() - began)
 
     async def _by_catalog(
         self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
@@ -145,7 +138,7 @@ class MetadataSearch:
         if interface != _ATLAS:
             known = errors.configured([_ATLAS, _DUMMY, "local"], word="Known")
             raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
-        if self._atlas is None:
+        if self.atlas is None:
             raise errors.catalog_not_configured("metadata.catalog.api_url is not set.")
         answers: dict[model.SourceName, model.SourceAnswer | errors.QueryServerError] = {}
         records: list[model.Record] = []
@@ -164,7 +157,7 @@ class MetadataSearch:
             elif search.lists_tags and has_answered:
                 answer = model.SourceAnswer()  # the first list of tags is of all sources
             else:
-                answer = await self._answered(name, self._atlas.page(search, name, offset=offset, limit=left), None)
+                answer = await self._answered(name, self.atlas.page(search, name, offset=offset, limit=left), None)
                 out_of_reach = answer if isinstance(answer, errors.CatalogOutOfReach) else None
                 has_answered = has_answered or isinstance(answer, model.SourceAnswer)
             answers[name] = answer

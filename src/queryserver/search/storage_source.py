@@ -12,6 +12,7 @@ from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
 from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.protocol import FlatStorage
 from queryserver.identity.model import METADATA, User
+from queryserver.platform.settings.sections import SearchSettings
 from queryserver.search.model import Match, Record, Search, SourceAnswer, best_first, count_facets, position_of
 from queryserver.search.query_language import Query, Term, folded
 
@@ -24,18 +25,9 @@ _SOURCE_TYPES = {Scheme.HDFS: "HDFS", Scheme.S3A: "S3"}
 _FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # no file fits them
 
 
-@dataclass(frozen=True, slots=True)
-class WalkBounds:
-    """The first that is reached ends a search: entries read, calls for listings, seconds."""
-
-    max_entries: int
-    max_dirs: int
-    max_seconds: float
-
-
 @dataclass(slots=True)
 class _Walk:
-    bounds: WalkBounds
+    bounds: SearchSettings
     entries: int = 0
     listings: int = 0
     is_cut: bool = False
@@ -55,9 +47,9 @@ class _Walk:
 
 
 class StorageSource:
-    """Searches one store, with its rights and as the caller; bounded by time, too."""
+    """Searches one store, with its rights and as the caller. The bound that is reached first ends a search."""
 
-    def __init__(self, stores: Stores, scheme: Scheme, bounds: WalkBounds) -> None:
+    def __init__(self, stores: Stores, scheme: Scheme, bounds: SearchSettings) -> None:
         self._stores = stores
         self._scheme = scheme
         self._bounds = bounds

@@ -20,29 +20,26 @@ from queryserver.identity.callers import Streams
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.limits import ByteBudget, disk_floor
-from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database, require_newest
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
-from queryserver.results.segments import ResultStore, SegmentStore
+from queryserver.results.segments import ResultStore
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import ImportOpener
-from queryserver.statements.execution import ExecutionSettings
-from queryserver.statements.leases import Leases
-from queryserver.statements.model import TextLimits
-from queryserver.statements.overview import CancelNotifier, StatementAdministration
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.repository import StatementRecords, statement_ends
-from queryserver.statements.retention import RetentionSweep, RetentionTimes, alone_in_cleaning
+from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import CANCEL, Runner, RunnerLimits, StatementQueue, StateSignals
-from queryserver.statements.session_repository import CredentialBook, SessionRepository
+from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import Access, Ending, Following, History
-from queryserver.statements.submission import SubmissionLimits, Submissions
+from queryserver.statements.submission import Submissions
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +51,7 @@ class Kept:
     dsn: str = field(repr=False)
     database: Database
     records: StatementRecords
-    sessions: SessionRepository
+    sessions: SessionRecords
     results: ResultStore
     retention: RetentionSweep
 
@@ -72,21 +69,15 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
         storage = await stack.enter_async_context(files)
-        results = await stack.enter_async_context(SegmentStore(storage))
-        sessions = SessionRepository(database)
-        editor = settings.editor
+        results = await stack.enter_async_context(ResultStore(storage))
+        sessions = SessionRecords(database)
         sweep = RetentionSweep(
             database,
             records,
             sessions,
             results,
-            RetentionTimes(
-                logs=editor.log_retention,
-                history=editor.history_retention,
-                run_every=settings.retention.run_every,
-                texts=editor.statement_text_retention,
-                kept_text_bytes=editor.statement_text_kept_bytes,
-            ),
+            settings.editor,
+            run_every=settings.retention.run_every,
             sweep_orphans=storage.sweep_everywhere,
             alone=partial(alone_in_cleaning, dsn),
             metrics=metrics,
@@ -137,7 +128,7 @@ def statement_services(
     """
     editor, records, signals = settings.editor, kept.records, StateSignals()
     allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
-    leases = Leases(kept.database, accounts.sealer, statement_ends(settings))
+    leases = StatementLeases(kept.database, accounts.sealer, statement_ends(settings))
     passes_tokens = settings.desktop.use_thrift_http_jwt
     credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
     runner = Runner(
@@ -150,19 +141,9 @@ def statement_services(
         connectors=connectors,
         credentials=credentials,
         signals=signals,
-        execution=ExecutionSettings(
-            result_max_rows=editor.result_max_rows,
-            result_max_bytes=editor.result_max_bytes,
-            cell_max_bytes=editor.cell_max_bytes,
-            log_max_bytes=editor.log_max_bytes,
-            retention=editor.result_retention,
-            cancel_wait=editor.cancel_wait,
-            lease=editor.lease_timeout,
-        ),
+        editor=editor,
         limits=RunnerLimits(
-            sessions_per_connector=editor.max_sessions_per_connector,
-            shutdown_grace=settings.desktop.shutdown_grace,
-            recheck_every=settings.desktop.auth.recheck,
+            shutdown_grace=settings.desktop.shutdown_grace, recheck_every=settings.desktop.auth.recheck
         ),
         objects_changed=objects_changed,
         metrics=metrics,
@@ -189,17 +170,8 @@ def statement_services(
         credentials=credentials,
         queue=queue,
         access=access,
-        limits=SubmissionLimits(
-            default_limit=editor.default_limit,
-            result_max_rows=editor.result_max_rows,
-            statement_max_bytes=editor.statement_max_bytes,
-            max_statements_per_user=editor.max_statements_per_user,
-            spool_max_bytes_per_user=editor.spool_max_bytes_per_user,
-            lease=editor.lease_timeout,
-            allowed_settings=allowed_settings,
-            texts=TextLimits(editor.statement_text_max_bytes_per_user, editor.statement_text_kept_bytes),
-        ),
-        audit=AUDIT,
+        limits=editor,
+        allowed_settings=allowed_settings,
         choosing=Choosing(computing),
     )
     ending = Ending(
@@ -226,12 +198,12 @@ def statement_services(
         submissions=submissions,
         following=following,
         reading=reading,
-        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AUDIT),
+        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download),
         ending=ending,
         history=History(records, connectors),
         sessions=sessions,
         formatting=Formatting(computing, max_bytes=editor.statement_max_bytes),
-        administration=statement_administration(
+        administration=StatementAdministration(
             kept.database, records, lambda statement_id, owner: queue.cancel(statement_id, owner=owner)
         ),
         retention=kept.retention,
@@ -252,12 +224,6 @@ def results_location(settings: Settings) -> Path:
     raise ConfigurationError([f"{key}: results can be kept in local directories only, not in {chosen.backend}."])
 
 
-def statement_administration(
-    database: Database, records: StatementRecords, notify_cancel: CancelNotifier
-) -> StatementAdministration:
-    return StatementAdministration(database, records, notify_cancel, AUDIT)
-
-
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
     """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
@@ -269,6 +235,6 @@ async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdminis
             await notices.publish(CANCEL, str(statement_id))  # every server receives it
 
         try:
-            yield statement_administration(database, records, notify_cancel)
+            yield StatementAdministration(database, records, notify_cancel)
         finally:
             await records.aclose()

@@ -12,7 +12,7 @@ from queryserver.errors.statements import DownloadRefused
 from queryserver.formats.columns import Column, Truncation
 from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import AuditTrail
+from queryserver.platform.logs import AUDIT
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.states import StatementState
@@ -45,8 +45,7 @@ class StoredRows:
 class Downloads:
     """Opens results for downloading."""
 
-    def __init__(self, access: Access, reading: ResultReader, *, enabled: bool, audit: AuditTrail) -> None:
-        self._audit = audit
+    def __init__(self, access: Access, reading: ResultReader, *, enabled: bool) -> None:
         self._access = access
         self._reading = reading
         self._enabled = enabled
@@ -59,7 +58,7 @@ class Downloads:
         Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
         unless `allow_truncated` for a result that was cut by anything but the caller's own limit.
         """
-        with self._audit.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
+        with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
             record = await self._access.own(user, operation_id)
             status = record.status
@@ -83,11 +82,11 @@ class Downloads:
         """The pieces of the file. An audit event is written with the first one, another if a later one fails."""
         facts = {"operation_id": str(operation_id)}
         async with aclosing(pieces):
-            with self._audit.failures(user.username, _OPERATION, facts=facts):
+            with AUDIT.failures(user.username, _OPERATION, facts=facts):
                 first = await anext(pieces, b"")
-            self._audit.record(user.username, _OPERATION, facts=facts)
+            AUDIT.record(user.username, _OPERATION, facts=facts)
             yield first
-            with self._audit.failures(user.username, _OPERATION, facts=facts):
+            with AUDIT.failures(user.username, _OPERATION, facts=facts):
                 async for piece in pieces:
                     yield piece
 
@@ -97,7 +96,7 @@ class Downloads:
             size = self.sizes.get(tag)
             if size is None:
                 size = 0
-                with self._audit.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
+                with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
                     async for piece in pieces:
                         size += len(piece)
                 self.sizes.put(tag, size)

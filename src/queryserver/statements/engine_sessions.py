@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -241,54 +242,44 @@ class SessionShares:
                 del self._opening[key]
 
 
+@dataclass(eq=False, kw_only=True)
 class SessionOpener:
     """Finds, opens and keeps engine sessions for the statements of one process."""
 
-    def __init__(
-        self,
-        *,
-        owner: str,
-        held: HeldSessions,
-        slots: Slots,
-        records: SessionRecords,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        lease: timedelta,
-        max_kept: int,
-        max_named: int,
-        imports: ImportOpener | None = None,
-    ) -> None:
-        self._owner = owner
-        self._held = held
-        self._slots = slots
-        self._records = records
-        self._connectors = connectors
-        self._credentials = credentials
-        self._lease = lease
-        self._max_kept = max_kept
-        self._shares = SessionShares(held, per_connector=max_named)
+    owner: str
+    held: HeldSessions
+    slots: Slots
+    records: SessionRecords
+    connectors: Connectors
+    credentials: CredentialBook
+    lease: timedelta
+    max_kept: int
+    max_named: int
+    imports: ImportOpener | None = None
+    # A lock exists as long as a task holds it or waits for it.
+    _openings: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
+
+    def __post_init__(self) -> None:
+        self._shares = SessionShares(self.held, per_connector=self.max_named)
         # Statements that open a session to be kept: it is a connection to the data source, also while they wait to run.
-        self._first_statements = Slots(per_connector=sys.maxsize, per_user=max_kept)
-        self._imports = imports
-        # A lock exists as long as a task holds it or waits for it.
-        self._openings: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self._first_statements = Slots(per_connector=sys.maxsize, per_user=self.max_kept)
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
         """The session for one statement, within the limits. Raises SessionLost when its named session is gone."""
-        held = self._held.get(assignment.session_id)
+        held = self.held.get(assignment.session_id)
         # An open session continues with what it was opened with, also when its connector, as it is now, does not run.
-        connector = (self._connectors.known if held else self._connectors.find)(assignment.connector)
+        connector = (self.connectors.known if held else self.connectors.find)(assignment.connector)
         if connector is None:
             raise errors.SessionLost(f"The connector {assignment.connector} is no longer configured.")
         async with AsyncExitStack() as stack:
             if assignment.import_plan is not None:
-                if self._imports is None:
+                if self.imports is None:
                     raise errors.rejected_by_rule("This server imports no files.")
-                options = await self._credentials.options(user, connector, token=assignment.token)
-                await stack.enter_async_context(self._slots.slot(connector.key, user.id))
-                engine = await stack.enter_async_context(self._connectors.using(connector))
-                yield await stack.enter_async_context(self._imports(assignment, user, engine, options))
+                options = await self.credentials.options(user, connector, token=assignment.token)
+                await stack.enter_async_context(self.slots.slot(connector.key, user.id))
+                engine = await stack.enter_async_context(self.connectors.using(connector))
+                yield await stack.enter_async_context(self.imports(assignment, user, engine, options))
                 return
             # Never replaced silently: the effects of USE and SET are lost.
             if held is None and assignment.in_named_session:
@@ -296,20 +287,20 @@ class SessionOpener:
             if held is None and assignment.keeps_session:
                 held = await self._kept(assignment, connector, user, stack)
             if held is None:
-                wanted = self._connectors.engine(connector).capabilities
+                wanted = self.connectors.engine(connector).capabilities
                 options = (
                     await self._options(assignment, connector, user)
                     if wanted.wants_credentials or wanted.wants_external_token
                     else SessionOptions(database=assignment.database, settings=assignment.settings)
                 )
-                await stack.enter_async_context(self._slots.slot(connector.key, user.id))
-                engine = await stack.enter_async_context(self._connectors.using(connector))
+                await stack.enter_async_context(self.slots.slot(connector.key, user.id))
+                engine = await stack.enter_async_context(self.connectors.using(connector))
                 yield await stack.enter_async_context(engine.session(user, options))
                 return
             if not (held.named or assignment.keeps_session):
-                stack.push_async_callback(self._held.drop, held.id)
-            session = await stack.enter_async_context(self._held.turn(held))
-            await stack.enter_async_context(self._slots.slot(connector.key, user.id))
+                stack.push_async_callback(self.held.drop, held.id)
+            session = await stack.enter_async_context(self.held.turn(held))
+            await stack.enter_async_context(self.slots.slot(connector.key, user.id))
             yield session
 
     @asynccontextmanager
@@ -318,7 +309,7 @@ class SessionOpener:
 
         Raises OutcomeUnknown when it cannot be followed, EngineUnavailable.
         """
-        connector = self._connectors.find(assignment.connector)
+        connector = self.connectors.find(assignment.connector)
         left = assignment.resumption
         if connector is None or left is None:
             raise errors.OutcomeUnknown(_NO_SERVER)
@@ -327,7 +318,7 @@ class SessionOpener:
         except errors.CredentialsRequired as error:
             # The engine may have done it all: the message must not suggest to send it again.
             raise errors.OutcomeUnknown(f"Results have expired: {error.message}") from error
-        async with self._slots.slot(connector.key, user.id), self._connectors.using(connector) as engine:
+        async with self.slots.slot(connector.key, user.id), self.connectors.using(connector) as engine:
             if not isinstance(engine, ResumableEngine):
                 raise errors.OutcomeUnknown(_NO_SERVER)
             async with engine.reattach(user, options, left.mark.token, rows_read=left.rows) as attached:
@@ -352,11 +343,11 @@ class SessionOpener:
         Of several statements that continue one script at once, the first opens it and the others find it.
         """
         async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
-            held = self._held.get(assignment.session_id)
+            held = self.held.get(assignment.session_id)
             if held is not None:
                 return held
             await stack.enter_async_context(self._first_statements.slot(connector.key, user.id))
-            await self._held.make_room(user.id, keep=self._max_kept - 1)
+            await self.held.make_room(user.id, keep=self.max_kept - 1)
             record = SessionRecord(
                 id=assignment.session_id,
                 guid="",
@@ -367,27 +358,27 @@ class SessionOpener:
                 properties=(),
                 settings=assignment.settings,
                 sealed_credentials=None,
-                owner=self._owner,
+                owner=self.owner,
                 is_live=True,
                 idle=connector.limits.session_idle,
                 last_used_at=datetime.now(UTC),
             )
             await self._open(record, connector, user, await self._options(assignment, connector, user), max_open=0)
-            return self._held.get(record.id)
+            return self.held.get(record.id)
 
     async def _open(
         self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
     ) -> bool:
         held = HeldSession(record.id, connector.key, user, named=record.named, idle=record.idle)
-        await self._held.open(held, self._connectors.using(connector), options)
+        await self.held.open(held, self.connectors.using(connector), options)
         try:
-            held.is_recorded = await self._records.open(record, lease=self._lease, max_open=max_open)
+            held.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
         finally:
             if not held.is_recorded:
-                await self._held.drop(record.id)
+                await self.held.drop(record.id)
         return held.is_recorded
 
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
-        return await self._credentials.options(
+        return await self.credentials.options(
             user, connector, database=assignment.database, settings=assignment.settings, token=assignment.token
         )

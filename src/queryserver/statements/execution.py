@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any, TypeGuard, TypeVar, assert_never
+from typing import TypeGuard, TypeVar, assert_never
 from uuid import uuid4
 
 import structlog
@@ -24,6 +24,8 @@ from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
 from queryserver.formats.columns import Segment, Truncation, bounded
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.settings.editor import EditorSettings
+from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
 from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
@@ -48,19 +50,7 @@ Attached = tuple[EngineSession, OperationHandle]
 """A statement that another runner has left at the engine, and the session to follow it in."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionSettings:
-    """Limits of one run."""
-
-    result_max_rows: int
-    result_max_bytes: int
-    cell_max_bytes: int
-    log_max_bytes: int
-    retention: timedelta
-    cancel_wait: timedelta
-    lease: timedelta
-
-
+@dataclass(eq=False)
 class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the loop.
 
@@ -68,52 +58,42 @@ class Execution:
     another runner has left at the engine. `before_end` is done before any user can see that the statement has ended.
     """
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        *,
-        leases: StatementLeases,
-        results: ResultStore,
-        settings: ExecutionSettings,
-        open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]],
-        reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]],
-        notify: Callable[[], None],
-        before_end: Callable[[], Awaitable[None]] | None = None,
-        metrics: Metrics = UNMEASURED,
-    ) -> None:
-        self.assignment = assignment
-        self._results = results
-        self._settings = settings
-        self._open_session = open_session
-        self._reattach = reattach
-        self._metrics = metrics
+    assignment: Assignment
+    leases: StatementLeases
+    results: ResultStore
+    settings: EditorSettings
+    open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
+    reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]]
+    notify: Callable[[], None]
+    before_end: Callable[[], Awaitable[None]] | None = None
+    metrics: Metrics = UNMEASURED
+    _begun: float = field(default_factory=time.monotonic, init=False)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _stop_message: str = field(default="", init=False)
+    _stopping: StatementState | None = field(default=None, init=False)
+    _session: EngineSession | None = field(default=None, init=False)
+    _handle: OperationHandle | None = field(default=None, init=False)
+    _polling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _token: str | None = field(default=None, init=False)
+    """Where another runner could continue, after everything that is stored."""
+    _is_reading: bool = field(default=False, init=False)
+    _detached: bool = field(default=False, init=False)
+    _progress: int = field(default=50, init=False)
+
+    def __post_init__(self) -> None:
         self._record = RunRecord(
-            assignment,
-            leases,
-            log_max_bytes=settings.log_max_bytes,
-            retention=settings.retention,
-            lease=settings.lease,
-            notify=notify,
-            before_end=before_end,
-            metrics=metrics,
+            self.assignment,
+            self.leases,
+            editor=self.settings,
+            notify=self.notify,
+            before_end=self.before_end,
+            metrics=self.metrics,
         )
         self._log = self._record.log
-        self._begun = time.monotonic()
-        self._stop = asyncio.Event()
-        self._stop_message = ""
-        self._stopping: StatementState | None = None
-        self._session: EngineSession | None = None
-        self._handle: OperationHandle | None = None
-        self._polling = asyncio.Lock()
-        # Where another runner could continue, after everything that is stored.
-        self._token: str | None = None
-        self._is_reading = False
-        self.was_sent = assignment.sent
+        self.was_sent = self.assignment.sent
         """The engine has the statement, or may have it."""
-        self._accepted = assignment.resumption is not None
-        self._detached = False
-        self._progress = 50
-        if assignment.cancel_requested:
+        self._accepted = self.assignment.resumption is not None
+        if self.assignment.cancel_requested:
             self.stop("Canceled.")
 
     def stop(self, message: str) -> None:
@@ -152,7 +132,7 @@ class Execution:
         except (LeaseLost, DatabaseUnavailable) as error:
             # Another runner has it, it was canceled before it was sent, or the sweep will take it.
             if isinstance(error, LeaseLost) and self._stopping is None:
-                self._metrics.leases_lost.inc()
+                self.metrics.leases_lost.inc()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _supervised(self) -> Outcome:
@@ -183,7 +163,7 @@ class Execution:
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
         """Cancel at the engine until it confirms; after that, cancel the task, which closes the session."""
-        wait_s = self._settings.cancel_wait.total_seconds()
+        wait_s = self.settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self.was_sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
                 with suppress(EngineError):
@@ -223,7 +203,7 @@ class Execution:
             return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
 
     async def _attempt(self) -> Outcome:
-        async with self._open_session(self.assignment) as session:
+        async with self.open_session(self.assignment) as session:
             if not await self._record.mark_sent():
                 # A cancel is requested, or the statement is no longer ours: then this outcome is not recorded.
                 self.stop("")
@@ -241,7 +221,7 @@ class Execution:
         self._log.add("Another server goes on with this statement.")
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
-                async with self._reattach(self.assignment) as (session, handle), self._operation(session, handle):
+                async with self.reattach(self.assignment) as (session, handle), self._operation(session, handle):
                     return await self._follow(session, handle)
             except EngineUnavailable as error:
                 if wait_s is None:
@@ -279,7 +259,7 @@ class Execution:
         if not status.state.is_terminal:
             await self._record.mark_running(self._progress, self._token)
         # When the reports fail, the next write of the main work fails the same way.
-        async with beside(statement_reports=self._report_regularly(session, handle)):
+        async with background(self._report_regularly(session, handle), "statement-reports"):
             while not status.state.is_terminal:
                 status = await self._polled(session, handle, wait_s=_POLL_S)
             return await self._recorded(session, handle, status)
@@ -324,7 +304,7 @@ class Execution:
         self._is_reading = True
         engine_columns = await session.columns(handle)
         columns = bounded(engine_columns)
-        settings, assignment = self._settings, self.assignment
+        settings, assignment = self.settings, self.assignment
         may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))  # looks at the whole text
 
         async def make_visible(segment: Segment, token: str | None) -> None:
@@ -333,7 +313,7 @@ class Execution:
             self._token = token
 
         caps = Caps(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
-        spool = Spool(self._results, assignment.lease, caps, make_visible, stored=assignment.resumption)
+        spool = Spool(self.results, assignment.lease, caps, make_visible, stored=assignment.resumption)
         token = self._token
         try:
             async with aclosing(with_pauses(session.batches(handle), pause_s=SEGMENT_AGE_S)) as batches:
@@ -408,7 +388,7 @@ class Execution:
         if self._stopping is not None:
             return self._stopped()
         assignment = self.assignment
-        self._metrics.engine_failed(assignment.dialect, error.code)
+        self.metrics.engine_failed(assignment.dialect, error.code)
         message = storable(error.message)
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
@@ -430,18 +410,6 @@ class Execution:
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
     """Where another runner could continue; None for engines whose statements end with their client."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
-
-
-@asynccontextmanager
-async def beside(**coroutines: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Run these in tasks of their names while inside; canceled at the end."""
-    tasks = [asyncio.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 Item = TypeVar("Item")

@@ -6,7 +6,7 @@ Every write names owner and fence: a runner whose lease ran out and that continu
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -132,12 +132,22 @@ select * from changed
 """
 
 
-class StatementLeases(Protocol):
-    """What runners read and write of statements. Writes return False when the lease was lost: the runner stops then."""
+class StatementLeases:
+    """What runners read and write of statements. Writes return False when the lease was lost: the runner stops then.
+
+    Marks are sealed like credentials: their tokens open operations at the engine.
+    """
+
+    def __init__(self, database: Database, sealer: Sealer, on_end: OnEnd = lambda _end: None) -> None:
+        self._database = database
+        self._on_end = on_end
+        self._sealer = sealer
 
     async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope) -> Assignment | None:
         """Take a waiting statement within reach that has no live owner, and whose session no other process holds."""
-        ...
+        connectors, sessions = list(within.connectors), list(within.sessions)
+        row = await self._database.row(_CLAIM, statement_id, owner, lease, connectors, sessions)
+        return self._assignment_of(row) if row else None
 
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
@@ -147,80 +157,13 @@ class StatementLeases(Protocol):
         Not those whose session another process holds. Those that were sent, or are past their deadline, are taken of
         any connector: they need no engine to end. `everything` ignores leases: no other instance is alive.
         """
-        ...
-
-    async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        """Extend leases of `owner`; for each statement still its own, whether a cancel is requested."""
-        ...
-
-    async def release(self, lease: Lease) -> bool:
-        """Give back a statement that was not sent; False when it was sent, or ended."""
-        ...
-
-    async def mark_sent(self, lease: Lease) -> bool:
-        """Commit that the statement is about to reach the engine; False also when a cancel was requested."""
-        ...
-
-    async def hand_over(self, lease: Lease) -> bool:
-        """Give a statement that the engine continues to another runner; False when it has no mark, or ended."""
-        ...
-
-    async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
-        """The engine has accepted it; `mark` when another runner could follow it."""
-        ...
-
-    async def report(
-        self,
-        lease: Lease,
-        *,
-        progress: int | None,
-        lines: Sequence[str],
-        start_line: int,
-        jobs: Sequence[Mapping[str, Any]] = (),
-        mark: EngineMark | None = None,
-    ) -> bool:
-        """Progress and further log lines, numbered from `start_line`. No `mark`: the stored one stays."""
-        ...
-
-    async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
-        """Drop log lines numbered below `before_line`, in whole pieces."""
-        ...
-
-    async def add_segment(
-        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
-    ) -> bool:
-        """Make durable rows visible, also in place of those of an older fence. No `mark`: the stored one stays."""
-        ...
-
-    async def finish(
-        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
-    ) -> bool:
-        """Set the terminal state and all that is stored with it; log lines without a number come last."""
-        ...
-
-
-class Leases:
-    """In PostgreSQL. Marks are sealed like credentials: their tokens open operations at the engine."""
-
-    def __init__(self, database: Database, sealer: Sealer, on_end: OnEnd = lambda _end: None) -> None:
-        self._database = database
-        self._on_end = on_end
-        self._sealer = sealer
-
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope) -> Assignment | None:
-        connectors, sessions = list(within.connectors), list(within.sessions)
-        row = await self._database.row(_CLAIM, statement_id, owner, lease, connectors, sessions)
-        return self._assignment_of(row) if row else None
-
-    async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
-    ) -> Sequence[Assignment]:
         found = await self._database.fetch(
             _ORPHANS, owner, lease, list(within.connectors), everything, list(within.sessions)
         )
         return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
+        """Extend leases of `owner`; for each statement still its own, whether a cancel is requested."""
         renewed = await self._database.fetch(
             """update statements set lease_until = now() + $2
             where owner = $1 and id = any($3::uuid[]) and state in ('waiting', 'running')
@@ -232,6 +175,7 @@ class Leases:
         return {row["id"]: row["canceled"] for row in renewed}
 
     async def release(self, lease: Lease) -> bool:
+        """Give back a statement that was not sent; False when it was sent, or ended."""
         return await self._changed(
             f"""update statements set owner = null, lease_until = null
             where {_FENCED} and state = 'waiting' and sent_at is null""",
@@ -239,6 +183,7 @@ class Leases:
         )
 
     async def hand_over(self, lease: Lease) -> bool:
+        """Give a statement that the engine continues to another runner; False when it has no mark, or ended."""
         return await self._changed(
             f"""update statements set owner = null, lease_until = null
             where {_FENCED} and state = 'running' and engine_handle is not null""",
@@ -246,6 +191,7 @@ class Leases:
         )
 
     async def mark_sent(self, lease: Lease) -> bool:
+        """Commit that the statement is about to reach the engine; False also when a cancel was requested."""
         return await self._changed(
             f"""update statements set sent_at = coalesce(sent_at, now())
             where {_FENCED} and state = 'waiting' and cancel_requested_at is null""",
@@ -253,6 +199,7 @@ class Leases:
         )
 
     async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
+        """The engine has accepted it; `mark` when another runner could follow it."""
         return await self._changed(
             f"""update statements set state = 'running', engine_handle = $4
             where {_FENCED} and state in ('waiting', 'running')""",
@@ -270,6 +217,7 @@ class Leases:
         jobs: Sequence[Mapping[str, Any]] = (),
         mark: EngineMark | None = None,
     ) -> bool:
+        """Progress and further log lines, numbered from `start_line`. No `mark`: the stored one stays."""
         changed = await self._database.value(
             _REPORT,
             lease.statement_id,
@@ -284,6 +232,7 @@ class Leases:
         return changed == 1
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
+        """Drop log lines numbered below `before_line`, in whole pieces."""
         await self._database.execute(
             "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
             lease.statement_id,
@@ -293,6 +242,7 @@ class Leases:
     async def add_segment(
         self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
     ) -> bool:
+        """Make durable rows visible, also in place of those of an older fence. No `mark`: the stored one stays."""
         changed = await self._database.value(
             _SEGMENT,
             lease.statement_id,
@@ -310,6 +260,7 @@ class Leases:
     async def finish(
         self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
+        """Set the terminal state and all that is stored with it; log lines without a number come last."""
         changed = await self._database.row(
             _FINISH,
             lease.statement_id,

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from queryserver.formats.columns import Column, LimitSource, Segment, TruncationReason
 from queryserver.identity.model import SealedToken
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.positions import Position
 from queryserver.statements.states import StatementState
 
@@ -110,16 +111,6 @@ class IdempotencyKey:
 
 
 @dataclass(frozen=True, slots=True)
-class TextLimits:
-    """How much text of statements is stored for one user."""
-
-    max_bytes_per_user: int = 256 * 1024 * 1024
-    """Of all texts that are longer than `kept_bytes`, until they are cut."""
-    kept_bytes: int = 16 * 1024
-    """Shorter texts are never cut and do not count."""
-
-
-@dataclass(frozen=True, slots=True)
 class NewStatement:
     """A statement about to be recorded."""
 
@@ -132,10 +123,9 @@ class NewStatement:
     timeout: timedelta
     has_result_set: bool
     owner: str | None
-    lease: timedelta
+    limits: EditorSettings
+    """How much one user may have of what, and how long the lease of `owner` lasts."""
     idempotency: IdempotencyKey | None
-    max_active: int
-    max_spool_bytes: int
     script: str | None = None
     script_id: int | None = None
     database: str | None = None
@@ -149,7 +139,6 @@ class NewStatement:
     """Set: the runner makes a table from a file, and `statement` only describes it (Contract importer 13)."""
     token: SealedToken | None = None
     """Set: the engine takes the caller's own token (Contract platform 3.9)."""
-    texts: TextLimits = TextLimits()
     limit_source: LimitSource = LimitSource.MAXIMUM
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Row
-from queryserver.platform.logs import AuditTrail
+from queryserver.platform.logs import AUDIT
 from queryserver.statements.model import StatementTimes
 from queryserver.statements.repository import StatementRecords, times_of
 from queryserver.statements.states import ACTIVE, StatementState
@@ -109,13 +109,10 @@ class OverviewDetails:
 class StatementAdministration:
     """Reads and stops the statements of all users. The caller checks that the user is an administrator."""
 
-    def __init__(
-        self, database: Database, records: StatementRecords, notify_cancel: CancelNotifier, audit: AuditTrail
-    ) -> None:
+    def __init__(self, database: Database, records: StatementRecords, notify_cancel: CancelNotifier) -> None:
         self._database = database
         self._records = records
         self._notify_cancel = notify_cancel
-        self._audit = audit
 
     async def page(self, chosen: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
         """Statements newest first, and `after` for the next page; None: there is none."""
@@ -134,7 +131,7 @@ class StatementAdministration:
         """One statement with its text; that it was shown is an audit event. Raises OperationNotFound."""
         found = await self._read(statement_id)
         facts = {"operation_id": str(statement_id), "owner": found.entry.user}
-        self._audit.record(by, "statement.show", found.entry.connector, facts=facts)
+        AUDIT.record(by, "statement.show", found.entry.connector, facts=facts)
         return found
 
     async def stop(self, statement_id: UUID, *, by: str, wait_s: float) -> OverviewEntry:
@@ -143,7 +140,7 @@ class StatementAdministration:
         if found.state.is_terminal:
             return found
         facts = {"operation_id": str(statement_id), "owner": found.user}
-        self._audit.record(by, "statement.cancel", found.connector, facts=facts)
+        AUDIT.record(by, "statement.cancel", found.connector, facts=facts)
         status = await self._records.request_cancel(statement_id, by=by)
         if status is not None and not status.state.is_terminal:
             await self._notify_cancel(statement_id, status.owner)

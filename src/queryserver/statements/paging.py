@@ -84,33 +84,23 @@ class PageRequest:
     form: CellForm = field(default=CellForm())
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class ResultReader:
     """Pages, metadata and whole results of the caller's own statements. `threads` renders large pages."""
 
-    def __init__(
-        self,
-        *,
-        records: StatementRecords,
-        results: ResultStore,
-        access: Access,
-        signals: StateSignals,
-        threads: Executor,
-        batch_max_bytes: int,
-        budget: ByteBudget,
-    ) -> None:
-        self._records = records
-        self._results = results
-        self._access = access
-        self._signals = signals
-        self._threads = threads
-        self._batch_max_bytes = batch_max_bytes
-        self._budget = budget
-        self._wide = ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S)
+    records: StatementRecords
+    results: ResultStore
+    access: Access
+    signals: StateSignals
+    threads: Executor
+    batch_max_bytes: int
+    budget: ByteBudget
+    _wide: ByteBudget = field(default_factory=lambda: ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S), init=False)
 
     @property
     def memory_used_bytes(self) -> int:
         """Memory of the pages that are being made or sent."""
-        return self._budget.used_bytes
+        return self.budget.used_bytes
 
     async def page(self, user: User, operation_id: UUID, asked: PageRequest) -> ResultPage:
         """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
@@ -122,7 +112,7 @@ class ResultReader:
         page = await self._page(user, operation_id, asked, first)
         if page.rendered.rows or page.status.state not in ACTIVE:
             return page
-        with self._signals.watch(operation_id) as changed:
+        with self.signals.watch(operation_id) as changed:
             page = await self._page(user, operation_id, asked, first)
             if not page.rendered.rows and page.status.state in ACTIVE:
                 await came(changed, _HOLD_S)
@@ -162,17 +152,17 @@ class ResultReader:
             yield decode(stored.inline).schema
         for segment in stored.segments:
             with _store_errors(StorageError, PathNotFound):
-                yield await self._results.schema(operation_id, fence=segment.fence, number=segment.number)
+                yield await self.results.schema(operation_id, fence=segment.fence, number=segment.number)
 
     async def _stored(
         self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None
     ) -> StoredResult:
         """Where the rows are; with `user`, for their owner only."""
-        stored = await self._records.stored_result(operation_id, start_row=start_row, rows=rows)
+        stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows)
         if stored is None:
             raise OperationNotFound(str(operation_id))
         if user is not None:
-            self._access.require_owner(user, stored.status)
+            self.access.require_owner(user, stored.status)
         return stored
 
     async def _page(self, user: User, operation_id: UUID, asked: PageRequest, first: int | None) -> ResultPage:
@@ -188,12 +178,12 @@ class ResultReader:
                     stored = await self._stored(operation_id, start_row=start_row, rows=0, user=user)
                     if stored.status.outcome is None:
                         raise ServiceUnavailable("The result store cannot be reached.") from error
-                    return ResultPage(stored.status, stored.columns, _NO_ROWS, start_row, self._batch_max_bytes)
-            page = ResultPage(stored.status, stored.columns, rendered, start_row, self._batch_max_bytes, held)
+                    return ResultPage(stored.status, stored.columns, _NO_ROWS, start_row, self.batch_max_bytes)
+            page = ResultPage(stored.status, stored.columns, rendered, start_row, self.batch_max_bytes, held)
             if asked.start_row is not None or (page.rows == 0 and not asked.start_over):
                 return page
             expected = None if asked.start_over else start_row
-            if await self._records.advance_cursor(operation_id, expected=expected, to=start_row + page.rows):
+            if await self.records.advance_cursor(operation_id, expected=expected, to=start_row + page.rows):
                 return page
             if held is not None:
                 held.release()
@@ -206,7 +196,7 @@ class ResultReader:
             return await self._rendered(stored, start_row, asked, None), None
         size_bytes = _LOAD_BYTES
         while True:
-            held = await self._budget.hold(user.id, size_bytes)
+            held = await self.budget.hold(user.id, size_bytes)
             try:
                 rendered = await self._rendered(stored, start_row, asked, held)
             except _NeedsMore as needs:
@@ -225,12 +215,12 @@ class ResultReader:
     ) -> RenderedRows:
         """One segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
-        left = self._batch_max_bytes
+        left = self.batch_max_bytes
         async with aclosing(self._slices(stored, start_row, asked.rows)) as slices:
             async for table in slices:
                 measure = partial(memory_of, table, left)
                 memory = await self._in_thread(measure) if table.num_columns > _MANY_COLUMNS else measure()
-                needed = self._batch_max_bytes - left + memory
+                needed = self.batch_max_bytes - left + memory
                 if held is not None and not held.grow(needed):
                     if pages:
                         break
@@ -254,7 +244,7 @@ class ResultReader:
             raise PathNotFound("The rows of this result are gone.")
         rendered = pages[0] if len(pages) == 1 else joined_rows(pages)
         if rendered.is_cut and rendered.rows == 0:
-            raise PageRowTooLarge(row=start_row, limit_bytes=self._batch_max_bytes)
+            raise PageRowTooLarge(row=start_row, limit_bytes=self.batch_max_bytes)
         return rendered
 
     async def _slices(self, stored: StoredResult, start_row: int, rows: int) -> AsyncGenerator[pa.Table]:
@@ -262,16 +252,16 @@ class ResultReader:
             yield decode(stored.inline).slice(start_row, rows)
         for segment in stored.segments:
             with _store_errors(StorageError):
-                table = await self._results.read(stored.status.id, fence=segment.fence, number=segment.number)
+                table = await self.results.read(stored.status.id, fence=segment.fence, number=segment.number)
             begin = max(start_row - segment.start_row, 0)
             yield table.slice(begin, start_row + rows - segment.start_row - begin)
 
     async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
         with _store_errors(StorageError, PathNotFound):
-            return await self._results.read(operation_id, fence=segment.fence, number=segment.number)
+            return await self.results.read(operation_id, fence=segment.fence, number=segment.number)
 
     def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return asyncio.get_running_loop().run_in_executor(self.threads, call)
 
 
 class _NeedsMore(Exception):

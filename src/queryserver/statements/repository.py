@@ -376,7 +376,7 @@ class StatementRecords:
 
 
 async def _insert(connection: Connection, new: model.NewStatement) -> model.StatementRecord:
-    handle = new.handle
+    handle, limits = new.handle, new.limits
     row = await connection.fetchrow(
         _INSERT,
         new.id,
@@ -404,14 +404,14 @@ async def _insert(connection: Connection, new: model.NewStatement) -> model.Stat
         new.parent_uuid,
         new.has_result_set,
         new.owner,
-        new.lease,
-        new.max_active,
-        new.max_spool_bytes,
+        limits.lease_timeout,
+        limits.max_statements_per_user,
+        limits.spool_max_bytes_per_user,
         new.import_plan,
         new.token.content if new.token else None,
         new.token.expires_at if new.token else None,
-        new.texts.kept_bytes,
-        new.texts.max_bytes_per_user,
+        limits.statement_text_kept_bytes,
+        limits.statement_text_max_bytes_per_user,
         None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
         new.limit_source.value,
         f" Submitted to {new.connector}; waiting for a free place.",
@@ -433,19 +433,22 @@ async def _replay_of(connection: Connection, user_id: int, key: model.Idempotenc
 
 
 async def _limit_reached(connection: Connection, new: model.NewStatement) -> errors.TooManyRequests:
+    limits = new.limits
     active = await connection.fetchval(
         "select count(*) from statements where user_id = $1 and state in ('waiting', 'running')", new.user_id
     )
-    if active >= new.max_active:
-        return errors.too_many_statements(f"{active} of your statements are waiting or running; {new.max_active} may.")
+    if active >= limits.max_statements_per_user:
+        most = limits.max_statements_per_user
+        return errors.too_many_statements(f"{active} of your statements are waiting or running; {most} may.")
     stored = await connection.fetchval(f"select {_TEXT_BYTES.format(user='$1')}", new.user_id)
     sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
-    counted = sum(size for size in sizes if size > new.texts.kept_bytes)
-    if stored + counted > new.texts.max_bytes_per_user:
+    counted = sum(size for size in sizes if size > limits.statement_text_kept_bytes)
+    if stored + counted > limits.statement_text_max_bytes_per_user:
         return errors.quota_exceeded(
             f"The texts of your statements take {stored} bytes, and"
-            f" `editor.statement_text_max_bytes_per_user` is {new.texts.max_bytes_per_user}. Texts above"
-            f" {new.texts.kept_bytes} bytes count until they are cut, some time after their statement has ended.",
+            f" `editor.statement_text_max_bytes_per_user` is {limits.statement_text_max_bytes_per_user}. Texts above"
+            f" {limits.statement_text_kept_bytes} bytes count until they are cut, some time after their statement has"
+            " ended.",
             retry_after=timedelta(hours=1),  # the default of `retention.run_every_s`
         )
     return errors.quota_exceeded(

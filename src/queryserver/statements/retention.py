@@ -3,8 +3,6 @@
 How long each is kept is in `platform/settings/editor.py`: `EditorSettings.result_retention_h` for results.
 """
 
-import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,11 +13,11 @@ import asyncpg
 import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.files import StorageError
 from queryserver.platform.database import Database, database_errors
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.settings.editor import EditorSettings
+from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
-from queryserver.statements.execution import beside
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 
@@ -131,22 +129,6 @@ _OLD_LOGS = """from statement_logs where statement_id in (
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionTimes:
-    """How long logs, history and texts are kept, and how often they are cleaned up.
-
-    A result is kept for `EditorSettings.result_retention` from its end: the end of a run writes `expires_at`.
-    """
-
-    logs: timedelta
-    history: timedelta
-    run_every: timedelta
-    texts: timedelta = timedelta(days=1)
-    """Of long texts of statements in full, from the end of their statement."""
-    kept_text_bytes: int = 16 * 1024
-    """Texts up to this size are kept as long as their record."""
-
-
-@dataclass(frozen=True, slots=True)
 class Closed:
     """What close_queries and close_sessions did."""
 
@@ -157,31 +139,22 @@ class Closed:
     """What could not be closed, by id, and why."""
 
 
+@dataclass(slots=True, eq=False)
 class RetentionSweep:
     """Expires results in every process; cleans up in one at a time, in batches that delay no other call."""
 
-    def __init__(
-        self,
-        database: Database,
-        statements: StatementRecords,
-        sessions: SessionRecords,
-        results: ResultStore,
-        settings: RetentionTimes,
-        *,
-        sweep_orphans: Callable[..., Awaitable[int]],
-        alone: Callable[[], AbstractAsyncContextManager[bool]],
-        metrics: Metrics = UNMEASURED,
-    ) -> None:
-        """`sweep_orphans` deletes files of interrupted writes; `alone` yields whether no other process is inside."""
-        self._database = database
-        self._statements = statements
-        self._sessions = sessions
-        self._results = results
-        self._settings = settings
-        self._sweep_orphans = sweep_orphans
-        self._alone = alone
-        self._metrics = metrics
-        self._chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = []
+    database: Database
+    statements: StatementRecords
+    sessions: SessionRecords
+    results: ResultStore
+    editor: EditorSettings
+    run_every: timedelta
+    sweep_orphans: Callable[..., Awaitable[int]]
+    """Deletes files of interrupted writes."""
+    alone: Callable[[], AbstractAsyncContextManager[bool]]
+    """Yields whether no other process is inside."""
+    metrics: Metrics = UNMEASURED
+    _chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
     def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
         """Let `clean_up` call this, too, with `dry_run`; it gives kind to number."""
@@ -190,17 +163,17 @@ class RetentionSweep:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Expire and delete in the background while inside."""
-        clean_up_every_s = self._settings.run_every.total_seconds()
-        async with beside(
-            expiry_sweep=_every(_DOOMED_EVERY_S, self.expire), clean_up=_every(clean_up_every_s, self.tidy)
+        async with (
+            background(every(_DOOMED_EVERY_S, self.expire), "expiry-sweep"),
+            background(every(self.run_every.total_seconds(), self.tidy), "clean-up"),
         ):
             yield
 
     async def expire(self) -> None:
         """Erase expired tokens, expire results, then delete the bytes of all doomed results."""
-        await self._database.execute(_FORGET_TOKENS)
+        await self.database.execute(_FORGET_TOKENS)
         await self._expire_results()
-        while rows := await self._database.fetch(
+        while rows := await self.database.fetch(
             "select statement_id from doomed_results order by since limit $1", _BATCH
         ):
             left = await self._delete_bytes([row["statement_id"] for row in rows])
@@ -211,23 +184,23 @@ class RetentionSweep:
 
     async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
         """Delete by the ages of the settings, entries by `history` if given; kind to number."""
-        settings = self._settings
+        editor = self.editor
         if dry_run:
-            expired = await self._database.value(f"select count(*) from statements where {_OVER}")
+            expired = await self.database.value(f"select count(*) from statements where {_OVER}")
         else:
             expired = await self._expire_results()
         counts = {"expired results": expired, **await self._delete_spent(dry_run=dry_run)}
         for kind, change, age in (
-            ("log lines", self._delete_logs, settings.logs),
-            ("long statement texts", self._cut_texts, settings.texts),
-            ("history entries", self._delete_history, settings.history if history is None else history),
+            ("log lines", self._delete_logs, editor.log_retention),
+            ("long statement texts", self._cut_texts, editor.statement_text_retention),
+            ("history entries", self._delete_history, editor.history_retention if history is None else history),
         ):
             counts[kind] = 0
             while changed := await change(age, dry_run=dry_run):
                 counts[kind] += changed
                 if dry_run:
                     break
-        counts["interrupted writes"] = await self._sweep_orphans(_ORPHAN_AGE, dry_run=dry_run)
+        counts["interrupted writes"] = await self.sweep_orphans(_ORPHAN_AGE, dry_run=dry_run)
         for chore in self._chores:
             counts.update(await chore(dry_run=dry_run))
         if not dry_run:
@@ -236,21 +209,21 @@ class RetentionSweep:
 
     async def tidy(self) -> None:
         """The periodic clean-up; warns when too many entries remain. Nothing happens while another process does it."""
-        async with self._alone() as is_alone:
+        async with self.alone() as is_alone:
             if not is_alone:
                 return
             await self.clean_up()
             has_more = "select exists (select from statements where in_history offset $1 limit 1)"
-            if await self._database.value(has_more, MANY_DOCUMENTS):
+            if await self.database.value(has_more, MANY_DOCUMENTS):
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta) -> Closed:
         """Close available statements that were unused for so long, and delete their results."""
         closed: list[UUID] = []
         already, kept, failures = 0, 0, _Failures()
-        for row in await self._database.fetch(_CLOSABLE, unused_for):
+        for row in await self.database.fetch(_CLOSABLE, unused_for):
             with failures.of(row["id"]):
-                if await self._statements.close_result(row["id"]):
+                if await self.statements.close_result(row["id"]):
                     closed.append(row["id"])
                 else:
                     already += 1
@@ -265,11 +238,11 @@ class RetentionSweep:
         """Close the records of sessions that were unused for so long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
         failures = _Failures()
-        for session in await self._sessions.open_sessions(connectors=connectors, unused_since=unused_for):
+        for session in await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for):
             with failures.of(session.id):
-                if await self._sessions.close_unused(session.id, unused_since=unused_for):
+                if await self.sessions.close_unused(session.id, unused_since=unused_for):
                     closed += 1
-                elif await self._sessions.read(session.id) is None:
+                elif await self.sessions.read(session.id) is None:
                     already += 1
                 else:
                     in_use += 1
@@ -279,8 +252,8 @@ class RetentionSweep:
         """`available` past `expires_at` becomes `expired`, its bytes doomed; how many."""
         total, expired = 0, _BATCH
         while expired == _BATCH:
-            expired = await self._database.value(_EXPIRE, _BATCH)
-            self._metrics.results_expired.inc(expired)
+            expired = await self.database.value(_EXPIRE, _BATCH)
+            self.metrics.results_expired.inc(expired)
             total += expired
         return total
 
@@ -289,11 +262,11 @@ class RetentionSweep:
         left: dict[UUID, QueryServerError] = {}
         for statement_id in doomed:
             try:
-                await self._results.delete(statement_id)
+                await self.results.delete(statement_id)
             except QueryServerError as error:  # a file system that refuses access is no StorageError
                 left[statement_id] = error
         deleted = [statement_id for statement_id in doomed if statement_id not in left]
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             # The segments leave the record only now: until then they name the bytes to delete.
             for table in ("result_segments", "doomed_results"):
                 await connection.execute(f"delete from {table} where statement_id = any($1::uuid[])", deleted)
@@ -301,31 +274,31 @@ class RetentionSweep:
 
     async def _delete_logs(self, older_than: timedelta, *, dry_run: bool) -> int:
         if dry_run:
-            return await self._database.value(f"select count(*) {_OLD_LOGS}", older_than, 2**31)
-        return await self._database.execute(f"delete {_OLD_LOGS}", older_than, _BATCH)
+            return await self.database.value(f"select count(*) {_OLD_LOGS}", older_than, 2**31)
+        return await self.database.execute(f"delete {_OLD_LOGS}", older_than, _BATCH)
 
     async def _cut_texts(self, older_than: timedelta, *, dry_run: bool) -> int:
         """Cut long texts of statements and scripts; those whose result can still be read stay whole."""
         if dry_run:
             statements = f"select count(*) from ({_LONG_STATEMENTS}) as long"
             scripts = f"select count(*) from ({_LONG_SCRIPTS}) as long"
-            return await self._database.value(f"select ({statements}) + ({scripts})", older_than, 2**31)
-        cut = await self._database.execute(_CUT_STATEMENTS, older_than, _BATCH, self._settings.kept_text_bytes)
-        return cut + await self._database.execute(_CUT_SCRIPTS, older_than, _BATCH)
+            return await self.database.value(f"select ({statements}) + ({scripts})", older_than, 2**31)
+        cut = await self.database.execute(_CUT_STATEMENTS, older_than, _BATCH, self.editor.statement_text_kept_bytes)
+        return cut + await self.database.execute(_CUT_SCRIPTS, older_than, _BATCH)
 
     async def _delete_history(self, older_than: timedelta, *, dry_run: bool) -> int:
         if dry_run:
-            return await self._database.value(f"select count(*) from ({_OLD}) as old", older_than, 2**31)
-        return await self._database.value(_DELETE_HISTORY, older_than, _BATCH)
+            return await self.database.value(f"select count(*) from ({_OLD}) as old", older_than, 2**31)
+        return await self.database.value(_DELETE_HISTORY, older_than, _BATCH)
 
     async def _delete_spent(self, *, dry_run: bool) -> Mapping[str, int]:
         counts: dict[str, int] = {}
         for kind, chosen in _SPENT.items():
             if dry_run:
-                counts[kind] = await self._database.value(f"select count(*) {chosen}")
+                counts[kind] = await self.database.value(f"select count(*) {chosen}")
                 continue
             try:
-                counts[kind] = await self._database.execute(f"delete {chosen}")
+                counts[kind] = await self.database.execute(f"delete {chosen}")
             except asyncpg.ForeignKeyViolationError:
                 # A script was sent again at this moment: the unused ones are deleted the next time.
                 counts[kind] = 0
@@ -370,14 +343,3 @@ class _Failures:
                 raise
         else:
             self._in_a_row = 0
-
-
-async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
-        try:
-            await action()
-        except (DatabaseUnavailable, StorageError) as error:
-            log.warning("sweep failed", action=getattr(action, "__name__", ""), code=error.code)
-        except Exception:  # the outer wall of a task: without it nothing more would be expired or deleted
-            log.exception("sweep failed", action=getattr(action, "__name__", ""))

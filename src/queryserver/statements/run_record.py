@@ -6,8 +6,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -26,6 +25,7 @@ from queryserver.formats.columns import (
     parts,
 )
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption
@@ -46,6 +46,7 @@ class LeaseLost(Exception):
     """Another runner has the statement, or its state is final: this run writes nothing more."""
 
 
+@dataclass(eq=False)
 class RunRecord:
     """The record of one statement, for the runner that holds its lease. All writes raise LeaseLost when it is lost.
 
@@ -53,43 +54,32 @@ class RunRecord:
     the lease can still be ours.
     """
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        leases: StatementLeases,
-        *,
-        log_max_bytes: int,
-        retention: timedelta,
-        lease: timedelta,
-        notify: Callable[[], None],
-        before_end: Callable[[], Awaitable[None]] | None = None,
-        metrics: Metrics = UNMEASURED,
-    ) -> None:
-        resumption = assignment.resumption
-        self._assignment = assignment
-        self._lease = assignment.lease
-        self._leases = leases
-        self._retention = retention
-        self._lease_s = lease.total_seconds()
-        self._notify = notify
-        self._before_end = before_end
-        self._metrics = metrics
-        self._begun = time.monotonic()
-        self.engine_continues = False
-        """The end was recorded before the engine confirmed it."""
+    assignment: Assignment
+    leases: StatementLeases
+    editor: EditorSettings
+    notify: Callable[[], None]
+    before_end: Callable[[], Awaitable[None]] | None = None
+    metrics: Metrics = UNMEASURED
+    engine_continues: bool = field(default=False, init=False)
+    """The end was recorded before the engine confirmed it."""
+    is_settled: bool = field(default=False, init=False)
+    """The end is recorded, or is recorded by another runner."""
+    _begun: float = field(default_factory=time.monotonic, init=False)
+    _running: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    # The mark and the stored rows and lines are one fact: a write that overtakes another would store an older mark.
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        resumption = self.assignment.resumption
+        self._lease = self.assignment.lease
         self._mark = resumption.mark if resumption else None
-        self._running = asyncio.Lock()
-        # The mark and the stored rows and lines are one fact: a write that overtakes another would store an older mark.
-        self._writing = asyncio.Lock()
-        self.log = Logbook(log_max_bytes, stored=resumption, stored_lines=assignment.log_lines)
+        self.log = Logbook(self.editor.log_max_bytes, stored=resumption, stored_lines=self.assignment.log_lines)
         self.is_running = resumption is not None
         """The record says that the engine has accepted the statement."""
-        self.is_settled = False
-        """The end is recorded, or is recorded by another runner."""
 
     async def mark_sent(self) -> bool:
         """The statement is about to reach the engine; False when a cancel is requested, or it is no longer ours."""
-        return await self._retried(lambda: self._leases.mark_sent(self._lease))
+        return await self._retried(lambda: self.leases.mark_sent(self._lease))
 
     async def mark_running(self, progress: int, token: str | None) -> None:
         """The engine has accepted the statement; more calls change nothing."""
@@ -100,10 +90,10 @@ class RunRecord:
             # Before the state, so that no client sees a running statement without its progress.
             await self.report(progress, token)
             async with self._writing:
-                await self._write(lambda: self._leases.mark_running(self._lease, mark=mark))
+                await self._write(lambda: self.leases.mark_running(self._lease, mark=mark))
                 self._mark, self.is_running = mark, True
-        self.log.add(f"Running on {self._assignment.connector}.")
-        self._notify()
+        self.log.add(f"Running on {self.assignment.connector}.")
+        self.notify()
 
     async def report(self, progress: int, token: str | None) -> None:
         """Progress and the log lines since the last report. No `token`: the stored one stays."""
@@ -112,15 +102,13 @@ class RunRecord:
             mark = EngineMark(token, self.log.engine_lines) if self.is_running and token is not None else None
             with self.log.taken() as (start, lines):
                 await self._write(
-                    lambda: self._leases.report(
-                        self._lease, progress=progress, lines=lines, start_line=start, mark=mark
-                    )
+                    lambda: self.leases.report(self._lease, progress=progress, lines=lines, start_line=start, mark=mark)
                 )
             self._mark = mark or self._mark
         before = self.log.overflow()
         if before is not None:
-            await self._leases.trim_logs(self._lease, before_line=before)
-        self._notify()
+            await self.leases.trim_logs(self._lease, before_line=before)
+        self.notify()
 
     async def moved(self, progress: int, token: str | None) -> None:
         """Store where to continue at the engine, if that has changed."""
@@ -132,9 +120,9 @@ class RunRecord:
         async with self._writing:
             # This write brings no log lines.
             mark = None if token is None else EngineMark(token, self._mark.log_lines if self._mark else 0)
-            await self._write(lambda: self._leases.add_segment(self._lease, segment, columns=columns, mark=mark))
+            await self._write(lambda: self.leases.add_segment(self._lease, segment, columns=columns, mark=mark))
             self._mark = mark or self._mark
-        self._notify()
+        self.notify()
 
     async def finish(self, outcome: Outcome, *, engine_is_done: bool = True) -> None:
         """The terminal state with everything that belongs to it; the first one counts.
@@ -145,8 +133,8 @@ class RunRecord:
             if self.is_settled:
                 return
             self.engine_continues = not engine_is_done
-            if self._before_end is not None:
-                await self._retried(self._before_end)
+            if self.before_end is not None:
+                await self._retried(self.before_end)
             if outcome.message and outcome.state is not StatementState.AVAILABLE:
                 self.log.add_engine([outcome.message])
             if outcome.truncated_reason:
@@ -155,27 +143,27 @@ class RunRecord:
                 self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
             with self.log.taken() as (start, lines):
                 await self._write(
-                    lambda: self._leases.finish(
-                        self._lease, outcome, retention=self._retention, lines=lines, start_line=start
+                    lambda: self.leases.finish(
+                        self._lease, outcome, retention=self.editor.result_retention, lines=lines, start_line=start
                     )
                 )
             self.is_settled = True
         seconds = time.monotonic() - self._begun
-        self._metrics.statement_ended(self._assignment.dialect, outcome.state.value, seconds)
-        self._notify()
+        self.metrics.statement_ended(self.assignment.dialect, outcome.state.value, seconds)
+        self.notify()
 
     async def engine_is_done(self) -> None:
         """The engine has stopped. If the end was recorded before that, `before_end` is repeated for what came later."""
-        if self.engine_continues and self._before_end is not None:
+        if self.engine_continues and self.before_end is not None:
             self.engine_continues = False
-            await self._retried(self._before_end)
+            await self._retried(self.before_end)
 
     async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
         if not await self._retried(write):
             raise LeaseLost
 
     async def _retried(self, write: Callable[[], Awaitable[T]]) -> T:
-        give_up = asyncio.get_running_loop().time() + self._lease_s
+        give_up = asyncio.get_running_loop().time() + self.editor.lease_timeout_s
         wait_s = 0.1
         while True:
             try:
@@ -300,38 +288,34 @@ class Spooled:
     inline: bytes | None
 
 
+@dataclass(eq=False)
 class Spool:
     """Collects batches into segments; while one is being stored the next one fills.
 
     Holds at most two segments and one batch. `make_visible` is called in order, each time bytes are durable.
     """
 
-    def __init__(
-        self,
-        store: ResultStore,
-        lease: Lease,
-        caps: Caps,
-        make_visible: Callable[[Segment, str | None], Awaitable[None]],
-        *,
-        stored: Resumption | None = None,
-    ) -> None:
-        self._store = store
-        self._lease = lease
-        self._caps = caps
-        self._make_visible = make_visible
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
-        self._pending_since = time.monotonic()
-        self._storing: asyncio.Task[None] | None = None
-        self._token: str | None = None
-        self._checked_schema: pa.Schema | None = None
-        self._has_nested = False
+    results: ResultStore
+    lease: Lease
+    caps: Caps
+    make_visible: Callable[[Segment, str | None], Awaitable[None]]
+    stored: Resumption | None = None
+    truncated_reason: TruncationReason | None = field(default=None, init=False)
+    _pending: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch], init=False)
+    _pending_bytes: int = field(default=0, init=False)
+    _pending_since: float = field(default_factory=time.monotonic, init=False)
+    _storing: "asyncio.Task[None] | None" = field(default=None, init=False)
+    _token: str | None = field(default=None, init=False)
+    _checked_schema: pa.Schema | None = field(default=None, init=False)
+    _has_nested: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        stored = self.stored
+        self.rows = stored.rows if stored else 0
         self._segments = stored.segments if stored else 0
         self._stored_bytes = stored.size_bytes if stored else 0
         # Of what another runner stored only the packed size is known.
         self._kept_bytes = self._stored_bytes
-        self.rows = stored.rows if stored else 0
-        self.truncated_reason: TruncationReason | None = None
 
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
         """Keep what the caps allow; `truncated_reason` is set once something was dropped.
@@ -388,18 +372,18 @@ class Spool:
         """
         if self.truncated_reason is not None:
             return []
-        room = self._caps.rows - self.rows
+        room = self.caps.rows - self.rows
         if batch.num_rows > room:
             self.truncated_reason = TruncationReason.ROW_LIMIT
             batch = batch.slice(0, room)
         size_bytes = batch.nbytes
         if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
             self._checked_schema, self._has_nested = batch.schema, has_nested(batch.schema)
-        if size_bytes > self._caps.cell_bytes or self._has_nested:
+        if size_bytes > self.caps.cell_bytes or self._has_nested:
             self._require_small_cells(batch)
-        if self._kept_bytes + size_bytes > self._caps.size_bytes:
+        if self._kept_bytes + size_bytes > self.caps.size_bytes:
             self.truncated_reason = TruncationReason.BYTE_LIMIT
-            share = (self._caps.size_bytes - self._kept_bytes) / max(size_bytes, 1)
+            share = (self.caps.size_bytes - self._kept_bytes) / max(size_bytes, 1)
             batch = batch.slice(0, int(batch.num_rows * share))
             size_bytes = batch.nbytes
         self._kept_bytes += size_bytes
@@ -410,7 +394,7 @@ class Spool:
         return [(piece, piece.nbytes) for piece in parts(batch, _SEGMENT_BYTES)]
 
     def _require_small_cells(self, batch: pa.RecordBatch) -> None:
-        limit = self._caps.cell_bytes
+        limit = self.caps.cell_bytes
         if (found := first_large_value(batch, limit)) is not None:
             row, column = found
             raise errors.cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
@@ -433,9 +417,9 @@ class Spool:
             await storing
 
     async def _store_segment(self, number: int, start_row: int, table: pa.Table, token: str | None) -> None:
-        lease = self._lease
+        lease = self.lease
         try:
-            segment = await self._store.append(
+            segment = await self.results.append(
                 lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
             )
         except errors.InsufficientStorage as error:
@@ -443,4 +427,4 @@ class Spool:
         except errors.QueryServerError as error:
             raise errors.result_store_failed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
-        await self._make_visible(segment, token)
+        await self.make_visible(segment, token)

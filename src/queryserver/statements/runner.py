@@ -1,12 +1,11 @@
 """The statements that this process runs: queue, leases, take-over, shutdown (Contract platform 10.2)."""
 
 import asyncio
-import random
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -22,16 +21,18 @@ from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Notices
 from queryserver.platform.limits import Slots
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.stopping import (
     SESSIONS_CLOSED_WITHIN_S,
     STATEMENTS_RECORDED_WITHIN_S,
     STATEMENTS_STOPPED_WITHIN_S,
     stop_step,
 )
+from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
-from queryserver.statements.execution import Execution, ExecutionSettings, beside
+from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
@@ -60,7 +61,6 @@ class RunnerLimits:
 
     per_connector: int = 16
     per_user: int = 8
-    sessions_per_connector: int = 64
     sweep_every: timedelta = timedelta(seconds=5)
     shutdown_grace: timedelta = timedelta(seconds=30)
     recheck_every: timedelta = timedelta(seconds=5)
@@ -98,6 +98,7 @@ class StateSignals:
                 del self._watches[statement_id]
 
 
+@dataclass(eq=False)
 class Runner:
     """Runs statements under leases. Use `running()`: what has not finished at the end is stopped or handed over.
 
@@ -105,67 +106,53 @@ class Runner:
     import ended because its server is gone.
     """
 
-    def __init__(
-        self,
-        owner: str,
-        *,
-        leases: StatementLeases,
-        sessions: SessionRecords,
-        results: ResultStore,
-        users: UserDirectory,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        signals: StateSignals,
-        execution: ExecutionSettings,
-        limits: RunnerLimits,
-        objects_changed: Callable[[int, str], Awaitable[None]] | None = None,
-        imports: ImportOpener | None = None,
-        metrics: Metrics = UNMEASURED,
-        import_lost: Callable[[], None] | None = None,
-    ) -> None:
-        self.owner = owner
-        self._leases = leases
-        self._sessions = sessions
-        self._results = results
-        self._users = users
-        self._connectors = connectors
-        self._signals = signals
-        self._execution = execution
-        self._limits = limits
-        self._objects_changed = objects_changed
-        self._metrics = metrics
-        self._import_lost = import_lost
-        self.held = HeldSessions(partial(sessions.close, owner=owner))
+    owner: str
+    leases: StatementLeases
+    sessions: SessionRecords
+    results: ResultStore
+    users: UserDirectory
+    connectors: Connectors
+    credentials: CredentialBook
+    signals: StateSignals
+    editor: EditorSettings
+    limits: RunnerLimits
+    objects_changed: Callable[[int, str], Awaitable[None]] | None = None
+    imports: ImportOpener | None = None
+    metrics: Metrics = UNMEASURED
+    import_lost: Callable[[], None] | None = None
+    _runs: dict[UUID, Execution] = field(default_factory=dict[UUID, Execution], init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
+    _data_held: set[str] = field(default_factory=set[str], init=False)
+    _draining: bool = field(default=False, init=False)
+    _drained: bool = field(default=False, init=False)
+    _no_sweep_until: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.held = HeldSessions(partial(self.sessions.close, owner=self.owner))
         self.opener = SessionOpener(
-            owner=owner,
+            owner=self.owner,
             held=self.held,
-            slots=Slots(per_connector=limits.per_connector, per_user=limits.per_user),
-            records=sessions,
-            connectors=connectors,
-            credentials=credentials,
-            lease=execution.lease,
-            max_kept=limits.per_user,
-            max_named=limits.sessions_per_connector,
-            imports=imports,
+            slots=Slots(per_connector=self.limits.per_connector, per_user=self.limits.per_user),
+            records=self.sessions,
+            connectors=self.connectors,
+            credentials=self.credentials,
+            lease=self.editor.lease_timeout,
+            max_kept=self.limits.per_user,
+            max_named=self.editor.max_sessions_per_connector,
+            imports=self.imports,
         )
-        self._runs: dict[UUID, Execution] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._data_held: set[str] = set()
-        self._draining = False
-        self._drained = False
-        self._no_sweep_until = 0.0
 
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
         """Keep leases alive and take over orphans; drain at the end. `take_over_all`: no other process is alive."""
-        await self._hold(self._connectors.data_to_hold(), everything=take_over_all)
+        await self._hold(self.connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
-        limits = self._limits
-        async with beside(
-            lease_heartbeat=self._every(self._execution.lease / 3, self._renew),
-            orphan_sweep=self._every(limits.sweep_every, self._sweep),
-            disabled_users=self._every(limits.recheck_every, self._end_disabled),
-            connector_changes=self._follow_connectors(),
+        limits = self.limits
+        async with (
+            background(self._every(self.editor.lease_timeout / 3, self._renew), "lease-heartbeat"),
+            background(self._every(limits.sweep_every, self._sweep), "orphan-sweep"),
+            background(self._every(limits.recheck_every, self._end_disabled), "disabled-users"),
+            background(self._follow_connectors(), "connector-changes"),
         ):
             try:
                 yield
@@ -179,7 +166,7 @@ class Runner:
 
     async def may_run(self, connector: Connector) -> bool:
         """Whether statements of this connector can run in this process; tries to acquire its data if needed."""
-        data = self._connectors.data_of(connector)
+        data = self.connectors.data_of(connector)
         return not self._draining and (data is None or await self.may_hold(data))
 
     async def may_hold(self, data: str) -> bool:
@@ -194,20 +181,20 @@ class Runner:
         """Run a claimed statement; after the grace time of the stop it is left to another server."""
         if self._drained:
             # The call was accepted just before the stop began.
-            release = _unless_out_of_reach(self._leases.release(assignment.lease))
+            release = _unless_out_of_reach(self.leases.release(assignment.lease))
             self._keep(asyncio.create_task(release, name="statement-left"))
             return
         statement_id = assignment.lease.statement_id
         execution = Execution(
             assignment,
-            leases=self._leases,
-            results=self._results,
-            settings=self._execution,
+            leases=self.leases,
+            results=self.results,
+            settings=self.editor,
             open_session=partial(self.opener.session, user=user),
             reattach=partial(self.opener.reattached, user=user),
-            notify=partial(self._signals.notify, statement_id),
+            notify=partial(self.signals.notify, statement_id),
             before_end=self._before_end(assignment),
-            metrics=self._metrics,
+            metrics=self.metrics,
         )
         self._runs[statement_id] = execution
         task = asyncio.create_task(execution.run(), name=f"statement-{statement_id}")
@@ -222,16 +209,16 @@ class Runner:
     def _before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
         # An import always makes or fills a table.
         changes = assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect)
-        if self._objects_changed is None or not changes:
+        if self.objects_changed is None or not changes:
             return None
-        return partial(self._objects_changed, assignment.user_id, assignment.connector)
+        return partial(self.objects_changed, assignment.user_id, assignment.connector)
 
     async def claim(self, statement_id: UUID) -> None:
         """Take a waiting statement that was announced, if it is for this process."""
         if self._draining:
             return
-        lease, scope = self._execution.lease, self._claim_scope()
-        assignment = await self._leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
+        lease, scope = self.editor.lease_timeout, self._claim_scope()
+        assignment = await self.leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
         if assignment is not None:
             await self._start_claimed(assignment)
 
@@ -260,12 +247,12 @@ class Runner:
         statement_id = execution.assignment.lease.statement_id
         if self._runs.get(statement_id) is execution:
             del self._runs[statement_id]
-        self._signals.notify(statement_id)
+        self.signals.notify(statement_id)
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or record its end: a statement that may have been sent is never sent again."""
-        user = await self._users.user(assignment.user_id)
-        connector = self._connectors.known(assignment.connector)
+        user = await self.users.user(assignment.user_id)
+        connector = self.connectors.known(assignment.connector)
         outcome = refusal = None
         if assignment.sent:
             outcome = _GONE if user is None or assignment.resumption is None else None
@@ -280,42 +267,42 @@ class Runner:
         elif not self._draining and user is not None:
             self.start(assignment, user)
         elif assignment.sent:
-            await self._leases.hand_over(assignment.lease)
+            await self.leases.hand_over(assignment.lease)
         else:
-            await self._leases.release(assignment.lease)
+            await self.leases.release(assignment.lease)
 
     async def _end_claimed(self, assignment: Assignment, outcome: Outcome) -> None:
         if before_end := self._before_end(assignment):
             await before_end()
-        retention, lines = self._execution.retention, [outcome.message]
-        await self._leases.finish(assignment.lease, outcome, retention=retention, lines=lines, start_line=None)
-        self._metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
-        self._signals.notify(assignment.lease.statement_id)
-        if assignment.import_plan is not None and self._import_lost is not None:
-            self._import_lost()
+        retention, lines = self.editor.result_retention, [outcome.message]
+        await self.leases.finish(assignment.lease, outcome, retention=retention, lines=lines, start_line=None)
+        self.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
+        self.signals.notify(assignment.lease.statement_id)
+        if assignment.import_plan is not None and self.import_lost is not None:
+            self.import_lost()
 
     async def _renew(self) -> None:
         ours = list(self._runs)
-        lease = self._execution.lease
-        kept = await self._leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
+        lease = self.editor.lease_timeout
+        kept = await self.leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
         for statement_id in ours:
             if kept.get(statement_id, True):
                 # Requested at another instance, or no longer ours: in both cases the work here ends.
                 if statement_id not in kept:
-                    self._metrics.leases_lost.inc()
+                    self.metrics.leases_lost.inc()
                 self.cancel(statement_id)
         recorded = self.held.recorded()
-        renewed = await self._sessions.renew(owner=self.owner, lease=lease)
+        renewed = await self.sessions.renew(owner=self.owner, lease=lease)
         await self.held.reconcile(recorded, renewed)
         # The lease of data that no connector names any more runs out, once no engine has them open.
-        self._data_held &= self._connectors.data_to_hold() | self._connectors.data_in_use()
+        self._data_held &= self.connectors.data_to_hold() | self.connectors.data_in_use()
         await self._hold(list(self._data_held))
 
     async def _end_disabled(self) -> None:
         """Cancel the statements and close the sessions here whose users were disabled or deleted."""
         owners = {execution.assignment.user_id for execution in self._runs.values()} | self.held.owners()
         # Concurrent calls share a query.
-        users = await asyncio.gather(*(self._users.user(user_id) for user_id in owners))
+        users = await asyncio.gather(*(self.users.user(user_id) for user_id in owners))
         disabled = owners - {user.id for user in users if user is not None}
         for execution in list(self._runs.values()):
             if execution.assignment.user_id in disabled:
@@ -330,14 +317,14 @@ class Runner:
             return
         # What runs here is not lost, even if an outage of the database let its lease run out.
         await self._renew()
-        await self._sessions.close_lost()
-        await self._hold(self._connectors.data_to_hold() - self._data_held)
+        await self.sessions.close_lost()
+        await self._hold(self.connectors.data_to_hold() - self._data_held)
         await self._claim_orphans()
 
     async def _follow_connectors(self) -> None:
-        async for _ in self._connectors.changes():
+        async for _ in self.connectors.changes():
             try:
-                await self.held.drop_of(lambda key: self._connectors.known(key) is None)
+                await self.held.drop_of(lambda key: self.connectors.known(key) is None)
                 if not self._draining and time.monotonic() >= self._no_sweep_until:
                     # A statement for a new connector may have been announced before the connector was known here.
                     await self._claim_orphans()
@@ -345,24 +332,24 @@ class Runner:
                 log.exception("change of connectors not followed")
 
     async def _claim_orphans(self, *, everything: bool = False) -> None:
-        lease, scope = self._execution.lease, self._claim_scope()
-        for assignment in await self._leases.claim_orphans(
+        lease, scope = self.editor.lease_timeout, self._claim_scope()
+        for assignment in await self.leases.claim_orphans(
             owner=self.owner, lease=lease, within=scope, everything=everything
         ):
             await self._start_claimed(assignment)
 
     def _claim_scope(self) -> ClaimScope:
         """A session that is open here takes its statements, also when its connector as it is now cannot run here."""
-        return ClaimScope(self._connectors.runnable_by(self._data_held), self.held.ids())
+        return ClaimScope(self.connectors.runnable_by(self._data_held), self.held.ids())
 
     async def _hold(self, names: Iterable[str], *, everything: bool = False) -> None:
         for name in names:
-            lease = self._execution.lease
-            if await self._sessions.hold_engine(name, owner=self.owner, lease=lease, everything=everything):
+            lease = self.editor.lease_timeout
+            if await self.sessions.hold_engine(name, owner=self.owner, lease=lease, everything=everything):
                 self._data_held.add(name)
             elif name in self._data_held:
                 self._data_held.discard(name)
-                await self._connectors.discard_engines(name)
+                await self.connectors.discard_engines(name)
 
     async def drain(self) -> None:
         """Let statements finish for the grace time, then stop them within `REST_S`; repeated, it does nothing.
@@ -374,7 +361,7 @@ class Runner:
             await _ended(self._tasks, _LEAST_S)
             return
         self._draining = True
-        grace_s = self._limits.shutdown_grace.total_seconds()
+        grace_s = self.limits.shutdown_grace.total_seconds()
         with stop_step("statements may finish", within_s=grace_s, statements=len(self._runs)):
             end = time.monotonic() + grace_s
             # Calls that were accepted before the stop begin statements meanwhile.
@@ -386,12 +373,12 @@ class Runner:
                 await self._stop_all(STATEMENTS_STOPPED_WITHIN_S)
             with stop_step("unconfirmed ends are recorded", within_s=STATEMENTS_RECORDED_WITHIN_S):
                 await self._give_up_all(STATEMENTS_RECORDED_WITHIN_S)
-        self._signals.end_waits()
+        self.signals.end_waits()
         with stop_step("sessions are closed", within_s=SESSIONS_CLOSED_WITHIN_S):
             await _within(self.held.aclose(), SESSIONS_CLOSED_WITHIN_S)
             # The next heartbeat must not take back what other servers may hold from now on.
             self._data_held.clear()
-            release = _unless_out_of_reach(self._sessions.release_engines(owner=self.owner))
+            release = _unless_out_of_reach(self.sessions.release_engines(owner=self.owner))
             await _within(release, SESSIONS_CLOSED_WITHIN_S)
 
     async def _stop_all(self, within_s: float) -> None:
@@ -401,14 +388,14 @@ class Runner:
         others = [execution for execution in list(self._runs.values()) if execution not in left]
         await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
         await _ended(self._tasks, end - time.monotonic())
-        hand_overs = (_unless_out_of_reach(self._leases.hand_over(one.assignment.lease)) for one in left)
+        hand_overs = (_unless_out_of_reach(self.leases.hand_over(one.assignment.lease)) for one in left)
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
         """Leave an unsent statement to another server; stop one that was sent, or is sent meanwhile."""
         if not execution.was_sent:
             try:
-                released = await self._leases.release(execution.assignment.lease)
+                released = await self.leases.release(execution.assignment.lease)
             except DatabaseUnavailable:
                 released = not execution.was_sent
             if released:
@@ -425,19 +412,17 @@ class Runner:
         await _ended(self._tasks, end - time.monotonic())
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
-        """Repeat for ever, also after a failed round."""
-        while True:
-            # Servers that were started together must not sweep at the same moments.
-            await asyncio.sleep(period.total_seconds() * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+        async def noting_outages() -> None:
             try:
                 await action()
             except DatabaseUnavailable:
-                log.warning("round failed: the database is out of reach", action=action.__name__)
                 # No lease could be renewed: when the database is back, their owners come before the sweep.
-                pause = self._execution.lease / 3 + self._limits.sweep_every
+                pause = self.editor.lease_timeout / 3 + self.limits.sweep_every
                 self._no_sweep_until = time.monotonic() + pause.total_seconds()
-            except Exception:  # the outer wall of a task: without a heartbeat every statement here would be lost
-                log.exception("round failed", action=action.__name__)
+                raise
+
+        noting_outages.__name__ = action.__name__
+        await every(period.total_seconds(), noting_outages)
 
 
 async def _ended(tasks: Collection[asyncio.Task[None]], within_s: float) -> None:
@@ -501,10 +486,8 @@ class StatementQueue:
         else:
             self._received.put_nowait((kind, subject))
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncGenerator[None]:
-        async with beside(statement_notices=self._act()):
-            yield
+    def listening(self) -> AbstractAsyncContextManager[None]:
+        return background(self._act(), "statement-notices")
 
     async def _act(self) -> None:
         """One after another: the statements of one session run in the order in which they were announced."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -43,72 +43,6 @@ class SessionRecord:
     idle: timedelta
     last_used_at: datetime
     is_busy: bool = False
-
-
-class SessionRecords(Protocol):
-    """The sessions of all users; who may see which is decided by the services. Each method is one transaction."""
-
-    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
-        """Store a session; False when the user has `max_open` named ones open. One that is not named is reopened."""
-        ...
-
-    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
-        """Id and guid of the session that statements of that user and purpose share; `proposed` if it is new."""
-        ...
-
-    async def read(self, session_id: int) -> SessionRecord | None:
-        """An open session; None once it is closed."""
-        ...
-
-    async def named(self, session_id: int) -> tuple[int, str] | None:
-        """User and connector of a named session, open or closed."""
-        ...
-
-    async def open_sessions(
-        self,
-        *,
-        user_id: int | None = None,
-        connectors: Sequence[str] | None = None,
-        unused_since: timedelta | None = None,
-    ) -> Sequence[SessionRecord]:
-        """Open named sessions."""
-        ...
-
-    async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
-        """Connectors and their dialects in which a user has or had named sessions, the last used first."""
-        ...
-
-    async def credentials(self, user_id: int, connector: str) -> bytes | None:
-        """The sealed credentials of the newest open session of the user for that connector."""
-        ...
-
-    async def touch(self, session_id: int) -> None:
-        """Note a use by its user; polling does not count."""
-        ...
-
-    async def close(self, session_id: int, *, owner: str | None = None) -> bool:
-        """Close it and forget its credentials; False when it was closed already, or is not of that `owner`."""
-        ...
-
-    async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
-        """As `close`, but False also when a statement waits or runs in it, or it was used since."""
-        ...
-
-    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        """Extend the leases of all open sessions of `owner`; their ids, and closed ones with a statement to run."""
-        ...
-
-    async def close_lost(self) -> int:
-        """Close the sessions whose owner is dead."""
-        ...
-
-    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
-        """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of others."""
-        ...
-
-    async def release_engines(self, *, owner: str) -> None:
-        """Give up all engines that `owner` holds."""
-        ...
 
 
 # Columns that have the name and the type of a field.
@@ -168,13 +102,14 @@ returning true
 """
 
 
-class SessionRepository:
-    """`SessionRecords` in PostgreSQL."""
+class SessionRecords:
+    """The sessions of all users; who may see which is decided by the services. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+        """Store a session; False when the user has `max_open` named ones open. One that is not named is reopened."""
         async with self._database.transaction() as connection:
             # The count is exact because the sessions of a user are stored one after the other.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
@@ -197,17 +132,20 @@ class SessionRepository:
         return stored is True
 
     async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
+        """Id and guid of the session that statements of that user and purpose share; `proposed` if it is new."""
         digest = hashlib.sha256(purpose.encode()).digest()
         row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
         return (row["session_id"], row["guid"]) if row else proposed
 
     async def read(self, session_id: int) -> SessionRecord | None:
+        """An open session; None once it is closed."""
         row = await self._database.row(
             f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
         )
         return _session_of(row) if row else None
 
     async def named(self, session_id: int) -> tuple[int, str] | None:
+        """User and connector of a named session, open or closed."""
         row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
         return (row["user_id"], row["connector"]) if row else None
 
@@ -218,6 +156,7 @@ class SessionRepository:
         connectors: Sequence[str] | None = None,
         unused_since: timedelta | None = None,
     ) -> Sequence[SessionRecord]:
+        """Open named sessions."""
         found = await self._database.fetch(
             f"""select {_COLUMNS} from sessions
             where named and closed_at is null and ($1::bigint is null or user_id = $1)
@@ -231,6 +170,7 @@ class SessionRepository:
         return [_session_of(row) for row in found]
 
     async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
+        """Connectors and their dialects in which a user has or had named sessions, the last used first."""
         found = await self._database.fetch(
             """select connector, dialect from sessions where named and user_id = $1
             group by connector, dialect order by max(id) desc""",
@@ -239,6 +179,7 @@ class SessionRepository:
         return [(row["connector"], row["dialect"]) for row in found]
 
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
+        """The sealed credentials of the newest open session of the user for that connector."""
         return await self._database.value(
             """select sealed_credentials from sessions
             where user_id = $1 and connector = $2 and closed_at is null and sealed_credentials is not null
@@ -248,11 +189,13 @@ class SessionRepository:
         )
 
     async def touch(self, session_id: int) -> None:
+        """Note a use by its user; polling does not count."""
         await self._database.execute(
             "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
         )
 
     async def close(self, session_id: int, *, owner: str | None = None) -> bool:
+        """Close it and forget its credentials; False when it was closed already, or is not of that `owner`."""
         changed = await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
@@ -262,21 +205,26 @@ class SessionRepository:
         return changed == 1
 
     async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
+        """As `close`, but False also when a statement waits or runs in it, or it was used since."""
         return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
 
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
+        """Extend the leases of all open sessions of `owner`; their ids, and closed ones with a statement to run."""
         return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
 
     async def close_lost(self) -> int:
+        """Close the sessions whose owner is dead."""
         return await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where closed_at is null and lease_until < now()"""
         )
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
+        """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of others."""
         return await self._database.value(_HOLD, connector, owner, lease, everything) is True
 
     async def release_engines(self, *, owner: str) -> None:
+        """Give up all engines that `owner` holds."""
         await self._database.execute("delete from engine_owners where owner = $1", owner)
 
 
@@ -372,10 +320,12 @@ class CredentialBook:
         # What was given for one address never goes to another.
         return Credentials(username, password) if places == self._places(connector) else None
 
-    async def are_missing(self, user: User, connector: Connector) -> bool:
-        """Whether the data source needs a login that the caller has not given."""
-        wanted = self._connectors.engine(connector).capabilities.wants_credentials
-        return wanted and await self.of(user, connector) is None
+    async def required(self, user: User, connector: Connector) -> Credentials | None:
+        """The same; None only where the connector has its own login. Raises CredentialsRequired."""
+        given = await self.of(user, connector)
+        if given is None and self._connectors.engine(connector).capabilities.wants_credentials:
+            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+        return given
 
     def seal(self, credentials: Credentials, connector: Connector) -> bytes:
         """For the record of a session."""

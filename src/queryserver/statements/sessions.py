@@ -30,31 +30,19 @@ class NewSession:
     credentials: Credentials | None
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Sessions:
     """Named sessions. The instance that opened one runs its statements, also when another instance receives them."""
 
-    def __init__(
-        self,
-        *,
-        records: SessionRecords,
-        statements: StatementRecords,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        runner: Runner,
-        notices: Notices,
-        signals: StateSignals,
-        max_per_user: int,
-        allowed_settings: frozenset[str],
-    ) -> None:
-        self._records = records
-        self._statements = statements
-        self._connectors = connectors
-        self._credentials = credentials
-        self._runner = runner
-        self._notices = notices
-        self._signals = signals
-        self._max_per_user = max_per_user
-        self._allowed_settings = allowed_settings
+    records: SessionRecords
+    statements: StatementRecords
+    connectors: Connectors
+    credentials: CredentialBook
+    runner: Runner
+    notices: Notices
+    signals: StateSignals
+    max_per_user: int
+    allowed_settings: frozenset[str]
 
     async def create(self, user: User, asked: NewSession) -> SessionRecord:
         """Open an engine session and keep it.
@@ -62,15 +50,15 @@ class Sessions:
         Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError; then no
         session exists.
         """
-        connector = self._connectors.resolve(user, asked.connector)
-        self._credentials.require_token(user, connector)
+        connector = self.connectors.resolve(user, asked.connector)
+        self.credentials.require_token(user, connector)
         for name in asked.settings:
-            if name not in self._allowed_settings:
+            if name not in self.allowed_settings:
                 raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
-        self._runner.require_open()
+        self.runner.require_open()
         credentials = asked.credentials
         record = SessionRecord(
-            id=await self._statements.new_session_id(),
+            id=await self.statements.new_session_id(),
             guid=new_session_guid(),
             user_id=user.id,
             connector=connector.key,
@@ -78,26 +66,26 @@ class Sessions:
             named=True,
             properties=asked.properties,
             settings=asked.settings,
-            sealed_credentials=self._credentials.seal(credentials, connector) if credentials else None,
-            owner=self._runner.owner,
+            sealed_credentials=self.credentials.seal(credentials, connector) if credentials else None,
+            owner=self.runner.owner,
             is_live=True,
             idle=connector.limits.session_idle,
             last_used_at=datetime.now(UTC),
         )
-        options = await self._credentials.options(user, connector, settings=asked.settings)
+        options = await self.credentials.options(user, connector, settings=asked.settings)
         if credentials:
             options = replace(options, credentials=credentials)
-        await self._runner.may_run(connector)
-        most = self._max_per_user
-        if not await self._runner.opener.open_named(record, connector, user, options, max_open=most):
+        await self.runner.may_run(connector)
+        most = self.max_per_user
+        if not await self.runner.opener.open_named(record, connector, user, options, max_open=most):
             raise too_many_sessions(f"{most} sessions of yours are open. Close some of them.")
         return record
 
     async def close(self, user: User, session_id: int) -> SessionRecord | None:
         """Close one session of the caller; None when it was closed already. Raises session_not_found."""
-        record = await self._records.read(session_id)
+        record = await self.records.read(session_id)
         if record is None:
-            named = await self._records.named(session_id)
+            named = await self.records.named(session_id)
             if named is None or named[0] != user.id:
                 raise session_not_found(session_id)
             # It may have ended by itself, or an earlier call failed half-way.
@@ -114,13 +102,13 @@ class Sessions:
         Also for a connector that the caller may no longer use, if they have or had sessions in it.
         """
         try:
-            key = self._connectors.resolve(user, connector).key
+            key = self.connectors.resolve(user, connector).key
         except (UnknownDialect, NotSupported):
             name = (connector or "").strip()
-            key = key_named(name, await self._records.used_connectors(user.id)) if name else None
+            key = key_named(name, await self.records.used_connectors(user.id)) if name else None
             if key is None:
                 raise
-        open_ones = await self._records.open_sessions(user_id=user.id, connectors=[key])
+        open_ones = await self.records.open_sessions(user_id=user.id, connectors=[key])
         for record in open_ones:
             await self.end(record)
         await self._close_results(user.id, key, None)
@@ -128,18 +116,18 @@ class Sessions:
 
     async def end(self, record: SessionRecord) -> bool:
         """Cancel what runs in it and close it; False when it was closed. Results stay but for `close_queries`."""
-        for statement_id in await self._statements.active_in_session(record.id):
-            await self._statements.request_cancel(statement_id, by="close_session")
-        closed = await self._runner.close_session(record.id)
+        for statement_id in await self.statements.active_in_session(record.id):
+            await self.statements.request_cancel(statement_id, by="close_session")
+        closed = await self.runner.close_session(record.id)
         if not closed:
-            closed = await self._records.close(record.id)
-            await self._notices.publish(CLOSE_SESSION, str(record.id))
+            closed = await self.records.close(record.id)
+            await self.notices.publish(CLOSE_SESSION, str(record.id))
         await self._close_results(record.user_id, record.connector, record.id)
         return closed
 
     async def _close_results(self, user_id: int, connector: str, session_id: int | None) -> None:
         """With `close_queries`: as close_statement for each result of the session, or of all sessions of the user."""
-        known = self._connectors.known(connector)
+        known = self.connectors.known(connector)
         if known is not None and known.close_queries:
-            for statement_id in await self._statements.close_results_of_sessions(user_id, connector, session_id):
-                self._signals.notify(statement_id)
+            for statement_id in await self.statements.close_results_of_sessions(user_id, connector, session_id):
+                self.signals.notify(statement_id)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from queryserver.connectors.engines import Connectors
@@ -68,9 +68,9 @@ class Access:
     async def own(self, user: User, operation_id: UUID) -> StatementRecord:
         """The record, for the owner only. Raises OperationNotFound, PermissionDenied."""
         record = await self._records.read(operation_id)
-        if record is None or record.status.user_id != user.id:
+        if record is None:
             raise OperationNotFound(str(operation_id))
-        self._connectors.require_permission(user, record.status.connector)
+        self.require_owner(user, record.status)
         return record
 
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
@@ -104,9 +104,14 @@ async def came(change: asyncio.Event, within_s: float) -> None:
         change.clear()
 
 
-def _is_queued(one: StatementStatus | HistoryEntry) -> bool:
-    """Whether it waits for a free slot of its connector."""
-    return one.state is StatementState.WAITING and one.times.started is None
+Queued = TypeVar("Queued", StatementStatus, HistoryEntry)
+
+
+async def placed(records: StatementRecords, one: Queued) -> Queued:
+    """The same with its place in the queue while it waits for a free slot of its connector; else no query."""
+    if one.state is not StatementState.WAITING or one.times.started is not None:
+        return one
+    return replace(one, queue_position=await records.queue_position(one.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +146,8 @@ class Following:
         return await self.placed(status)
 
     async def placed(self, status: StatementStatus) -> StatementStatus:
-        """The same with its place in the queue while it is queued; no query for other states."""
-        if not _is_queued(status):
-            return status
-        return replace(status, queue_position=await self._records.queue_position(status.id))
+        """The same with its place in the queue."""
+        return await placed(self._records, status)
 
     async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
         """The first terminal status within `wait_s` of a statement that was just recorded, else the last one.
@@ -223,51 +226,42 @@ class Following:
         return status
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Ending:
     """Cancel and close. Both may be repeated."""
 
-    def __init__(
-        self,
-        *,
-        records: StatementRecords,
-        access: Access,
-        following: Following,
-        queue: StatementQueue,
-        signals: StateSignals,
-        cancel_wait: timedelta,
-    ) -> None:
-        self._records = records
-        self._access = access
-        self._following = following
-        self._queue = queue
-        self._signals = signals
-        self._cancel_wait_s = cancel_wait.total_seconds()
+    records: StatementRecords
+    access: Access
+    following: Following
+    queue: StatementQueue
+    signals: StateSignals
+    cancel_wait: timedelta
 
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
         """Stop a statement and wait at most `cancel_wait` for the confirmation. Raises OperationNotFound."""
-        status = await self._access.end(user, operation_id)
+        status = await self.access.end(user, operation_id)
         if status.state.is_terminal:
             return status
         return await self.stop(status, by=user.username)
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
         """The same, for a statement that the caller may stop."""
-        with self._signals.watch(status.id) as changed:
-            status = await self._records.request_cancel(status.id, by=by) or status
-            await self._queue.cancel(status.id, owner=status.owner)
-            self._signals.notify(status.id)
-            return await self._following.settled(status, self._cancel_wait_s, changed)
+        with self.signals.watch(status.id) as changed:
+            status = await self.records.request_cancel(status.id, by=by) or status
+            await self.queue.cancel(status.id, owner=status.owner)
+            self.signals.notify(status.id)
+            return await self.following.settled(status, self.cancel_wait.total_seconds(), changed)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
         """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""
-        status = await self._access.end(user, operation_id)
+        status = await self.access.end(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
             if settled.state is not StatementState.AVAILABLE:
                 return status.state
         if status.state is StatementState.AVAILABLE or not status.state.is_terminal:
-            await self._records.close_result(operation_id)
-            self._signals.notify(operation_id)
+            await self.records.close_result(operation_id)
+            self.signals.notify(operation_id)
         return status.state
 
 
@@ -302,9 +296,4 @@ class History:
             offset=(query.page - 1) * query.limit,
             limit=query.limit,
         )
-        return count, await asyncio.gather(*(self._placed(entry) for entry in entries))
-
-    async def _placed(self, entry: HistoryEntry) -> HistoryEntry:
-        if not _is_queued(entry):
-            return entry
-        return replace(entry, queue_position=await self._records.queue_position(entry.id))
+        return count, await asyncio.gather(*(placed(self._records, entry) for entry in entries))

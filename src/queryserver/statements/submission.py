@@ -16,7 +16,8 @@ from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
-from queryserver.platform.logs import AuditTrail
+from queryserver.platform.logs import AUDIT
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.splitter import (
     Choice,
     Choosing,
@@ -69,20 +70,6 @@ class NewImport:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmissionLimits:
-    """Settings that decide whether a statement is accepted (Contract editor 13)."""
-
-    default_limit: int
-    result_max_rows: int
-    statement_max_bytes: int
-    max_statements_per_user: int
-    spool_max_bytes_per_user: int
-    lease: timedelta
-    allowed_settings: frozenset[str]
-    texts: model.TextLimits = field(default_factory=model.TextLimits)
-
-
-@dataclass(frozen=True, slots=True)
 class _Session:
     """The session that a new statement runs in; `owner`: the instance that holds it now."""
 
@@ -93,33 +80,20 @@ class _Session:
     shared: bool = False
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Submissions:
     """Accepts statements. Each is recorded before anything is sent to an engine."""
 
-    def __init__(
-        self,
-        *,
-        records: StatementRecords,
-        leases: StatementLeases,
-        sessions: SessionRecords,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        queue: StatementQueue,
-        access: Access,
-        limits: SubmissionLimits,
-        audit: AuditTrail,
-        choosing: Choosing,
-    ) -> None:
-        self._records = records
-        self._leases = leases
-        self._sessions = sessions
-        self._connectors = connectors
-        self._credentials = credentials
-        self._queue = queue
-        self._access = access
-        self._limits = limits
-        self._audit = audit
-        self._choosing = choosing
+    records: StatementRecords
+    leases: StatementLeases
+    sessions: SessionRecords
+    connectors: Connectors
+    credentials: CredentialBook
+    queue: StatementQueue
+    access: Access
+    limits: EditorSettings
+    allowed_settings: frozenset[str]
+    choosing: Choosing
 
     async def submit(
         self,
@@ -141,31 +115,28 @@ class Submissions:
         before = await self._previous(user, asked)
         inherited = before if asked.continued is not None else None
         connector = self._connector(user, asked, inherited)
-        if self._connectors.engine(connector).capabilities.wants_external_token:
-            self._credentials.require_token(user, connector)
+        if self.connectors.engine(connector).capabilities.wants_external_token:
+            self.credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
         previous, full_form = asked.previous, inherited is None
         if inherited is not None:
             done = inherited.handle
             has_more = done.statement_index < done.statements_count - 1
             previous = PreviousStatement(done.statement_index, has_more, done.statement_hash)
-        choosing = self._choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
+        choosing = self.choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
         choice = await (while_wanted(choosing) if while_wanted and not is_short(script) else choosing)
         if choice is None:
             raise errors.InvalidParameter("statement: holds nothing but comments and terminators.")
         key = _idempotency(asked, connector, script)
         # Before sessions, credentials and limits: they may have changed since the first call.
-        if key is not None and (known := await self._records.find_replay(user.id, key)) is not None:
+        if key is not None and (known := await self.records.find_replay(user.id, key)) is not None:
             return model.Recorded(known, replayed=True)
         if choice.is_over:
             raise errors.NoMoreStatements
-        if await self._credentials.are_missing(user, connector):
-            raise errors.CredentialsRequired(
-                "The data source wants credentials: call create_session with user and password."
-            )
+        await self.credentials.required(user, connector)
         session = await self._session(user, asked, before, connector)
-        data = self._connectors.data_of(connector)  # asked anew: the connector may have changed meanwhile
-        owner = await self._queue.owner_for(data, session_owner=session.owner)
+        data = self.connectors.data_of(connector)  # asked anew: the connector may have changed meanwhile
+        owner = await self.queue.owner_for(data, session_owner=session.owner)
         new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
         if before_recording is not None:
             before_recording()
@@ -174,12 +145,11 @@ class Submissions:
     async def import_replay(self, user: User, connector: Connector, new: NewImport) -> model.Recorded | None:
         """The import that was recorded under the same key. Raises idempotency_conflict."""
         key = _key(new.idempotency_key, "import", connector.key, new.plan)
-        known = await self._records.find_replay(user.id, key) if key is not None else None
+        known = await self.records.find_replay(user.id, key) if key is not None else None
         return model.Recorded(known, replayed=True) if known is not None else None
 
     async def submit_import(self, user: User, connector: Connector, new: NewImport) -> model.Recorded:
         """Record an import and start it. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
-        limits = self._limits
         *lines, last = new.text.split("\n")
         handle = model.StatementHandle(
             statement=new.text,
@@ -189,7 +159,7 @@ class Submissions:
             statement_hash=statement_hash(new.text),
             guid=opaque_token(),
             secret=opaque_token(),
-            session_id=await self._records.new_session_id(),
+            session_id=await self.records.new_session_id(),
             session_guid=new_session_guid(),
         )
         statement = model.NewStatement(
@@ -202,14 +172,11 @@ class Submissions:
             row_limit=1,
             timeout=connector.limits.statement_timeout,
             has_result_set=True,
-            owner=await self._queue.owner_for(self._connectors.data_of(connector), session_owner=None),
-            lease=limits.lease,
+            owner=await self.queue.owner_for(self.connectors.data_of(connector), session_owner=None),
+            limits=self.limits,
             idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
-            max_active=limits.max_statements_per_user,
-            max_spool_bytes=limits.spool_max_bytes_per_user,
             import_plan=new.plan,
-            token=self._credentials.sealed_token(user, connector) if user.external_token else None,
-            texts=limits.texts,
+            token=self.credentials.sealed_token(user, connector) if user.external_token else None,
         )
         return await self._record(user, connector, statement, "import.start")
 
@@ -217,27 +184,27 @@ class Submissions:
         self, user: User, connector: Connector, new: model.NewStatement, operation: str
     ) -> model.Recorded:
         """Record a statement and start it; one that the connector forbids ends here."""
-        recorded = await self._records.record(new)
+        recorded = await self.records.record(new)
         if recorded.replayed:
             return recorded
-        self._audit.record(user.username, operation, connector.key, facts={"operation_id": str(new.id)})
+        AUDIT.record(user.username, operation, connector.key, facts={"operation_id": str(new.id)})
         if new.owner is None:
-            await self._queue.announce(new.id)
+            await self.queue.announce(new.id)
             return recorded
         lease = model.Lease(new.id, new.owner, fence=1)
         refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None:
             outcome = model.Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
-            await self._leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
-            return model.Recorded(await self._records.read(new.id) or recorded.record, replayed=False)
-        self._queue.start(_assignment(new, lease, recorded.record), user)
+            await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
+            return model.Recorded(await self.records.read(new.id) or recorded.record, replayed=False)
+        self.queue.start(_assignment(new, lease, recorded.record), user)
         return recorded
 
     def _require_good_parameters(self, asked: Submission) -> None:
         """Parameters are checked before anything that they name (Contract editor 1.5)."""
         self._row_limit(asked.limit, None)
         for name in asked.settings:
-            if name not in self._limits.allowed_settings:
+            if name not in self.allowed_settings:
                 raise errors.InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         # They are stored with each statement, and do not count as text.
         for name, value in (("database", asked.database), ("parentUuid", asked.parent_uuid)):
@@ -249,35 +216,35 @@ class Submissions:
     async def _previous(self, user: User, asked: Submission) -> model.StatementRecord | None:
         """The operation that this one continues: named in the short form, linked by its guid in the full form."""
         if asked.continued is not None:
-            before = await self._access.own(user, asked.continued)
+            before = await self.access.own(user, asked.continued)
         else:
             guid = asked.previous_guid
-            found = await self._records.id_of_guid(guid, user_id=user.id) if guid else None
-            before = await self._records.read(found) if found else None
+            found = await self.records.id_of_guid(guid, user_id=user.id) if guid else None
+            before = await self.records.read(found) if found else None
         if before is not None and not before.status.state.is_terminal:
             raise errors.previous_not_finished("The previous statement of this script has not ended yet.")
         return before
 
     def _connector(self, user: User, asked: Submission, inherited: model.StatementRecord | None) -> Connector:
         if inherited is None:
-            return self._connectors.resolve(user, asked.connector)
-        if asked.connector and self._connectors.resolve(user, asked.connector).key != inherited.status.connector:
+            return self.connectors.resolve(user, asked.connector)
+        if asked.connector and self.connectors.resolve(user, asked.connector).key != inherited.status.connector:
             raise errors.conflicting_parameters("The previous statement ran on another connector.")
         if asked.session_id is not None and asked.session_id != inherited.handle.session_id:
             raise errors.conflicting_parameters("The previous statement ran in another session.")
-        return self._connectors.resolve(user, inherited.status.connector)
+        return self.connectors.resolve(user, inherited.status.connector)
 
     async def _script(self, asked: Submission, inherited: model.StatementRecord | None) -> str:
         script = asked.script
         if script is None and inherited is not None:
             if inherited.script_id is not None:
-                return await self._records.script(inherited.script_id)
+                return await self.records.script(inherited.script_id)
             if inherited.text_is_cut:
                 raise errors.statement_text_expired()
             return inherited.handle.statement
         if script is None or not script.strip():
             raise errors.MissingParameter("statement: this field is required.")
-        limit = self._limits.statement_max_bytes
+        limit = self.limits.statement_max_bytes
         if len(script) > limit or len(script.encode()) > limit:
             raise errors.PayloadTooLarge(f"statement: above the limit of {limit} bytes.")
         return script
@@ -292,26 +259,26 @@ class Submissions:
             handle, named = before.handle, before.in_named_session
             owner = await self._holder(handle.session_id)
             return _Session(handle.session_id, handle.session_guid, named, owner, shared and not named)
-        session_id, guid = await self._records.new_session_id(), new_session_guid()
+        session_id, guid = await self.records.new_session_id(), new_session_guid()
         if not shared:
             return _Session(session_id, guid, named=False, owner=None)
         # Statements that open a session with the same options share one (Contract editor 9.3).
         purpose = json.dumps([asked.database or None, sorted(asked.settings.items())])
-        session_id, guid = await self._sessions.shared(user.id, connector.key, purpose, (session_id, guid))
+        session_id, guid = await self.sessions.shared(user.id, connector.key, purpose, (session_id, guid))
         return _Session(session_id, guid, named=False, owner=await self._holder(session_id), shared=True)
 
     async def _holder(self, session_id: int) -> str | None:
-        kept = await self._sessions.read(session_id)
+        kept = await self.sessions.read(session_id)
         return kept.owner if kept is not None and kept.is_live else None
 
     async def _named_session(self, user: User, session_id: int, connector: Connector) -> _Session:
         """A session of create_session. A statement in one that is gone is recorded, and fails (Contract editor 9.3)."""
-        found = await self._sessions.read(session_id)
-        if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
+        found = await self.sessions.read(session_id)
+        if found is None and await self.sessions.named(session_id) == (user.id, connector.key):
             return _Session(session_id, new_session_guid(), named=True, owner=None)
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise errors.session_not_found(session_id)
-        await self._sessions.touch(found.id)
+        await self.sessions.touch(found.id)
         return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 
     def _new(
@@ -326,7 +293,6 @@ class Submissions:
         owner: str | None,
         key: model.IdempotencyKey | None,
     ) -> model.NewStatement:
-        limits = self._limits
         handle = model.StatementHandle(
             statement=script[choice.first : choice.stop],
             statement_index=choice.index,
@@ -368,17 +334,14 @@ class Submissions:
             keeps_session=session.shared or (choice.index < choice.count - 1 and not session.named),
             parent_uuid=asked.parent_uuid,
             owner=owner,
-            lease=limits.lease,
+            limits=self.limits,
             idempotency=key,
-            max_active=limits.max_statements_per_user,
-            max_spool_bytes=limits.spool_max_bytes_per_user,
-            token=self._credentials.sealed_token(user, connector) if user.external_token else None,
-            texts=limits.texts,
+            token=self.credentials.sealed_token(user, connector) if user.external_token else None,
         )
 
     def _row_limit(self, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
         """How many rows are kept at most. The default gives way to a larger LIMIT of the statement itself."""
-        default, most = self._limits.default_limit, self._limits.result_max_rows
+        default, most = self.limits.default_limit, self.limits.result_max_rows
         if limit is not None:
             if limit > most:
                 raise errors.InvalidParameter(f"limit: must be between 1 and {most}.")

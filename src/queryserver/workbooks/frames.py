@@ -4,6 +4,7 @@ import json
 import resource
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from string import ascii_letters
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,18 @@ _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 Rows = list[list[TypedText]]
 Strange = Sequence[tuple[int, str]]
 """Rows that cannot be read, from 0 in their batch, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPortion:
+    """Some rows of a file of records: one column for each of the file, named by its position.
+
+    Values are of the type of their column, or texts of such values. `strange`: rows that cannot be read, from 0, and
+    why; all their values are null.
+    """
+
+    rows: "pa.RecordBatch"
+    strange: Strange = ()
 
 
 def frame(kind: bytes, content: object) -> bytes:
@@ -79,24 +92,24 @@ def rows_of(body: bytes) -> Rows:
     ]
 
 
-def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Strange) -> bytes:
+def batch_frame(kind: bytes, portion: RecordPortion) -> bytes:
     """Rows as a stream of Arrow behind the JSON of those that are strange, whose length comes first.
 
     Raises record_too_long for more than a frame may have.
     """
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
-    reasons = json.dumps(strange).encode()
+    reasons = json.dumps(portion.strange).encode()
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
+    with pa.ipc.new_stream(sink, portion.rows.schema) as stream:
+        stream.write_batch(portion.rows)
     body = _STRANGE_BYTES.pack(len(reasons)) + reasons + sink.getvalue().to_pybytes()
     if len(body) > MAX_BYTES:
         raise record_too_long("A row of the file is too long.")
     return raw_frame(kind, body)
 
 
-def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Strange]":
+def batch_of(body: bytes) -> RecordPortion:
     """The rows of a frame and those that are strange. Raises ValueError for anything else."""
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
@@ -106,7 +119,7 @@ def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Strange]":
     batch = pa.ipc.open_stream(memoryview(body)[start:]).read_next_batch()
     # A worker may have become anything that its file made of it.
     batch.validate(full=True)
-    return batch, strange
+    return RecordPortion(batch, strange)
 
 
 def limit_this_process(time_s: int, memory_bytes: int) -> None:

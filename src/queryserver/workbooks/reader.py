@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow as pa
 import structlog
 
 from queryserver import errors
@@ -27,18 +26,6 @@ class SheetRows:
 
     rows: Sequence[Sequence[TypedText]]
     is_whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RecordPortion:
-    """Some rows of a file of records, one column for each of the file.
-
-    Values are of the type that the preview gives, or texts of such values. `strange`: rows that cannot be read, from 0
-    in the portion, and why.
-    """
-
-    rows: pa.RecordBatch
-    strange: frames.Strange = ()
 
 
 log = structlog.get_logger(__name__)
@@ -124,14 +111,16 @@ class ProcessWorkbooks:
                     return await asyncio.to_thread(json.loads, body)
         raise _broken("preview")
 
-    async def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
+    async def record_batches(
+        self, path: Path, kind: FileType, fields: Sequence[str]
+    ) -> AsyncGenerator[frames.RecordPortion]:
         """All rows of a file of records that has these columns, in bounded memory."""
         async with self._readings, aclosing(self._frames(path, None, None, records=kind, fields=fields)) as answer:
             async for found, body in answer:
                 if found == frames.END:
                     return
                 try:
-                    yield RecordPortion(*await asyncio.to_thread(frames.batch_of, body))
+                    yield await asyncio.to_thread(frames.batch_of, body)
                 except ValueError:
                     raise _broken("batches") from None
         raise _broken("batches")

@@ -6,7 +6,7 @@ Everything here blocks, and trusts the file no further than Arrow does: it is th
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from io import IOBase
 from itertools import chain
 from typing import Any, BinaryIO, Self, TypeAlias, cast
@@ -23,7 +23,7 @@ from queryserver.formats.conversion import arrow_type
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.imports import model
-from queryserver.workbooks.frames import BATCH, END, PREVIEW, batch_frame, frame
+from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, batch_frame, frame
 
 _ARROW_FILE = b"ARROW1"
 _ROWS_AT_ONCE = 4096
@@ -109,18 +109,6 @@ class RecordColumn:
     type: model.ColumnType
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBatch:
-    """Some rows: one column for each of the file, named by its position.
-
-    Values are of the type of their column, or texts of such values. `strange`: rows that cannot be read, from 0, and
-    why; all their values are null.
-    """
-
-    rows: pa.RecordBatch
-    strange: Sequence[tuple[int, str]] = field(default=())
-
-
 class ColumnarFile:
     """A file whose columns have types, open."""
 
@@ -130,7 +118,7 @@ class ColumnarFile:
             RecordColumn(field.name, column_type_of(field.type)) for field in schema
         ]
 
-    def batches(self) -> Iterator[RecordBatch]:
+    def batches(self) -> Iterator[RecordPortion]:
         """Batches of some 1 MiB, of the types of `arrow_type`. Raises FileCorrupt."""
         for part in self._parts:
             # A few MiB at a time as far as the types show it, however large a batch the file has.
@@ -139,7 +127,7 @@ class ColumnarFile:
                 arrays = [_settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
                 names = [str(place) for place in range(len(arrays))]
                 whole = pa.RecordBatch.from_arrays(arrays, names=names)
-                yield from map(RecordBatch, parts(whole, _PORTION_BYTES, _bytes_of))
+                yield from map(RecordPortion, parts(whole, _PORTION_BYTES, _bytes_of))
 
 
 def _bytes_of(values: pa.Array) -> int:
@@ -237,7 +225,7 @@ class LinesFile:
         self.columns = columns
         self._lines = lines
 
-    def batches(self) -> Iterator[RecordBatch]:
+    def batches(self) -> Iterator[RecordPortion]:
         """Batches of texts. Raises record_too_long."""
         names = [column.name for column in self.columns]
         known = frozenset(names)
@@ -260,10 +248,10 @@ class LinesFile:
             yield _batch(rows, names, strange)
 
 
-def _batch(rows: Sequence[Record], names: Sequence[str], strange: Sequence[tuple[int, str]]) -> RecordBatch:
+def _batch(rows: Sequence[Record], names: Sequence[str], strange: Sequence[tuple[int, str]]) -> RecordPortion:
     arrays = [pa.array([_text(row.get(name)) for row in rows], pa.string()) for name in names]
     batch = pa.RecordBatch.from_arrays(arrays, names=[str(place) for place in range(len(names))])
-    return RecordBatch(batch, strange)
+    return RecordPortion(batch, strange)
 
 
 def record_of(line: bytes) -> Record | None:
@@ -385,7 +373,7 @@ def record_frames(file: BinaryIO, kind: model.FileType, fields: Fields | None) -
         if [column.name for column in records.columns] != list(fields):
             raise errors.FileCorrupt("The columns of the file have changed.")
         for batch in records.batches():
-            yield batch_frame(BATCH, batch.rows, batch.strange)
+            yield batch_frame(BATCH, batch)
         yield frame(END, True)
 
 

@@ -5,7 +5,7 @@ import sys
 
 from tests.cases import each
 
-from queryserver.api.connections import counted_address
+from queryserver.platform.settings.sections import network_of
 
 _PROGRAM = """
 import resource
@@ -51,4 +51,4 @@ def test_a_limit_that_is_high_enough_stays():
     ("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
     ("2001:db8:1:2::9%eth0", "2001:db8:1:2::/64"), ("unknown", "unknown"), ("", ""))  # fmt: skip
 def test_what_one_client_can_vary_is_one_address(peer: str, address: str):
-    assert counted_address(peer) == address
+    assert network_of(peer) == address

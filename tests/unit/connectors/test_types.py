@@ -13,9 +13,9 @@ import pytest
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.connectors.options import GeneralOptions
 from queryserver.connectors.types import BY_PAIR, TYPES, Category, Runs, complete_settings, flags_of, with_defaults
 from queryserver.errors.statements import ConnectorRefused
+from queryserver.platform.settings.editor import GeneralSettings
 
 _FLAGS = [
     "is_sql", "has_catalog", "has_database", "has_table", "has_live_queries", "has_optimizer_risks",
@@ -145,7 +145,7 @@ def test_certificates_have_lines() -> None:
 
 
 def test_general_settings_are_taken_by_what_runs_here_and_by_nothing_else() -> None:
-    general = dict.fromkeys(GeneralOptions.model_fields, 1)
+    general = dict.fromkeys(GeneralSettings.model_fields, 1)
     for row in TYPES:
         if row.runs in {Runs.YES, Runs.DRIVER}:
             assert general.keys() <= complete_settings(row, general).keys()

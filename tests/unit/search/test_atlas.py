@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
+from pydantic import SecretStr
 from tests.cases import each
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, ScriptedAtlas, entity, scripted_atlas
 from tests.unit.search.late_atlas import late_atlas
@@ -11,7 +12,8 @@ from tests.unit.search.late_atlas import late_atlas
 from queryserver.errors.statements import CatalogDenied, CatalogUnavailable
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.outbound import HttpExchanges
-from queryserver.search.atlas import AtlasCatalog, AtlasServer
+from queryserver.platform.settings.sections import CatalogSettings
+from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.model import FacetName, Search, SourceAnswer, SourceName
 from queryserver.search.query_language import parse_query
 
@@ -42,9 +44,16 @@ async def atlas() -> AsyncIterator[ScriptedAtlas]:
         yield atlas
 
 
-def server(atlas: ScriptedAtlas, **changes) -> AtlasServer:
-    given = {"url": atlas.url, "user": USER, "password": PASSWORD, "cluster": "cm", "timeout_s": 5.0}
-    return AtlasServer(**{**given, **changes})
+def server(atlas: ScriptedAtlas, **changes) -> CatalogSettings:
+    """Not validated: seconds may have a fraction."""
+    given = {"url": atlas.url, "password": PASSWORD, "cluster": "cm", "timeout_s": 5.0, **changes}
+    return CatalogSettings.model_construct(
+        api_url=given["url"],
+        server_user=USER,
+        server_password=SecretStr(given["password"]),
+        search_cluster=given["cluster"],
+        timeout_s=given["timeout_s"],
+    )
 
 
 async def found(

@@ -14,15 +14,23 @@ from queryserver.files.model import EntryKind, PathReader, Scheme, StorageUser
 from queryserver.files.places import Stores
 from queryserver.files.protocol import Batch, Storage, StorageTraits
 from queryserver.identity.model import User
+from queryserver.platform.settings.sections import SearchSettings
 from queryserver.search.model import FacetName, Search, SourceAnswer
 from queryserver.search.query_language import parse_query
 from queryserver.search.search import limit_s
-from queryserver.search.storage_source import StorageSource, WalkBounds
+from queryserver.search.storage_source import StorageSource
 
 pytestmark = pytest.mark.platform(96)
 
 ANA = User(4, "ana", rights=frozenset({"filebrowser.s3_access", "metadata"}))
-BOUNDS = WalkBounds(max_entries=5000, max_dirs=50, max_seconds=30)
+
+
+def bounds(max_entries: int, max_dirs: int, max_seconds: float) -> SearchSettings:
+    """Not validated: seconds may have a fraction."""
+    return SearchSettings.model_construct(max_entries=max_entries, max_dirs=max_dirs, max_seconds=max_seconds)
+
+
+BOUNDS = bounds(5000, 50, 30)
 S3 = StorageTraits(lists_in_order=True, container_levels=1)
 NOW = datetime(2026, 1, 5, 9, 10, 11, tzinfo=UTC)
 
@@ -51,9 +59,9 @@ def stores(*file_systems: MemoryFileSystem) -> Stores:
 
 
 async def found(
-    file_system: MemoryFileSystem, text: str, bounds: WalkBounds = BOUNDS, user: User = ANA, **changes
+    file_system: MemoryFileSystem, text: str, within: SearchSettings = BOUNDS, user: User = ANA, **changes
 ) -> SourceAnswer:
-    source = StorageSource(stores(file_system), file_system.scheme, bounds)
+    source = StorageSource(stores(file_system), file_system.scheme, within)
     return await source.search(user, Search(parse_query(text), NOW, limit=100, **changes))
 
 
@@ -155,22 +163,22 @@ class TestBounds:
     async def test_so_many_entries_are_looked_at(self, make):
         store = make(*(f"lake/user/ana/{number:03}" for number in range(100)))
         path = "/lake/user/ana/" if make is hdfs else "s3a://lake/user/ana/"
-        answer = await found(store, path, WalkBounds(40, 50, 30))
+        answer = await found(store, path, bounds(40, 50, 30))
         assert (answer.total, answer.truncated) == (40, True)
         assert answer.message.endswith(f"the search began in {path.rstrip('/')}.")
-        exact = await found(store, path, WalkBounds(100, 50, 30))
+        exact = await found(store, path, bounds(100, 50, 30))
         assert (exact.total, exact.truncated, exact.message) == (100, False, "")
 
     async def test_so_many_directories_are_listed(self):
         store = hdfs(*(f"data/{number:03}/file" for number in range(20)))
-        answer = await found(store, "/data/ file", WalkBounds(5000, 11, 30))
+        answer = await found(store, "/data/ file", bounds(5000, 11, 30))
         assert (answer.total, answer.truncated) == (10, True)
-        assert not (await found(store, "/data/ file", WalkBounds(5000, 21, 30))).truncated
+        assert not (await found(store, "/data/ file", bounds(5000, 21, 30))).truncated
 
     async def test_so_many_pages_of_keys_are_listed(self):
         store = s3(*(f"lake/{number:05}" for number in range(3000)))
-        assert (await found(store, "s3a://lake/", WalkBounds(5000, 2, 30))).total == 2000
-        assert not (await found(store, "s3a://lake/", WalkBounds(5000, 3, 30))).truncated
+        assert (await found(store, "s3a://lake/", bounds(5000, 2, 30))).total == 2000
+        assert not (await found(store, "s3a://lake/", bounds(5000, 3, 30))).truncated
 
     async def test_what_was_found_in_time_is_told(self):
         class Slow(MemoryFileSystem):
@@ -189,7 +197,7 @@ class TestBounds:
 
         store = Slow(Scheme.HDFS, powers=LIKE_HDFS)
         _fill(store, ["data/a/x", "data/b/x"])
-        answer = await found(store, "/data/", WalkBounds(5000, 50, 0.2))
+        answer = await found(store, "/data/", bounds(5000, 50, 0.2))
         assert (names(answer), answer.truncated) == (["hdfs:///data/a", "hdfs:///data/b"], True)
 
     async def test_folders_that_the_caller_may_not_list_are_passed_over(self):
@@ -222,7 +230,7 @@ class Plain:
 
 def walk(max_seconds: float) -> StorageSource:
     stores = Stores((), PathReader((Scheme.HDFS,)), {})
-    return StorageSource(stores, Scheme.HDFS, WalkBounds(max_entries=1, max_dirs=1, max_seconds=max_seconds))
+    return StorageSource(stores, Scheme.HDFS, bounds(1, 1, max_seconds))
 
 
 def test_a_walk_ends_before_it_counts_as_failed() -> None:

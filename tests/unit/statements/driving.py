@@ -16,22 +16,16 @@ from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
-from queryserver.statements.execution import Attached, Execution, ExecutionSettings
+from queryserver.platform.settings.editor import EditorSettings
+from queryserver.statements.execution import Attached, Execution
 from queryserver.statements.model import Assignment
 from queryserver.statements.runner import Runner, RunnerLimits, StateSignals
 from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.states import StatementState
 
 ANA = User(1, "ana")
-FAST = ExecutionSettings(
-    result_max_rows=1_000_000,
-    result_max_bytes=1 << 30,
-    cell_max_bytes=1 << 24,
-    log_max_bytes=1 << 20,
-    retention=timedelta(hours=24),
-    cancel_wait=timedelta(seconds=0.5),
-    lease=timedelta(seconds=1.5),
-)
+# Not validated: shorter than an installation may have them.
+FAST = EditorSettings.model_construct(cancel_wait_s=0.5, lease_timeout_s=1.5)
 
 QUICK = RunnerLimits(sweep_every=timedelta(seconds=0.2), shutdown_grace=timedelta(seconds=0.2))
 
@@ -43,7 +37,7 @@ class Run:
     leases: MemoryLeases = field(default_factory=MemoryLeases)
     engine: FakeEngine = field(default_factory=FakeEngine)
     results: MemoryResults = field(default_factory=MemoryResults)
-    settings: ExecutionSettings = FAST
+    settings: EditorSettings = FAST
     before_end: Callable[[], Awaitable[None]] | None = None
 
     def execution(self, assignment: Assignment) -> Execution:
@@ -107,7 +101,7 @@ class Fleet:
             connectors=connectors,
             credentials=CredentialBook(self.sessions, connectors, PlainSealer()),
             signals=StateSignals(),
-            execution=FAST,
+            editor=FAST,
             limits=replace(self.limits, **limits),
             objects_changed=self._objects_changed,
         )

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from tests.refusals import raises_code
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import RowTooLarge
 from queryserver.formats.columns import Segment, TruncationReason
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements import run_record as spooling
 from queryserver.statements.execution import with_pauses
 from queryserver.statements.model import Assignment, Lease
@@ -236,7 +236,7 @@ async def test_leaving_in_a_pause_ends_the_source() -> None:
     assert source.closed
 
 
-SETTINGS = {"log_max_bytes": 1 << 20, "retention": timedelta(hours=1), "lease": timedelta(seconds=5)}
+EDITOR = EditorSettings(lease_timeout_s=5)
 
 
 class SlowReports(MemoryLeases):
@@ -257,7 +257,7 @@ class SlowReports(MemoryLeases):
 async def running(leases: MemoryLeases) -> tuple[RunRecord, Assignment]:
     """The record of a statement whose engine gives its first page."""
     assignment = leases.add("SELECT 1")
-    record = RunRecord(assignment, leases, **SETTINGS, notify=lambda: None)
+    record = RunRecord(assignment, leases, editor=EDITOR, notify=lambda: None)
     await record.mark_running(0, "page 1")
     return record, assignment
 

@@ -9,7 +9,7 @@ from tests.refusals import raises_code
 
 from queryserver.imports.model import SAMPLE_TEXT_BYTES, BaseType, FileType
 from queryserver.workbooks import frames
-from queryserver.workbooks.frames import HEAD, PREVIEW, batch_frame, batch_of
+from queryserver.workbooks.frames import HEAD, PREVIEW, RecordPortion, batch_frame, batch_of
 from queryserver.workbooks.record_files import arrow_file, avro_file, record_frames, record_of
 
 
@@ -39,7 +39,7 @@ def test_bytes_are_bytes_however_arrow_keeps_them() -> None:
 def test_a_row_that_no_frame_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_BYTES", 1000)
     with raises_code("record_too_long"):
-        batch_frame(b"B", pa.RecordBatch.from_pydict({"0": ["x" * 1000]}), [])
+        batch_frame(b"B", RecordPortion(pa.RecordBatch.from_pydict({"0": ["x" * 1000]})))
 
 
 def preview_frame(file: io.BytesIO, kind: FileType) -> dict[str, object]:
@@ -80,7 +80,8 @@ def test_fractions_of_json_lines_keep_their_digits() -> None:
     assert [column["type"]["base"] for column in columns] == ["Float64", "Float64", "Float64", "String"]
     assert shown["rows"] == [["1.10", digits, "1E+5", "[1.5]"]]
     batch, _end = record_frames(io.BytesIO(lines), FileType.NDJSON, ["a", "b", "c", "d"])
-    rows, strange = batch_of(batch[HEAD.size :])
+    portion = batch_of(batch[HEAD.size :])
+    rows, strange = portion.rows, portion.strange
     assert (list(rows.to_pylist()[0].values()), strange) == (["1.10", digits, "1E+5", "[1.5]"], [])
 
 

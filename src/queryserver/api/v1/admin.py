@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, moment
+from queryserver.api.answers import answer, like, moment
 from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
@@ -92,15 +92,12 @@ async def show_statement(call: Call, operation_id: str) -> Response:
     administration = call.services.statements.administration
     found = await administration.details(parse_operation_id(operation_id), by=call.user.username)
     return answer(
-        wire.AdminStatementResponse(
+        like(
+            wire.AdminStatementResponse,
+            found,
             status=0,
             statement=_shown(found.entry),
             text=found.statement,
-            text_is_cut=found.text_is_cut,
-            database=found.database,
-            message=found.message,
-            row_limit=found.row_limit,
-            timeout_s=found.timeout_s,
             deadline=moment(found.deadline) or "",
         )
     )
@@ -120,25 +117,15 @@ async def cancel_statement(call: Call, operation_id: str) -> Response:
 
 def _shown(entry: OverviewEntry) -> wire.AdminStatement:
     times = entry.times
-    return wire.AdminStatement(
+    return like(
+        wire.AdminStatement,
+        entry,
         id=str(entry.id),
-        history_id=entry.history_id,
-        user=entry.user,
-        connector=entry.connector,
-        dialect=entry.dialect,
         state=entry.state.value,
         submitted=moment(times.submitted) or "",
         started=moment(times.started),
         ended=moment(times.ended),
         elapsed_ms=round(times.elapsed.total_seconds() * 1000),
         queued_ms=round(times.queued.total_seconds() * 1000),
-        rows=entry.rows,
         bytes=entry.size_bytes,
-        progress=entry.progress,
-        server=entry.server,
-        session_id=entry.session_id,
-        error_code=entry.error_code,
-        cancel_requested=entry.cancel_requested,
-        canceled_by=entry.canceled_by,
-        is_import=entry.is_import,
     )

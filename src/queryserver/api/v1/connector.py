@@ -1,11 +1,11 @@
 """Connectors: the catalogue of types, and stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, moment
+from queryserver.api.answers import answer, like, moment
 from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
@@ -17,18 +17,15 @@ from queryserver.errors.statements import connector_not_found
 
 router = PathGroup()
 
+Group = TypeVar("Group", wire.ConnectorTypeGroup, wire.ConnectorGroup)
+
 
 @router.operation("list_connector_types", "get_connectors_types", "post_connectors_types")
 async def types(call: Call) -> Response:
     """The types that a connector may have, in six groups."""
     found = await call.services.stored_connectors.types()
     groups = [
-        wire.ConnectorTypeGroup(
-            category=category,
-            category_name=category.label,
-            description="",
-            values=[_type(one) for one in found if one.row.category is category],
-        )
+        _group(wire.ConnectorTypeGroup, category, [_type(one) for one in found if one.row.category is category])
         for category in Category
     ]
     categories = [wire.ConnectorCategoryEntry(name=one.label, type=one, description="") for one in Category]
@@ -40,12 +37,7 @@ async def instances(call: Call) -> Response:
     """The instances that the caller may use, by ascending id in six groups."""
     found = await call.services.stored_connectors.visible(call.user)
     groups = [
-        wire.ConnectorGroup(
-            category=category,
-            category_name=category.label,
-            description="",
-            values=[_connector(one) for one in found if one.category is category],
-        )
+        _group(wire.ConnectorGroup, category, [_connector(one) for one in found if one.category is category])
         for category in Category
     ]
     return answer(wire.ConnectorList(connectors=groups, status=0))
@@ -105,15 +97,13 @@ async def test(call: Call) -> Response:
     fields = await call.read(requests.ConnectorRequest)
     outcome = await call.services.connection_tests.test(call.user, given(fields.connector))
     return answer(
-        wire.ConnectorTestResponse(
+        like(
+            wire.ConnectorTestResponse,
+            outcome,
             status=0,
             ok=not outcome.reason,
-            warnings=outcome.warnings,
             hasWarnings=bool(outcome.warnings),
-            reason=outcome.reason,
-            checks=[wire.ConnectionCheck(name=one.name, ok=one.ok, ms=one.ms) for one in outcome.checks],
-            duration_ms=outcome.duration_ms,
-            server_version=outcome.server_version,
+            checks=[like(wire.ConnectionCheck, one) for one in outcome.checks],
         )
     )
 
@@ -123,20 +113,22 @@ def given(fields: requests.ConnectorFields) -> GivenConnector:
     return GivenConnector(**values)
 
 
+def _group(group: type[Group], category: Category, values: list[Any]) -> Group:
+    return group(category=category, category_name=category.label, description="", values=values)
+
+
 def _connector(shown: ShownInstance) -> wire.Connector:
     instance = shown.instance
-    return wire.Connector(
+    return like(
+        wire.Connector,
+        instance,
         id=str(instance.id),
         name=str(instance.id),
-        nice_name=instance.nice_name,
-        dialect=instance.dialect,
-        interface=instance.interface,
         category=shown.category,
         description=shown.description,
         settings=_settings(shown.settings),
         dialect_properties=wire.DialectProperties.model_validate(shown.flags),
         is_runnable=shown.is_runnable,
-        version=instance.version,
         groups=list(instance.groups) if shown.shows_groups else None,
         last_modified=moment(instance.last_modified) or "",
     )
@@ -150,14 +142,11 @@ def _template(found: ShownType) -> wire.ConnectorTemplate:
 
 def _type(shown: ShownType) -> wire.ConnectorType:
     row = shown.row
-    return wire.ConnectorType(
-        dialect=row.dialect,
-        interface=row.interface,
-        category=row.category,
-        nice_name=shown.nice_name,
-        description=shown.description,
+    return like(
+        wire.ConnectorType,
+        row,
         name=row.dialect,
-        settings=_settings(shown.settings),
+        settings=_settings(row.settings),
         properties=wire.DialectProperties.model_validate(row.flags),
         is_runnable=shown.is_runnable,
     )

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, moment_without_zone
+from queryserver.api.answers import answer, like, moment_without_zone
 from queryserver.api.bodies import Body, Call, form_fields
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
@@ -101,12 +101,9 @@ def _listed(count: int, users: Sequence[UserSummary]) -> Response:
 
 
 def _user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
-    return wire.User(
-        id=user.id,
-        username=user.username,
-        first_name=user.first_name,
-        last_name=user.last_name,
-        email=user.email,
+    return like(
+        wire.User,
+        user,
         last_login=moment_without_zone(user.last_login),
         editURL=f"/useradmin/users/edit/{quote(user.username, safe='')}",
         groups=_groups(user.groups) if with_groups else None,

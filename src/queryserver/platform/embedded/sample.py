@@ -331,8 +331,8 @@ _NOTHING_OF_THE_OWNER_CHANGES = """
 
 async def ensure_databases(server: EmbeddedPostgres, tables: Tables) -> None:
     """Make what is missing: the service's database, empty, and the users' one with the sample in it. Idempotent."""
-    connection, secrets = await _connect(server.admin_dsn()), server.cluster.secrets
-    try:
+    secrets = server.cluster.secrets
+    async with _connected(server.admin_dsn()) as connection:
         # It makes the logins of users, and has no right of theirs itself.
         # Passwords are of the URL-safe alphabet, so that they need no escaping.
         await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{secrets.service}'")
@@ -347,8 +347,6 @@ async def ensure_databases(server: EmbeddedPostgres, tables: Tables) -> None:
         if not await _exists(connection, SAMPLE_DATABASE):
             await _make_sample(server, connection, await asyncio.to_thread(tables))
         await _repair_sample(server)
-    finally:
-        await connection.close(timeout=_CONNECT_S)
 
 
 async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) -> None:
@@ -360,15 +358,12 @@ async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) ->
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
     """Rights of the owner, also in a database of an earlier version, where the login owned the tables."""
-    connection = await _connect(server.admin_dsn(SAMPLE_DATABASE))
-    try:
+    async with _connected(server.admin_dsn(SAMPLE_DATABASE)) as connection:
         await connection.execute(f"ALTER DATABASE {SAMPLE_DATABASE} RESET ALL")
         await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_OWNER}")
         await connection.execute(f"GRANT ALL ON SCHEMA public TO {SAMPLE_OWNER}")
         await connection.execute(f"REASSIGN OWNED BY {SAMPLE_ROLE} TO {SAMPLE_OWNER}")
         await connection.execute(_NOTHING_OF_THE_OWNER_CHANGES)
-    finally:
-        await connection.close(timeout=_CONNECT_S)
 
 
 async def _exists(connection: asyncpg.Connection, database: str) -> bool:
@@ -383,21 +378,23 @@ async def _make_sample(
     await connection.execute(f"CREATE DATABASE {_UNFINISHED}")
     await connection.execute(f"REVOKE ALL ON DATABASE {_UNFINISHED} FROM PUBLIC")
     await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {_UNFINISHED} TO {SAMPLE_OWNER}")
-    filling = await _connect(server.admin_dsn(_UNFINISHED))
-    try:
+    async with _connected(server.admin_dsn(_UNFINISHED)) as filling:
         await filling.execute(f"GRANT ALL ON SCHEMA public TO {SAMPLE_OWNER}")
         for table in tables:
             await filling.execute(table.create_statement())
             await filling.copy_records_to_table(table.name, records=table.rows, columns=table.column_names)
             await filling.execute(f"ALTER TABLE {table.name} OWNER TO {SAMPLE_OWNER}")
         await filling.execute("ANALYZE")
-    finally:
-        await filling.close(timeout=_CONNECT_S)
     await connection.execute(f"ALTER DATABASE {_UNFINISHED} RENAME TO {SAMPLE_DATABASE}")
 
 
-async def _connect(dsn: str) -> asyncpg.Connection:
-    return await asyncpg.connect(dsn, timeout=_CONNECT_S, command_timeout=_COMMAND_S)
+@asynccontextmanager
+async def _connected(dsn: str) -> AsyncGenerator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn, timeout=_CONNECT_S, command_timeout=_COMMAND_S)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=_CONNECT_S)
 
 
 @asynccontextmanager

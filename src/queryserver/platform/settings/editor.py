@@ -34,32 +34,10 @@ def _plain(value: Any) -> Any:
 
 OptionValue: TypeAlias = Annotated[str | int | float | bool, BeforeValidator(_plain)]
 
-# Editor settings that a data source may have of its own (Contract editor 13, marked c), and `read_only`. They may
-# stand among the options too, where stored connectors have them (Contract platform 5.11).
-_LIFTED = (
-    "statement_timeout_s",
-    "metadata_timeout_s",
-    "sample_timeout_s",
-    "session_idle_s",
-    "shared_session",
-    "sample_views",
-    "read_only",
-)
 
+class GeneralSettings(Section):
+    """What every data source may have of its own (Contract editor 13, marked c; platform 5.11)."""
 
-class InterpreterSettings(Section):
-    """A data source that statements can be sent to."""
-
-    name: Text = ""
-    """Name for people; empty: the key."""
-    interface: Annotated[Text, Field(min_length=1)]
-    """How it is reached: `duckdb`, `sqlite`, `sqlalchemy`, `hiveserver2`, `trino`, `phoenix`."""
-    dialect: Text = ""
-    """Its SQL; empty: the key."""
-    options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
-    """Settings of the interface, such as `url` or `path`."""
-    groups: Names | None = None
-    """Groups that may use it; absent: all users."""
     read_only: Flag = False
     """Whether changes of data are refused."""
     statement_timeout_s: Positive | None = None
@@ -75,13 +53,29 @@ class InterpreterSettings(Section):
     sample_views: Flag | None = None
     """Instead of `editor.sample_views`."""
 
+
+class InterpreterSettings(GeneralSettings):
+    """A data source that statements can be sent to."""
+
+    name: Text = ""
+    """Name for people; empty: the key."""
+    interface: Annotated[Text, Field(min_length=1)]
+    """How it is reached: `duckdb`, `sqlite`, `sqlalchemy`, `hiveserver2`, `trino`, `phoenix`."""
+    dialect: Text = ""
+    """Its SQL; empty: the key."""
+    options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
+    """Settings of the interface, such as `url` or `path`."""
+    groups: Names | None = None
+    """Groups that may use it; absent: all users."""
+
     @model_validator(mode="before")
     @classmethod
     def _lift_options(cls, values: Any) -> Any:
+        """General settings may stand among the options too, where stored connectors have them."""
         options = values.get("options") if isinstance(values, Mapping) else None
         if not isinstance(options, Mapping):
             return values
-        lifted = {name: options[name] for name in _LIFTED if name in options}
+        lifted = {name: options[name] for name in GeneralSettings.model_fields if name in options}
         kept = {name: value for name, value in options.items() if name not in lifted}
         return {**lifted, **values, "options": kept}
 

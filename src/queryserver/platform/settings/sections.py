@@ -6,7 +6,7 @@ import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from itertools import pairwise
 from pathlib import Path
@@ -120,8 +120,10 @@ class Key:
 
 @cache
 def keys(section: type[Section]) -> Mapping[str, Key]:
-    """The keys of a section by their name in the file."""
-    return {(field.alias or name): _key(name, field) for name, field in section.model_fields.items()}
+    """The keys of a section by their name in the file, inherited ones behind its own."""
+    fields = section.model_fields
+    own_first = (name for name in dict.fromkeys([*section.__annotations__, *fields]) if name in fields)
+    return {(fields[name].alias or name): _key(name, fields[name]) for name in own_first}
 
 
 def _key(attribute: str, field: FieldInfo) -> Key:
@@ -179,7 +181,9 @@ def descriptions(section: type[Section]) -> Mapping[str, str]:
         and isinstance(text.value, ast.Constant)
         and isinstance(text.value.value, str)
     }
-    return {name: texts[key.attribute] for name, key in keys(section).items() if key.attribute in texts}
+    own = {name: texts[key.attribute] for name, key in keys(section).items() if key.attribute in texts}
+    base = section.__base__
+    return {**descriptions(base), **own} if base and issubclass(base, Section) and base is not Section else own
 
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -212,6 +216,18 @@ def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
+
+
+@lru_cache(maxsize=4096)
+def network_of(text: str) -> str:
+    """The range of one client: an IPv4 address, or the /64 network of an IPv6 address, which one subscriber owns.
+
+    What is no address stays as it is.
+    """
+    address = parsed_address(text)
+    if isinstance(address, IPv6Address):
+        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+    return text if address is None else str(address)
 
 
 def contains(networks: Iterable[Network], text: str) -> bool:

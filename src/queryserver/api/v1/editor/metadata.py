@@ -3,16 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from fastapi import Response
 
-from queryserver.api.answers import answer
+from queryserver.api.answers import answer, like
 from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup, names_of
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.results import cell_form, column_meta, shown_handle
 from queryserver.catalog.browsing import NameFilter, Names, Source
@@ -27,8 +26,6 @@ from queryserver.sql.types import SqlType
 router = PathGroup()
 
 _THREAD_ABOVE_NAMES = 1000
-
-Model = TypeVar("Model", bound=WireModel)
 
 
 @router.operation("autocomplete_databases_of_query", "autocomplete_databases")
@@ -51,7 +48,7 @@ async def tables(call: Call, database: str) -> Response:
         return await _functions(call, asked, database)
     if asked.operation == "function":
         found = await call.services.metadata.browsing.function(_source(call, asked), database)
-        detail = wire.FunctionDetail() if found is None else _like(wire.FunctionDetail, found)
+        detail = wire.FunctionDetail() if found is None else like(wire.FunctionDetail, found)
         return answer(wire.FunctionResponse(status=0, function=detail))
     names = await call.services.metadata.browsing.tables(_source(call, asked), database, _excerpt(asked))
     if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
@@ -81,7 +78,7 @@ async def column(call: Call, database: str, table: str, column: str, nested: str
 
 async def _functions(call: Call, asked: AutocompleteRequest, database: str | None) -> Response:
     found = await call.services.metadata.browsing.functions(_source(call, asked), database, _excerpt(asked))
-    shown = [_like(wire.FunctionSummary, one) for one in found.shown]
+    shown = [like(wire.FunctionSummary, one) for one in found.shown]
     return answer(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
 
 
@@ -181,15 +178,14 @@ TABLE_TYPES: Mapping[str, str] = MappingProxyType(
 
 
 def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
-    return wire.TableMetadata(
+    return like(
+        wire.TableMetadata,
+        found,
         status=0,
-        name=found.name,
-        comment=found.comment,
         is_view=found.kind.is_view,
-        support_updates=found.support_updates,
         hdfs_link=storage_path(found.location) or None,
         columns=[one.name for one in found.columns],
-        extended_columns=[_like(wire.ColumnSummary, one) for one in found.columns],
+        extended_columns=[like(wire.ColumnSummary, one) for one in found.columns],
         **_keys(found),
     )
 
@@ -212,30 +208,20 @@ def _column_metadata(found: protocol.TableColumn, at: SqlType, path: Sequence[st
 
 
 def _database_description(found: protocol.DatabaseDescription) -> wire.DatabaseDescription:
-    return wire.DatabaseDescription(
-        status=0,
-        message="",
-        db_name=found.name,
-        name=found.name,
-        comment=found.comment,
-        location=found.location,
-        hdfs_link=storage_path(found.location),
-        owner_name=found.owner_name,
-        owner_type=found.owner_type,
-        parameters=found.parameters,
-    )
+    link = storage_path(found.location)
+    return like(wire.DatabaseDescription, found, status=0, message="", db_name=found.name, hdfs_link=link)
 
 
 def _table_description(found: protocol.TableDescription) -> wire.TableDescription:
-    return wire.TableDescription(
+    return like(
+        wire.TableDescription,
+        found,
         status=0,
         message="",
-        name=found.name,
-        comment=found.comment,
         is_view=found.kind.is_view,
         path_location=found.location,
         hdfs_link=storage_path(found.location),
-        cols=[_like(wire.DescribedColumn, one) for one in found.columns],
+        cols=[like(wire.DescribedColumn, one) for one in found.columns],
         **_keys(found),
         properties=[
             wire.TableProperty(col_name=one.name, data_type=one.value, comment=one.comment) for one in found.properties
@@ -261,15 +247,10 @@ def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
 
 def _keys(found: protocol.TableDescription) -> dict[str, Any]:
     return {
-        "partition_keys": [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key],
-        "primary_keys": [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key],
-        "foreign_keys": [_like(wire.ForeignKey, one) for one in found.foreign_keys],
+        "partition_keys": [like(wire.PartitionKey, one) for one in found.columns if one.partition_key],
+        "primary_keys": [like(wire.PrimaryKey, one) for one in found.columns if one.primary_key],
+        "foreign_keys": [like(wire.ForeignKey, one) for one in found.foreign_keys],
     }
-
-
-def _like(model: type[Model], found: object) -> Model:
-    """A wire model whose keys all have the names of the value's own fields."""
-    return model.model_validate(found, from_attributes=True)
 
 
 def _parts(of: SqlType) -> dict[str, Any]:

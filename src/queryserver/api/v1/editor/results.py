@@ -400,22 +400,18 @@ def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
 def shown_handle(record: StatementRecord) -> wire.Handle:
     held, status = record.handle, record.status
     start_row, start_column, end_row, end_column = held.position
-    return wire.Handle(
+    return answers.like(
+        wire.Handle,
+        held,
         statement_id=held.statement_index,
-        statements_count=held.statements_count,
         has_more_statements=held.statement_index < held.statements_count - 1,
         previous_statement_hash=held.statement_hash,
         start=wire.Position(row=start_row, column=start_column),
         end=wire.Position(row=end_row, column=end_column),
-        statement=held.statement,
-        guid=held.guid,
-        secret=held.secret,
         operation_type=0,
         has_result_set=status.has_result_set,
         modified_row_count=status.modified_row_count,
         log_context=None,
-        session_id=held.session_id,
-        session_guid=held.session_guid,
         session_type=status.dialect,
     )
 
