@@ -400,7 +400,7 @@ class TestGuesses:
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 
     async def test_the_known_addresses_of_a_user_are_bounded(self, behind: Api) -> None:
-        throttle = behind.services.accounts.logins._throttle
+        throttle = behind.services.accounts.logins.throttle
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 20

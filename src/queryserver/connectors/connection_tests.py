@@ -77,7 +77,7 @@ class _Trial:
     """Part of the answer however the test ends."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ConnectionTests:
     """At most four at once. Use `running()`: what a test leaves open is closed at the latest at its end."""
 

@@ -384,7 +384,7 @@ class StreamPlace:
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Streams:
     """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
 

@@ -47,7 +47,7 @@ class _Attempt:
     request: RequestInfo
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Logins:
     """Logs users in; a refusal looks the same for every reason (Rule T15)."""
 

@@ -80,7 +80,7 @@ def _load(name: str) -> Callable[..., object]:
     return found
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PluggedCaller:
     """An authenticator: calls `authenticate` of a plug-in, sync or async."""
 

@@ -20,7 +20,7 @@ _SETTLED_S = 60.0
 _MOST_SETTLED = 4096
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Provisioning:
     """Finds the users of external identities, and makes those that are new.
 

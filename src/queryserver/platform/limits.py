@@ -375,7 +375,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LruCache(Generic[K, V]):
     """At most `most` values, or with `weigh` so much weight; the least recently used go first.
 

@@ -1,5 +1,6 @@
 """Apache Atlas by its REST API, version 2 (Contract platform 8.5)."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -288,8 +289,11 @@ class AtlasCatalog:
         if self._settings.server_user:
             pair = f"{self._settings.server_user}:{self._settings.server_password.get_secret_value()}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-        url, within_s = f"{api_of(self._settings.api_url)}{path}", self._settings.timeout_s
-        request = HttpRequest(url, method, headers=headers, content=content, max_bytes=_MAX_BYTES, within_s=within_s)
+        api = await asyncio.to_thread(api_of, self._settings.api_url)  # its first call imports httpx
+        request = HttpRequest(
+            f"{api}{path}", method, headers=headers, content=content, max_bytes=_MAX_BYTES,
+            within_s=self._settings.timeout_s,
+        )  # fmt: skip
         try:
             answer = await self._exchanges.send(request)
         except EngineUnavailable as error:

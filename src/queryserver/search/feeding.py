@@ -55,7 +55,7 @@ def scope_key(connectors: Connectors, user: User, connector: Connector) -> Scope
     return ScopeKey(connector.key, user.id if acts_as_caller else None, address.digest(), connector.is_stored)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IndexFeed:
     """Takes answers of engines as they come, and writes them in a task of its own. Use `running()`."""
 

@@ -51,7 +51,7 @@ class RefreshLimits:
     lease: timedelta = timedelta(seconds=120)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IndexRefresh:
     """Reads data sources with a login of their own in the background, others when their user searches."""
 

@@ -50,7 +50,7 @@ Attached = tuple[EngineSession, OperationHandle]
 """A statement that another runner has left at the engine, and the session to follow it in."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the loop.
 

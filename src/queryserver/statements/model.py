@@ -163,7 +163,7 @@ class ClaimScope:
 class EngineMark:
     """Where to continue at the engine; stored in one transaction with the rows and log lines that came before it."""
 
-    token: str
+    token: str = field(repr=False)
     """Argument of `ResumableEngine.reattach`."""
     log_lines: int = 0
     """How many of the engine's log lines are stored."""

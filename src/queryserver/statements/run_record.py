@@ -46,7 +46,7 @@ class LeaseLost(Exception):
     """Another runner has the statement, or its state is final: this run writes nothing more."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RunRecord:
     """The record of one statement, for the runner that holds its lease. All writes raise LeaseLost when it is lost.
 
@@ -288,7 +288,7 @@ class Spooled:
     inline: bytes | None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Spool:
     """Collects batches into segments; while one is being stored the next one fills.
 

@@ -98,7 +98,7 @@ class StateSignals:
                 del self._watches[statement_id]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Runner:
     """Runs statements under leases. Use `running()`: what has not finished at the end is stopped or handed over.
 

@@ -61,6 +61,7 @@ _SOCKET_PREFIX = "queryserver-"
 _SOCKET_PATH_BYTES = 103  # the smallest limit of our systems (macOS; Linux has 107)
 _START_ATTEMPTS = 3
 _TRIM_EVERY_S = 30
+_RESTART_PAUSE_S = 0.5  # for one that dies again soon after each good start
 _RESTART_WAIT_S = (1, 2, 5, 10, 30)
 
 _OPTIONS = {
@@ -352,6 +353,7 @@ async def _watch(postmaster: Postmaster) -> None:
         try:
             if ending.done():
                 _log.error("the embedded PostgreSQL has died and is started again")
+                await asyncio.sleep(_RESTART_PAUSE_S)
                 try:
                     await _to_the_end(postmaster.restart)
                 finally:

@@ -69,7 +69,7 @@ def acting_name(name: str) -> str:
 
 @dataclass(slots=True)
 class _Token:
-    text: str
+    text: str = field(repr=False)
     made_at: float
     renewed_at: float
 
