@@ -1,11 +1,11 @@
 """Tables in MariaDB keep the rules of loaders."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-from tests.contract.loading_basis import numbered
+from tests.contract.loading_basis import MemoryLedger, numbered
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import INF, NAMES, NAN, TEXTS, LoadingFacts
 from tests.contract.mariadb_basis import MariadbBasis
@@ -15,7 +15,7 @@ from tests.engines.servers import ServerAddress
 from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.mysql.loading import RowWriter
 from queryserver.engines.protocol import Engine, TableLoader, TableName
-from queryserver.errors.statements import StatementRejected
+from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.imports.model import BaseType
 
 FACTS = LoadingFacts(
@@ -71,6 +71,25 @@ class TestMariadbLoading(MariadbBasis, LoadingContract):
         other = TableName(None, target.name.upper())
         await self.run(engine, self.loading_facts.create_sql, target)
         assert not await loader.exists(other)
+
+    async def test_a_load_whose_connection_the_server_ends_leaves_nothing(
+        self, engine: Engine, target: TableName
+    ) -> None:
+        load, ledger = self.load_of(target), MemoryLedger()
+        # The loader gets this connection: the engine has no other yet.
+        ((number,),) = await self.run(engine, "SELECT CONNECTION_ID()", target)
+
+        async def batches() -> AsyncIterator[pa.RecordBatch]:
+            yield numbered(load, 1, 2)
+            assert not await self.missing(engine, load.staging)
+            await self.run(engine, f"KILL CONNECTION {number}", target)
+            yield numbered(load, 3, 2)
+
+        async with self.loading(engine) as loader:
+            with pytest.raises(EngineError):
+                await loader.load(load, batches(), ledger)
+            assert not ledger.open
+        assert await self.missing(engine, load.target, load.staging)
 
 
 def escape(text: str) -> str:

@@ -92,7 +92,8 @@ class MysqlEngine:
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
         async with self.session(user, options) as session:
-            yield MysqlLoader(session, self._sessions.executor, read_only=self._read_only)
+            fresh_session = partial(self.session, user, options)
+            yield MysqlLoader(session, self._sessions.executor, fresh_session, read_only=self._read_only)
 
     async def ping(self) -> None:
         await self._sessions.call(self._login(SessionOptions()), lambda connection: connection.run("DO 0"))

@@ -5,7 +5,8 @@ Definitions commit by themselves there, so other clients see the staging table u
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,8 +18,8 @@ from asyncmy.converters import escape_str
 from queryserver.engines import loading
 from queryserver.engines.catalog_queries import Row, backquoted, read_rows
 from queryserver.engines.mysql.connection import literal
-from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
-from queryserver.errors.statements import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 
 _kernels: Any = pyarrow.compute
 
@@ -73,9 +74,27 @@ _LAST_CHARACTER_OF_NAMES = "\uffff"
 
 
 class MysqlLoader(loading.StatementLoader):
-    """A TableLoader."""
+    """A TableLoader. `fresh_session` is one more session like its own, for when that is lost."""
 
     mark = "`"
+
+    def __init__(
+        self,
+        session: EngineSession,
+        executor: Executor,
+        fresh_session: Callable[[], AbstractAsyncContextManager[EngineSession]],
+        *,
+        read_only: bool,
+    ) -> None:
+        super().__init__(session, executor, read_only=read_only)
+        self._fresh_session = fresh_session
+
+    async def drop(self, table: TableName) -> None:
+        try:
+            await super().drop(table)
+        except (SessionLost, OutcomeUnknown):  # a table that is gone already does no harm
+            async with self._fresh_session() as session:
+                await loading.execute(session, f"DROP TABLE IF EXISTS {self.place(table)}")
 
     async def exists(self, table: TableName) -> bool:
         found = await self._rows(
@@ -134,7 +153,7 @@ class MysqlLoader(loading.StatementLoader):
         return f"INSERT INTO {self.place(load.staging)} VALUES {b','.join(rows).decode()}"
 
     async def rename(self, table: TableName, name: TableName) -> bool:
-        await loading.execute(self._session, f"RENAME TABLE {self.place(table)} TO {self.place(name)}")
+        await self._last_step(f"RENAME TABLE {self.place(table)} TO {self.place(name)}")
         return True
 
     async def _append(self, load: TableLoad, staging: loading.Staging) -> None:
@@ -143,10 +162,19 @@ class MysqlLoader(loading.StatementLoader):
         try:
             await super()._append(load, staging)
         except BaseException:  # a cancel too: dropping the staging table would commit
-            with suppress(EngineError):
-                await asyncio.shield(loading.execute(self._session, "ROLLBACK"))
+            await loading.to_the_end(self._roll_back(staging))
             raise
         await staging.publish(self._last_step("COMMIT"), takes_it=False)
+
+    async def _roll_back(self, staging: loading.Staging) -> None:
+        """Where that fails, the staging table stays in the ledger, unless the transaction ended with its connection."""
+        try:
+            async with asyncio.timeout(_LAST_STEP_S):
+                with suppress(EngineError):  # takes a late stop signal off the next statement
+                    await loading.execute(self._session, "DO 0")
+                await loading.execute(self._session, "ROLLBACK")
+        except (EngineError, TimeoutError):
+            staging.is_cleared = await self._session.is_alive()
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
         """Both renamings are one step. The old table is dropped then."""
