@@ -145,11 +145,15 @@ async def first_reached(
 
 
 async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel the tasks that still run, and wait for their end. What any of them raised is dropped."""
-    known = [task for task in tasks if task is not None]
+    """Cancel the tasks that still run, once, and wait for their end. What any of them raised is dropped."""
+    known = {task for task in tasks if task is not None}
     for task in known:
         task.cancel()
-    await asyncio.gather(*known, return_exceptions=True)
+    if known:
+        await asyncio.wait(known)
+    for task in known:
+        if not task.cancelled():
+            task.exception()
 
 
 RETRY_S = 60.0

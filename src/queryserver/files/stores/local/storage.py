@@ -10,6 +10,7 @@ from contextlib import aclosing, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Self, TypeVar, TypeVarTuple
 
 from queryserver.errors.base import ConfigurationError, QueryServerError
@@ -45,7 +46,7 @@ class FileThreads:
     def __init__(self, *, max_threads: int, timeout_s: float) -> None:
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="local-storage")
         self._flushes = ThreadPoolExecutor(1, thread_name_prefix="local-storage-flush")
-        self._flushing = asyncio.Lock()
+        self._ended_flushes = 0
         self.read_sizes = ReadSizes()
         self._timeout_s = timeout_s
 
@@ -58,22 +59,34 @@ class FileThreads:
             except OSError as error:
                 raise file_error(path, error) from error
 
-        return await self._in_time(self._threads, translated)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, translated)
+        except TimeoutError as error:
+            raise StorageUnavailable("The file system does not answer.") from error
 
     async def flush(self, call: Callable[[], None]) -> None:
         """Run a call that waits for the disk in a thread of its own, beside all other calls.
 
-        One after the other: each has the whole time, however long those before it take.
+        One after the other: each has the whole time, however long those before it take, left by their callers or not.
         """
-        async with self._flushing:
-            await self._in_time(self._flushes, call)
 
-    async def _in_time(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        def counted() -> None:
+            try:
+                call()
+            finally:
+                self._ended_flushes += 1
+
+        before = self._ended_flushes
+        waiting = asyncio.get_running_loop().run_in_executor(self._flushes, counted)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(threads, call)
-        except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
+            while not (await asyncio.wait({waiting}, timeout=self._timeout_s))[0]:
+                if self._ended_flushes == before:
+                    raise StorageUnavailable("The file system does not answer.")
+                before = self._ended_flushes
+            waiting.result()
+        finally:
+            waiting.cancel()
 
     def start(self, call: Callable[[], None]) -> Future[None]:
         """Run a call that only `close` waits for."""
@@ -131,16 +144,21 @@ class LocalStorage:
     ) -> AsyncGenerator[Batch]:
         """The order is the file system's own."""
         self._enter(path)
-        batches = listing(self._tree, path, self._access.shows, cursor, batch_size)
+        batches, lock = listing(self._tree, path, self._access.shows, cursor, batch_size), Lock()
+
+        def alone(call: Callable[[], T]) -> T:
+            with lock:
+                return call()
+
         try:
             while True:
-                batch = await self._run(path, next, batches)
+                batch = await self._run(path, alone, batches.__next__)
                 yield batch
                 if batch.cursor is None:
                     return
         finally:
             # Not awaited: the generator may be closed while its loop ends. Closing the pool waits for it.
-            self._threads.start(batches.close)
+            self._threads.start(partial(alone, batches.close))
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None

@@ -3,17 +3,20 @@
 import asyncio
 import time
 import tracemalloc
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from tests.contract.storage_basis import names
 from tests.refusals import raises_code
 
 from queryserver.errors.files import StorageUnavailable
+from queryserver.files.protocol import Batch
 from queryserver.files.stores.local import deleting as summing
+from queryserver.files.stores.local import storage as storing
 from queryserver.files.stores.local.storage import FileThreads, flushed
 from queryserver.files.stores.local.transfers import LocalUpload
 from queryserver.files.stores.local.tree import LocalTree
@@ -102,6 +105,48 @@ async def test_who_stands_behind_the_flushes_of_others_waits_as_long_as_they_go_
         assert await asyncio.gather(*[drained() for _ in range(together)]) == [1] * together
     finally:
         await threads.close()
+
+
+async def test_a_flush_that_was_left_takes_no_time_of_the_next_one() -> None:
+    flush_s = 0.7
+    threads = FileThreads(max_threads=1, timeout_s=1)
+    try:
+        left = asyncio.create_task(threads.flush(lambda: time.sleep(flush_s)))
+        await asyncio.sleep(0.1)
+        left.cancel()
+        await threads.flush(lambda: time.sleep(flush_s))
+        assert left.cancelled()
+    finally:
+        await threads.close()
+
+
+async def test_a_listing_that_is_left_within_a_batch_is_closed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, closed = Event(), Event(), Event()
+
+    def batches() -> Generator[Batch]:
+        try:
+            begun.set()
+            may_end.wait(_PATIENCE_S)
+            yield Batch((), "1/a")
+        finally:
+            closed.set()
+
+    listed = batches()  # held here: otherwise it would be closed as garbage
+
+    def listing(*_: Any) -> Generator[Batch]:
+        return listed
+
+    monkeypatch.setattr(storing, "listing", listing)
+    async with storing.PrivateStorage(tmp_path) as storage:
+        reading = asyncio.create_task(anext(storage.list_directory("")))
+        assert await asyncio.to_thread(begun.wait, _PATIENCE_S)
+        reading.cancel()
+        await asyncio.wait({reading})
+        await asyncio.sleep(0.1)
+        may_end.set()
+    assert closed.is_set()
 
 
 def test_an_upload_can_be_flushed_before_during_and_after(tmp_path: Path) -> None:
