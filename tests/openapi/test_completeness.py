@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -73,8 +74,14 @@ def each(test: Callable[[Any, Described], None]) -> Callable[[Any], None]:
 
 def problems(schema: Mapping[str, Any], example: Any) -> list[str]:
     """What is wrong with an example; schemas may refer to the components."""
-    validator = Draft202012Validator({**schema, "components": COMPONENTS})
+    validator = _validator(json.dumps(schema))
     return [f"{list(error.instance_path)}: {error.message}" for error in validator.iter_errors(example)]
+
+
+@cache
+def _validator(schema: str) -> Draft202012Validator:
+    """Each takes 20 ms to build, and most schemas are those of many examples."""
+    return Draft202012Validator({**json.loads(schema), "components": COMPONENTS})
 
 
 def examples_of(media: Mapping[str, Any]) -> Iterator[Any]:
