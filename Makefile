@@ -39,8 +39,8 @@ test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, hostile users,
 	$(BIN)/pytest -n 2 --dist worksteal -m slow $(ARGS)
 
 .PHONY: test-engines
-test-engines: $(DEV) ## Run the tests that need real engines, two engines at a time (E=hive for one)
-	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(if $(E),,-n 2 --dist loadgroup) $(ARGS)
+test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)
+	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten)
