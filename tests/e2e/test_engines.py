@@ -220,7 +220,8 @@ class TakeOver(RoundTrip):
             operation = await first.submit(case.dialect, case.long_rows, limit=case.long_count + 1)
             await first.until(operation, lambda status: status["status"] == "running", within_s=60)
             await asyncio.sleep(1.5)
-            assert await first.state(operation) == "running"
+            body = await first.status(operation)
+            assert body["query_status"]["state"] == "running", body
             if ending == "kill -9":
                 await first.process.kill9()
             else:
