@@ -2,6 +2,7 @@
 
 import gc
 
+_searches = gc.isenabled()
 gc.disable()  # until all is imported: searches for cycles take a tenth of that time, and free next to nothing
 
 import asyncio
@@ -49,7 +50,8 @@ from queryserver.services import Services
 from queryserver.wiring import open_services
 
 gc.freeze()  # without the objects of the imports: the first search would take as long as those that were left out
-gc.enable()
+if _searches:
+    gc.enable()
 
 log = structlog.get_logger(__name__)
 
