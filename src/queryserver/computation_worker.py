@@ -81,9 +81,11 @@ def _resident_bytes() -> int:
 def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
         task = orjson.loads(requests.read(told_bytes))
+        # Before the content, which may take all the memory there is: an import without memory ends in any error.
+        compute = computation_of(protocol.Task(task["task"]))
         content = requests.read(content_bytes)
         protocol.limit_time(task["limit_s"])
-        return protocol.RESULT, computation_of(protocol.Task(task["task"]))(task["options"], content)
+        return protocol.RESULT, compute(task["options"], content)
     except QueryServerError as error:
         return protocol.REFUSED, [type(error).__name__, error.code, error.message, error.details]
     except (MemoryError, RecursionError):
