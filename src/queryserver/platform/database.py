@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -234,30 +235,40 @@ class CoalescingReader:
         self._one = one
         self._side_by_side = side_by_side
         self._waiting: _Waiting = {}
-        self._reading = 0
+        self._are_waiting = asyncio.Event()
         self._readers = Tasks()
-        self.aclose = self._readers.aclose
-        """Stops the queries on their way; their callers are canceled."""
+        self._are_started = False
 
     def get(self, *key: object) -> "asyncio.Future[asyncpg.Record | None]":
         """The row of `key` or None, to be awaited. Raises DatabaseUnavailable."""
         future = self._waiting.get(key)
         if future is None:
             future = self._waiting[key] = asyncio.get_running_loop().create_future()
-        if self._reading < self._side_by_side:
-            self._reading += 1
-            self._readers.start(self._drain(), "coalescing-reader")
+            self._are_waiting.set()
+        if not self._are_started:
+            self._are_started = True
+            for _ in range(self._side_by_side):
+                # Not in the context of this call: what is logged in the long life of a reader has no part in it.
+                Context().run(self._readers.start, self._read(), "coalescing-reader")
         return asyncio.shield(future)
 
-    async def _drain(self) -> None:
-        try:
-            while self._waiting:
-                keys = list(self._waiting)[:_LARGEST_QUERY]
-                await self._answer({key: self._waiting.pop(key) for key in keys})
-        finally:
-            # Counted down in the step that found no caller waiting: the task ends a turn of the loop later, and a call
-            # in between would wait for a reader that has ended.
-            self._reading -= 1
+    async def aclose(self) -> None:
+        """Stops the queries on their way; their callers are canceled."""
+        await self._readers.aclose()
+        self._are_started = False
+        for future in self._waiting.values():
+            future.cancel()
+        self._waiting.clear()
+
+    async def _read(self) -> None:
+        while True:
+            await self._are_waiting.wait()
+            keys = list(self._waiting)[:_LARGEST_QUERY]
+            asked = {key: self._waiting.pop(key) for key in keys}
+            if not self._waiting:
+                self._are_waiting.clear()
+            if asked:
+                await self._answer(asked)
 
     async def _answer(self, asked: _Waiting) -> None:
         keys = list(asked)

@@ -185,6 +185,21 @@ async def test_nobody_waits_for_a_reader_that_has_just_ended(turns: int):
         assert await asyncio.gather(reader.read(3), ask_later()) == [9, 16]
 
 
+async def test_the_end_of_a_reader_leaves_no_caller_waiting():
+    store = Store()
+    store.gate.clear()
+    reader = Squares(store, side_by_side=1)
+    asked = asyncio.ensure_future(reader.read(3))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(reader.read(4))
+    await asyncio.sleep(0)
+    await reader.aclose()
+    async with asyncio.timeout(60):
+        ends = await asyncio.gather(asked, waiting, return_exceptions=True)
+    assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
+
+
 async def test_a_caller_that_goes_away_takes_nobody_with_it():
     store = Store()
     store.gate.clear()
