@@ -39,7 +39,7 @@ def table(database: str, name: str, **more: object) -> TableDescription:
 
 
 class FakeCatalogEngine(FakeEngine):
-    """`looks` tells what was asked; each look takes `look_s` and fails with `failure`, if there is one.
+    """`looks` tells what was asked; each look takes `look_s`, waits for `may_look`, and fails with `failure`, if given.
 
     `statements` of samples is `rows 3`; of statistics `ddl`; explaining gives back the statement, as a refusal what
     begins with `no plan:`.
@@ -60,6 +60,8 @@ class FakeCatalogEngine(FakeEngine):
         self.sample = "rows 3"
         self.looks: list[str] = []
         self.look_s = 0.0
+        self.may_look = asyncio.Event()
+        self.may_look.set()
         self.failure: EngineError | None = None
         self.unreadable: dict[str, EngineError] = {}
         self.abandoned = 0
@@ -137,6 +139,7 @@ class FakeCatalog:
         self._engine.looks.append(what)
         try:
             await asyncio.sleep(self._engine.look_s)
+            await self._engine.may_look.wait()
         except asyncio.CancelledError:
             self._engine.abandoned += 1
             raise
