@@ -1,14 +1,15 @@
 """The containers of workbooks, and which kind of workbook a file is (Contract importer 14.4).
 
-Zip files are read by their central directory (APPNOTE.TXT 4.3, 4.4), compound files by MS-CFB. `zipfile` is not used:
-it builds an object for each entry of a directory as large as the file, and unpacks without an end.
-Here the limits are checked before anything is unpacked, and no entry gives more bytes than the directory has for it.
+`zipfile` reads packages, in a process with limits of memory and time: a directory as large as the file ends at these.
+What the directory says is checked before anything is unpacked. Compound files are read by MS-CFB: what goes round in
+circles there is found before a library follows it for ever.
 """
 
 import struct
+import zipfile
 import zlib
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from enum import Enum
 from typing import BinaryIO, Never
 from xml.parsers import expat
@@ -23,21 +24,10 @@ RATIO_FREE_BYTES = 1024 * 1024
 
 PIECE_BYTES = 64 * 1024
 _MAX_PROLOG_BYTES = 4 * 1024 * 1024
-
-_MAX_DIRECTORY_BYTES = 16 * 1024 * 1024
-"""10,000 entries with names and extra fields of 1.6 KB each; those of real workbooks take about 100 bytes."""
-
-_END = struct.Struct("<4s4H2LH")
-_END_64_PLACE = struct.Struct("<4sLQL")
-_END_64 = struct.Struct("<4sQ2H2L4Q")
-_ENTRY = struct.Struct("<4s6H3L5H2L")
-_LOCAL = struct.Struct("<4s5H3L2H")
-_STORED, _DEFLATED = 0, 8
-_UNKNOWN_16, _UNKNOWN_32 = 0xFFFF, 0xFFFFFFFF
-
+_IS_ENCRYPTED = 1
+"""A bit of the flags of an entry (APPNOTE.TXT 4.4.4)."""
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-
 _MAX_DIRECTORY_ENTRIES = 10_000
 _HEADER_BYTES = 512
 _HEADER_TABLE_SECTORS = 109
@@ -58,78 +48,60 @@ class WorkbookKind(Enum):
     XLS = "xls"
 
 
-@dataclass(frozen=True, slots=True)
-class PackageEntry:
-    """One file in the package, as the directory describes it."""
-
-    name: str
-    is_encrypted: bool
-    method: int
-    crc: int
-    packed_bytes: int
-    unpacked_bytes: int
-    offset: int
-
-
 class Package:
-    """The entries of a zip file by name; of entries with one name the last counts."""
+    """The parts of a zip file by name; of parts with one name the last counts."""
 
     def __init__(self, file: BinaryIO) -> None:
         """Raises FileCorrupt when there is no readable directory, FileTooComplex when there are too many entries."""
-        self._file = file
-        self._entries = {entry.name: entry for entry in _read_directory(file)}
-        self._names = {name.lower(): name for name in self._entries}
+        with _zip_errors():
+            self._zip = zipfile.ZipFile(file)
+        if len(self._zip.infolist()) > MAX_ENTRIES:
+            raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
+        self._names = {name.lower(): name for name in self._zip.namelist()}
 
     def __contains__(self, name: str) -> bool:
-        return self._find(name) is not None
+        return name.lower() in self._names
 
     def names(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self._zip.NameToInfo)
 
     def check_limits(self) -> None:
         """Raises FileTooComplex when unpacking would give too much (Contract importer 14.4)."""
-        if sum(entry.unpacked_bytes for entry in self._entries.values()) > MAX_UNPACKED_BYTES:
+        entries = self._zip.infolist()
+        if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
             raise FileTooComplex(f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked.")
-        for entry in self._entries.values():
-            if entry.unpacked_bytes > max(RATIO_FREE_BYTES, entry.packed_bytes * MAX_RATIO):
-                raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
+        if any(entry.file_size > max(RATIO_FREE_BYTES, entry.compress_size * MAX_RATIO) for entry in entries):
+            raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
 
     def pieces(self, name: str) -> Generator[bytes]:
-        """What the entry unpacks to. Raises FileCorrupt also when there is no such entry, file_encrypted."""
-        entry = self._find(name)
+        """What the part unpacks to. Raises FileCorrupt also when there is no such part, file_encrypted.
+
+        Names of parts differ in more than case (ECMA-376 part 2, 6.2.2).
+        """
+        entry = self._zip.NameToInfo.get(name) or self._zip.NameToInfo.get(self._names.get(name.lower(), ""))
         if entry is None:
             raise FileCorrupt("A part of the workbook is missing.")
-        if entry.is_encrypted:
+        if entry.flag_bits & _IS_ENCRYPTED:
             raise file_encrypted("The workbook has a password.")
-        if entry.method not in (_STORED, _DEFLATED):
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
-        yield from _checked(entry, _unpacked(self._packed(entry), entry))
+        with _zip_errors(), self._zip.open(entry) as part:
+            while piece := part.read(PIECE_BYTES):
+                yield piece
 
-    def _find(self, name: str) -> PackageEntry | None:
-        """Names of parts differ in more than case (ECMA-376 part 2, 6.2.2)."""
-        return self._entries.get(name) or self._entries.get(self._names.get(name.lower(), ""))
 
-    def _packed(self, entry: PackageEntry) -> Iterator[bytes]:
-        self._file.seek(entry.offset)
-        header = self._file.read(_LOCAL.size)
-        if len(header) < _LOCAL.size or not header.startswith(b"PK\x03\x04"):
-            raise FileCorrupt("A part of the workbook is not where the directory says.")
-        name_bytes, extra_bytes = _LOCAL.unpack(header)[-2:]
-        place = entry.offset + _LOCAL.size + name_bytes + extra_bytes
-        left = entry.packed_bytes
-        while left:
-            # Two parts may be read by turns.
-            self._file.seek(place)
-            piece = self._file.read(min(left, PIECE_BYTES))
-            if not piece:
-                raise FileCorrupt("The workbook ends in the middle of a part.")
-            place, left = place + len(piece), left - len(piece)
-            yield piece
+@contextmanager
+def _zip_errors() -> Generator[None]:
+    """Damage that `zipfile` does not foresee ends in an error of the number, place or text that it reads."""
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, RuntimeError, ValueError) as error:
+        raise FileCorrupt("The workbook is damaged, or a part of it is missing.") from error
 
 
 def check_parts(package: Package) -> None:
-    """Unpack every part that a reader may unpack, to see that none is larger than the directory says, and check the
-    beginning of those in XML: a document type stands before the first element or nowhere.
+    """Unpack every part that a reader may unpack, to compare its check sum, and check the beginning of those in XML: a
+    document type stands before the first element or nowhere.
 
     Raises FileCorrupt, FileTooComplex, and FileEncrypted: the manifest of OpenDocument names what is encrypted.
     """
@@ -139,7 +111,7 @@ def check_parts(package: Package) -> None:
             _check_xml(package.pieces(name), is_manifest=name == "META-INF/manifest.xml")
         elif kind == "bin":
             for _ in package.pieces(name):
-                """Its size and its check sum are compared at its end."""
+                """Its check sum is compared at its end."""
 
 
 def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
@@ -165,128 +137,6 @@ def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
     except (expat.ExpatError, LookupError, ValueError) as error:
         # LookupError and ValueError: the part has an encoding that is unknown, or not for a stream.
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
-
-
-def _unpacked(packed: Iterator[bytes], entry: PackageEntry) -> Iterator[bytes]:
-    if entry.method == _STORED:
-        yield from packed
-        return
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        for piece in packed:
-            waiting = piece
-            while waiting and not inflater.eof:
-                yield inflater.decompress(waiting, PIECE_BYTES)
-                waiting = inflater.unconsumed_tail
-        while not inflater.eof:
-            last = inflater.decompress(b"", PIECE_BYTES)
-            if not last:
-                raise FileCorrupt("A part of the workbook breaks off.")
-            yield last
-    except zlib.error as error:
-        raise FileCorrupt("A part of the workbook is damaged.") from error
-
-
-def _checked(entry: PackageEntry, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """As many bytes as the directory has for the entry, with its check sum: the directory may be wrong."""
-    size, crc = 0, 0
-    for piece in pieces:
-        size += len(piece)
-        if size > entry.unpacked_bytes:
-            raise FileTooComplex("A part of the workbook is larger than the directory says.")
-        crc = zlib.crc32(piece, crc)
-        if piece:
-            yield piece
-    if size != entry.unpacked_bytes or crc != entry.crc:
-        raise FileCorrupt("A part of the workbook is damaged.")
-
-
-def _read_directory(file: BinaryIO) -> Iterator[PackageEntry]:
-    offset, size, count, shift = _find_directory(file)
-    if count > MAX_ENTRIES or size > _MAX_DIRECTORY_BYTES:
-        raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
-    file.seek(offset)
-    directory = file.read(size)
-    place = found = 0
-    while place + _ENTRY.size <= len(directory):
-        fields = _ENTRY.unpack_from(directory, place)
-        if fields[0] != b"PK\x01\x02":
-            break
-        found += 1
-        if found > MAX_ENTRIES:
-            raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
-        name_end = place + _ENTRY.size + fields[10]
-        extra_end = name_end + fields[11]
-        yield _entry(fields, directory[place + _ENTRY.size : name_end], directory[name_end:extra_end], shift)
-        place = extra_end + fields[12]
-    if found != count:
-        raise FileCorrupt("The directory of the workbook is damaged.")
-
-
-def _entry(fields: tuple[int, ...], name: bytes, extra: bytes, shift: int) -> PackageEntry:
-    packed, unpacked, offset = fields[8], fields[9], fields[16]
-    if _UNKNOWN_32 in (packed, unpacked, offset):
-        unpacked, packed, offset = _sizes_64(extra, (unpacked, packed, offset))
-    flags = fields[3]
-    return PackageEntry(
-        name=name.decode("utf-8" if flags & 0x800 else "cp437", errors="replace"),
-        is_encrypted=bool(flags & 1),
-        method=fields[4],
-        crc=fields[7],
-        packed_bytes=packed,
-        unpacked_bytes=unpacked,
-        offset=offset + shift,
-    )
-
-
-def _sizes_64(extra: bytes, sizes: tuple[int, int, int]) -> tuple[int, ...]:
-    """What stands in the extra field 1 for each number that 32 bits do not hold (APPNOTE.TXT 4.5.3)."""
-    place = 0
-    while place + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, place)
-        place += 4
-        if kind == 1:
-            wide = [number for (number,) in struct.iter_unpack("<Q", extra[place : place + length // 8 * 8])]
-            if len(wide) < sizes.count(_UNKNOWN_32):
-                break
-            return tuple(wide.pop(0) if size == _UNKNOWN_32 else size for size in sizes)
-        place += length
-    raise FileCorrupt("The directory of the workbook is damaged.")
-
-
-def _find_directory(file: BinaryIO) -> tuple[int, int, int, int]:
-    """Offset, bytes and entries of the directory, and by how much the offsets in it are too small."""
-    file_bytes = file.seek(0, 2)
-    tail_offset = max(0, file_bytes - _END.size - _UNKNOWN_16)
-    file.seek(tail_offset)
-    tail = file.read(_END.size + _UNKNOWN_16)
-    place = tail.rfind(b"PK\x05\x06", 0, len(tail) - _END.size + 4)
-    if place < 0:
-        raise FileCorrupt("The workbook has no directory: it is damaged, or a part of it is missing.")
-    _, _, _, _, count, size, offset, _ = _END.unpack_from(tail, place)
-    end = tail_offset + place
-    if count == _UNKNOWN_16 or _UNKNOWN_32 in (size, offset):
-        end, count, size, offset = _directory_64(file, end) or (end, count, size, offset)
-    shift = end - size - offset
-    if shift < 0:
-        raise FileCorrupt("The directory of the workbook is damaged.")
-    return offset + shift, size, count, shift
-
-
-def _directory_64(file: BinaryIO, end: int) -> tuple[int, int, int, int] | None:
-    """The wide end record before the end record at `end`: its offset, entries, bytes and offset of the directory."""
-    if end < _END_64_PLACE.size:
-        return None
-    file.seek(end - _END_64_PLACE.size)
-    mark, _, place, _ = _END_64_PLACE.unpack(file.read(_END_64_PLACE.size))
-    if mark != b"PK\x06\x07" or place > end:
-        return None
-    file.seek(place)
-    record = file.read(_END_64.size)
-    if len(record) < _END_64.size or not record.startswith(b"PK\x06\x06"):
-        raise FileCorrupt("The directory of the workbook is damaged.")
-    *_, count, size, offset = _END_64.unpack(record)
-    return place, count, size, offset
 
 
 class CompoundFile:

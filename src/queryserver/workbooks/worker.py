@@ -135,15 +135,14 @@ class OpenWorkbook:
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         """Raises FileCorrupt, file_encrypted, FileTooComplex."""
         self._makers = _MAKERS_OF_ODS if kind is WorkbookKind.ODS else _MAKERS
-        if kind is not WorkbookKind.XLS:
-            package = Package(file)
-            package.check_limits()
-            check_parts(package)
         self._serials: cells.StoredSerials | None = None
         if kind is WorkbookKind.XLS:
             self._serials = cells.XlsSerials(file)
-        elif kind is WorkbookKind.XLSX:
-            self._serials = cells.XlsxSerials(Package(file))
+        else:
+            package = Package(file)
+            check_parts(package)
+            if kind is WorkbookKind.XLSX:
+                self._serials = cells.XlsxSerials(package)
         file.seek(0)
         with _calamine_errors():
             self._workbook = CalamineWorkbook.from_filelike(file)
