@@ -1,6 +1,5 @@
-"""Patterns of delimited text (Contract importer 8.2) and readers of records: field by field, regular ones, by Arrow."""
+"""Patterns of delimited text (Contract importer 8.2) and readers of records: field by field, and by Arrow."""
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -234,57 +233,18 @@ class RecordCutter:
         cells.append(cell)
 
 
-def are_simple(delimiters: Delimiters) -> bool:
-    quote = delimiters.quote
-    return (
-        len(delimiters.field) == 1
-        and delimiters.field.isascii()
-        and delimiters.field not in "\r\0"
-        and delimiters.record == "\n"
-        and quote is not None
-        and quote.isascii()
-        and quote not in " \r\0"
-    )
-
-
-def _regular(delimiters: Delimiters) -> str:
-    """Matches as many whole regular records as follow one another."""
-    separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
+def _regular(delimiters: Delimiters) -> re.Pattern[bytes] | None:
+    """Matches as many whole regular records as follow one another; None: a record with quotes may be read otherwise."""
+    field, quote = delimiters.field, delimiters.quote or ""
+    is_simple = len(field) == 1 and field.isascii() and field not in "\r\0" and delimiters.record == "\n"
+    if not (is_simple and quote and quote.isascii() and quote not in " \r\0"):
+        return None
+    separator, quote = re.escape(field), re.escape(quote)
     whole = rf"(?<![^{separator}\n]){quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+{quote}(?={separator}|\r?\n)"
     within = rf"(?<=[^{separator}\n ]){quote}"
-    if delimiters.field != " ":
+    if field != " ":
         within += rf"|(?<=[^{separator}\n ] ){quote}"
-    return rf"(?:[^{quote}\n]*+(?:(?:{whole}|{within})[^{quote}\n]*+)*+\n)*+"
-
-
-class RegularText:
-    def __init__(self, delimiters: Delimiters) -> None:
-        self._delimiters = delimiters
-        self._prefix = re.compile(_regular(delimiters))
-        separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
-        bare = rf"[{BLANKS}]*+(?:null[{BLANKS}]*+)?"
-        self._quoted_nothing = re.compile(
-            rf"(?<![^{separator}\n]){quote}{bare}{quote}(?={separator}|\r?\n)", re.IGNORECASE
-        )
-
-    def end(self, text: str, start: int) -> int:
-        """Where the regular records end that begin at `start`; one of more than 1 MiB is none."""
-        found = self._prefix.match(text, start, start + MAX_FIELD_CHARACTERS)
-        return start if found is None else found.end()
-
-    def records(self, text: str) -> list[list[str]] | None:
-        """The records of a text of regular records; blank lines are `[]`, or hold one blank cell.
-
-        None: the library would read them otherwise, so they are to be cut field by field.
-        """
-        if ("\r" in text and text.count("\r") != text.count("\r\n")) or self._quoted_nothing.search(text):
-            return None
-        try:
-            # Lines with their LF, and no other ends of lines.
-            lines = [f"{line}\n" for line in text.split("\n")[:-1]]
-            return list(csv.reader(lines, delimiter=self._delimiters.field, quotechar=self._delimiters.quote))
-        except csv.Error:
-            return None
+    return re.compile(rf"(?:[^{quote}\n]*+(?:(?:{whole}|{within})[^{quote}\n]*+)*+\n)*+".encode())
 
 
 class PlainReader:
@@ -295,7 +255,7 @@ class PlainReader:
         self._record = delimiters.record.encode()
         self._quote = (delimiters.quote or "").encode()
         self._quote_char = delimiters.quote
-        self._regular = re.compile(_regular(delimiters).encode()) if are_simple(delimiters) else None
+        self._regular = _regular(delimiters)
         self._needs_substitute = len(self._field) > 1 or self._field == b"\0"
         self._is_able = (
             grammar_of(delimiters).splits

@@ -46,12 +46,9 @@ class RecordReader:
     """
 
     def __init__(self, delimiters: Delimiters, *, counts_quotes: bool = False, max_columns: int = MAX_COLUMNS) -> None:
-        """`counts_quotes`: keep `quotes`, which takes longer."""
+        """`counts_quotes`: keep `quotes`."""
         self._delimiters = delimiters
         self._grammar: cutting.Grammar = cutting.grammar_of(delimiters)
-        self._regular = (
-            cutting.RegularText(delimiters) if cutting.are_simple(delimiters) and not counts_quotes else None
-        )
         self._cutter = cutting.RecordCutter(delimiters, max_columns=max_columns)
         self._max_columns = max_columns
         self._counts_quotes = counts_quotes
@@ -115,7 +112,6 @@ class RecordReader:
 
     def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
         """Adds some of the next records; returns where the next one begins, and whether none is left to read."""
-        cut_until = position
         while position < len(text):
             if len(found) >= _PART_RECORDS:
                 return position, False
@@ -126,14 +122,6 @@ class RecordReader:
                     break
                 if position - start >= _SPLIT_CHARACTERS // 2:
                     continue
-            if self._regular is not None and position >= cut_until:
-                end = self._regular.end(text, position)
-                records = self._regular.records(text[position:end])
-                if records:
-                    self._add(records, found)
-                    position = end
-                    continue
-                cut_until = end
             after = self._cut(text, position, final, found)
             if after is None:
                 break
