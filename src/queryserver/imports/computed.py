@@ -1,6 +1,6 @@
 """Detection, preview and header of a text, computed in a worker process: the beginning of a file in, JSON out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from queryserver.formats.cell_types.header import (
     has_header,
     sample_width,
 )
-from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.delimited.encodings import Decoder, detect_encoding
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
 from queryserver.formats.detection import FileKind, ReadingOptions, detect, recognise, recognise_given
@@ -53,125 +53,30 @@ class TextForm:
     """Then the text must be in it, but for a tenth."""
 
 
-class PreviewSample:
-    """Enough of a file for an Analysis: 10,000 records behind the header.
+class _Text:
+    """The beginning of a file. `is_whole`: its sample is all of the file; `is_last`: no more of the file is read."""
 
-    `feed` returns whether no more pieces are needed; `finish`: the file has no more. Both raise record_too_long,
-    too_many_columns.
-    """
+    def __init__(self, head: bytes, options: Mapping[str, Any]) -> None:
+        self._head = head
+        self._has_end: bool = options["is_whole"]
+        self.is_whole = self._has_end and len(head) <= SAMPLE_TEXT_BYTES
+        self.is_last: bool = self._has_end or options["is_last"]
 
-    def __init__(self, form: TextForm, *, has_header: bool, given: GivenFormats = NOT_GIVEN) -> None:
-        self._form = form
-        self._given = given
-        self._has_header = has_header
-        self._is_whole = False
-        self._first = _FirstRecords(form)
-        self._blocks: list[Block] = []
-        self._reader: BlockReader | None = None
-        self._pieces: list[bytes] = []
+    def sample(self, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
+        """Pieces, each with whether the file ends with it."""
+        return self._pieces(0, min(len(self._head), SAMPLE_TEXT_BYTES), step_bytes)
 
-    def feed(self, piece: bytes) -> bool:
-        self._pieces.append(piece)
-        if self._reader is not None:
-            self._blocks += self._reader.feed(piece)
-        elif self._first.take(piece, lambda records: len(records) >= FIRST_RECORDS):
-            if len(self._first.records) > SAMPLE_RECORDS + self._has_header:
-                # Behind a quote that did not close for long, many records are found at once.
-                return True
-            del self._first.records[FIRST_RECORDS:]
-            width = sample_width(self._first.records, has_header=self._has_header)
-            self._reader = BlockReader(self._form.delimiters, self._form.encoding, width)
-            for earlier in self._pieces:
-                self._blocks += self._reader.feed(earlier)
-        if self._has_header and self._reader is not None:
-            # Only a width that was guessed can turn out wrong.
-            self._pieces.clear()
-        return self.is_full
+    def rest(self) -> Iterator[tuple[bytes, bool]]:
+        """As much behind the sample as the longest field takes."""
+        return self._pieces(SAMPLE_TEXT_BYTES, len(self._head), _FEED_BYTES)
 
-    @property
-    def is_full(self) -> bool:
-        rows = 0
-        if self._blocks:
-            last = self._blocks[-1]
-            rows = last.first_record + last.columns.num_rows - 1
-        # One more than is analysed: it shows whether the file goes on.
-        return max(rows, len(self._first.records)) > SAMPLE_RECORDS + self._has_header
-
-    def finish(self) -> None:
-        self._is_whole = True
-        if self._reader is None:
-            self._first.finish()
-        else:
-            self._blocks += self._reader.finish()
-
-    def analysis(self) -> Analysis:
-        """The columns and the rows to be shown. Raises file_empty, record_too_long, encoding_failed."""
-        decoder = self._first.decoder if self._reader is None else self._reader.decoder
-        if self._form.is_encoding_given:
-            decoder.check()
-        if self._reader is None:
-            return self._of_records(self._first)
-        try:
-            return analyse_blocks(
-                self._first.records,
-                self._blocks,
-                has_header=self._has_header,
-                is_whole=self._is_whole,
-                undecodable=decoder.undecodable,
-                given=self._given,
-            )
-        except WidthUncertain:
-            self._blocks.clear()
-            found = _FirstRecords(self._form)
-            is_full = any(found.take(piece, _are_too_many) for piece in self._pieces)
-            if self._is_whole and not is_full:
-                found.finish()
-            return self._of_records(found)
-
-    def _of_records(self, found: "_FirstRecords") -> Analysis:
-        return analyse_records(
-            found.records,
-            has_header=self._has_header,
-            is_whole=self._is_whole,
-            unclosed=found.unclosed,
-            undecodable=found.decoder.undecodable,
-            given=self._given,
-        )
+    def _pieces(self, start: int, end: int, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
+        for place in range(start, end, step_bytes):
+            piece_end = min(place + step_bytes, end)
+            yield self._head[place:piece_end], self._has_end and piece_end == len(self._head)
 
 
-class HeaderSample:
-    """Enough of a file to decide whether its first record is a header: a hundred records with a value behind it."""
-
-    def __init__(self, form: TextForm) -> None:
-        self._form = form
-        self._first = _FirstRecords(form)
-        self._is_whole = False
-        self._counted = 0
-        self._with_value = 0
-
-    def feed(self, piece: bytes) -> bool:
-        return self._first.take(piece, self._is_enough)
-
-    def finish(self) -> None:
-        self._is_whole = True
-        self._first.finish()
-
-    def has_header(self) -> bool:
-        """Whether there is a header. Raises file_empty, record_too_long, encoding_failed."""
-        if self._form.is_encoding_given:
-            self._first.decoder.check()
-        if not self._first.records:
-            raise file_empty("File is empty.") if self._is_whole else record_too_long("The first record is too long.")
-        return has_header(self._first.records[: SAMPLE_RECORDS + 1])
-
-    def _is_enough(self, records: Sequence[Cells]) -> bool:
-        # Behind a quote that did not close for long, many records are found at once.
-        self._with_value += sum(map(_has_value, records[self._counted : SAMPLE_RECORDS + 1]))
-        self._counted = len(records)
-        return self._with_value > COMPARED_RECORDS or self._counted > SAMPLE_RECORDS
-
-
-class _FirstRecords:
+class _Records:
     """Records from the first on, one by one; `unclosed` are the numbers of those with an open quote."""
 
     def __init__(self, form: TextForm) -> None:
@@ -180,21 +85,35 @@ class _FirstRecords:
         self.unclosed: list[int] = []
         self._reader = RecordReader(form.delimiters)
 
-    def take(self, piece: bytes, is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
-        """Read until there are enough; whether there are. Then the rest of the piece is not read."""
-        for start in range(0, len(piece), _STEP_BYTES):
-            if self._read(self.decoder.decode(piece[start : start + _STEP_BYTES]), is_enough, final=False):
-                return True
+    def read(self, pieces: Iterable[tuple[bytes, bool]], is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
+        """Read until there are enough; whether there are. Then the rest is not read.
+
+        Behind a quote that did not close for long, many records are found at once.
+        """
+        for piece, is_end in pieces:
+            for records in self._reader.parts(self.decoder.decode(piece, final=is_end), final=is_end):
+                self.records += records
+                self.unclosed += self._reader.unclosed
+                if is_enough(self.records):
+                    return True
         return False
 
-    def finish(self) -> None:
-        self._read(self.decoder.decode(b"", final=True), _are_too_many, final=True)
 
-    def _read(self, text: str, is_enough: Callable[[Sequence[Cells]], bool], *, final: bool) -> bool:
-        for records in self._reader.parts(text, final=final):
-            self.records += records
-            self.unclosed += self._reader.unclosed
-            if is_enough(self.records):
+class _Blocks:
+    """The same as Blocks of `width` columns."""
+
+    def __init__(self, form: TextForm, width: int) -> None:
+        self.blocks: list[Block] = []
+        self._reader = BlockReader(form.delimiters, form.encoding, width)
+        self.decoder = self._reader.decoder
+
+    def read(self, pieces: Iterable[tuple[bytes, bool]], most_rows: int) -> bool:
+        """Read until there are more rows than that; whether there are."""
+        for piece, is_end in pieces:
+            self.blocks += self._reader.feed(piece)
+            if is_end:
+                self.blocks += self._reader.finish()
+            if self.blocks and self.blocks[-1].first_record + self.blocks[-1].columns.num_rows - 1 > most_rows:
                 return True
         return False
 
@@ -225,22 +144,72 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
     form = _form_of(head, options)
     if form is None:
         return WORKBOOK
-    reading = _reading_of(options["reading"])
-    sample = PreviewSample(form, has_header=options["has_header"], given=reading.formats)
-    if not _is_fed(sample, options, head):
+    text, has_header, first = _Text(head, options), options["has_header"], _Records(form)
+    # One more than is analysed: it shows whether the file goes on.
+    most = SAMPLE_RECORDS + has_header
+    is_enough = first.read(text.sample(_STEP_BYTES), lambda records: len(records) >= FIRST_RECORDS)
+    blocks = None
+    if is_enough and len(first.records) <= most:
+        del first.records[FIRST_RECORDS:]
+        blocks = _Blocks(form, sample_width(first.records, has_header=has_header))
+        is_enough = blocks.read(text.sample(_FEED_BYTES), most)
+    if not is_enough and not text.is_last:
         return MORE
-    analysis = sample.analysis()
-    _read_cut_record(sample, head, is_whole=options["is_whole"])
+    analysis = _analysis(form, text, first, blocks, options)
+    if not is_enough:
+        # A field that the sample cuts may be too long: an import would refuse such a record.
+        if blocks is None:
+            first.read(text.rest(), _are_too_many)
+        else:
+            blocks.read(text.rest(), most)
     return {**asdict(analysis), "encoding": form.encoding}
 
 
+def _analysis(
+    form: TextForm, text: _Text, first: _Records, blocks: _Blocks | None, options: Mapping[str, Any]
+) -> Analysis:
+    """`blocks` None: all records of the sample are in `first`. Raises file_empty, record_too_long, encoding_failed."""
+    decoder = first.decoder if blocks is None else blocks.decoder
+    if form.is_encoding_given:
+        decoder.check()
+    common: dict[str, Any] = {
+        "has_header": options["has_header"],
+        "is_whole": text.is_whole,
+        "given": _reading_of(options["reading"]).formats,
+    }
+    if blocks is not None:
+        try:
+            return analyse_blocks(first.records, blocks.blocks, undecodable=decoder.undecodable, **common)
+        except WidthUncertain:
+            first = _Records(form)
+            first.read(text.sample(_STEP_BYTES), _are_too_many)
+    return analyse_records(first.records, unclosed=first.unclosed, undecodable=first.decoder.undecodable, **common)
+
+
 def header(options: Mapping[str, Any], head: bytes) -> object:
-    """Whether the first record names the columns; MORE and the options as those of `preview`."""
+    """Whether the first record names the columns; MORE and the options as those of `preview`.
+
+    A hundred records with a value behind it are enough. Raises file_empty, record_too_long, encoding_failed.
+    """
     form = _form_of(head, options)
     if form is None:
         return WORKBOOK
-    sample = HeaderSample(form)
-    return sample.has_header() if _is_fed(sample, options, head) else MORE
+    text, first = _Text(head, options), _Records(form)
+    counted = with_value = 0
+
+    def is_enough(records: Sequence[Cells]) -> bool:
+        nonlocal counted, with_value
+        with_value += sum(map(_has_value, records[counted : SAMPLE_RECORDS + 1]))
+        counted = len(records)
+        return with_value > COMPARED_RECORDS or counted > SAMPLE_RECORDS
+
+    if not first.read(text.sample(_STEP_BYTES), is_enough) and not text.is_last:
+        return MORE
+    if form.is_encoding_given:
+        first.decoder.check()
+    if not first.records:
+        raise file_empty("File is empty.") if text.is_whole else record_too_long("The first record is too long.")
+    return has_header(first.records[: SAMPLE_RECORDS + 1])
 
 
 def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
@@ -255,28 +224,6 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     if delimiters is None:
         delimiters = reading.completed(detect(sample, is_whole=is_whole, encoding=encoding).delimiters)
     return TextForm(delimiters, encoding, is_encoding_given=reading.encoding is not None)
-
-
-def _is_fed(sample: PreviewSample | HeaderSample, options: Mapping[str, Any], head: bytes) -> bool:
-    end = min(len(head), SAMPLE_TEXT_BYTES)
-    pieces: Sequence[bytes] = [head[start : min(start + _FEED_BYTES, end)] for start in range(0, end, _FEED_BYTES)]
-    if any(sample.feed(piece) for piece in pieces):
-        return True
-    if options["is_whole"] and len(head) == end:
-        sample.finish()
-    return options["is_whole"] or options["is_last"]
-
-
-def _read_cut_record(sample: PreviewSample, head: bytes, *, is_whole: bool) -> None:
-    """Read as much behind the sample as the longest field takes: one that the sample cuts may be too long.
-
-    An import would refuse such a record. Raises record_too_long, too_many_columns.
-    """
-    steps = range(SAMPLE_TEXT_BYTES, len(head), _FEED_BYTES)
-    if sample.is_full or any(sample.feed(head[start : start + _FEED_BYTES]) for start in steps):
-        return
-    if is_whole and steps:
-        sample.finish()
 
 
 def _reading_of(reading: Mapping[str, Any]) -> ReadingOptions:
