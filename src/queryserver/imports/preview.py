@@ -12,17 +12,11 @@ from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+from pydantic import TypeAdapter
+
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.header import (
-    COMPARED_RECORDS,
-    Analysis,
-    Oddity,
-    PreviewColumn,
-    SampleWarning,
-    analyse_records,
-    has_header,
-)
+from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
 from queryserver.formats.detection import Detected, FileKind, ReadingOptions, recognise, recognise_given
 from queryserver.imports import model
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK
@@ -39,6 +33,8 @@ _DETECTION_BYTES = 512
 _ANALYSES_BYTES = 16 * 1024 * 1024
 _HEADERS_BYTES = 1024 * 1024
 _HEADER_BYTES = 512
+_DETECTED, _ANALYSIS = TypeAdapter(Detected), TypeAdapter(Analysis)
+"""What workers give as JSON."""
 _GROWTH = 4
 """Each try reads so many times as much; a sample is read anew, which costs a third more at the worst."""
 
@@ -81,7 +77,7 @@ class Detection:
             with _errors_of_files():
                 answer = await self._computing.run(user_id, Task.DETECT_FILE, {"is_whole": is_whole}, head)
             if not isinstance(answer, str):
-                return _detected_of(answer)
+                return _DETECTED.validate_python(answer)
             if answer != WORKBOOK:
                 return Records(model.FileType(answer))
             async with file.on_disk() as path:
@@ -121,14 +117,14 @@ class Previews:
             if options.file_type in model.RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 async with file.on_disk() as path:
-                    return _analysis_of(await self._workbooks.record_preview(path, options.file_type))
+                    return _ANALYSIS.validate_python(await self._workbooks.record_preview(path, options.file_type))
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
                 sheet = await self._sheet(user_id, file, options.sheet_name, model.SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
-            return _analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
+            return _ANALYSIS.validate_python(await self._of_text(user_id, file, Task.PREVIEW, how))
 
     async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         async with self._places.place(user_id):
@@ -206,35 +202,6 @@ def _errors_of_files() -> Generator[None]:
         yield
     except TooComplex as error:
         raise FileTooComplex(f"The file could not be read: {error.message}") from None
-
-
-def _detected_of(answer: Mapping[str, Any]) -> Detected:
-    return Detected(
-        model.FileType(answer["type"]),
-        model.Delimiters(**answer["delimiters"]),
-        answer["record_separator"],
-        answer["encoding"],
-        answer["confidence"],
-    )
-
-
-def _analysis_of(answer: Mapping[str, Any]) -> Analysis:
-    """What a worker gives for a text or a file of records."""
-    return Analysis(
-        [
-            PreviewColumn(
-                one["name"], model.ColumnType(model.BaseType(of["base"]), of["precision"], of["scale"]), one["format"]
-            )
-            for one in answer["columns"]
-            for of in [one["type"]]
-        ],
-        answer["rows"],
-        [SampleWarning(Oddity(one["code"]), one["count"], one["rows"]) for one in answer["warnings"]],
-        answer["has_header"],
-        answer["is_whole"],
-        answer["fields"],
-        answer["encoding"],
-    )
 
 
 def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:
