@@ -2,7 +2,8 @@
 
 The file goes from rows over columns to single cells. What a column gives is always what `converter` gives for each
 cell. Arrow reads numbers and times more freely than the rules do (`007`, `0x1F`, `+5`), so it reads the cells that
-match a pattern of the rules, and the others are converted one by one.
+match a pattern of the rules, and the others are converted one by one. Most columns of integers, dates and timestamps
+need no patterns, which take half of the time.
 """
 
 import math
@@ -46,6 +47,10 @@ RANGES: Mapping[BaseType, tuple[int, int]] = {
 _NUMBERS = frozenset({"integer", "fraction", "exponent"})
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
 """What is at least so large becomes infinite in 32 bits."""
+
+_MOMENTS = frozenset({BaseType.DATE, BaseType.DATETIME})
+_MOMENT_LENGTHS = frozenset({None, 10, 16, 19, *range(21, 27)})
+"""Of dates, and of timestamps with minutes, seconds or up to six digits of a fraction. Null has None."""
 
 _SHORT_NUMBER = r"-?(?:(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _DAY = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
@@ -244,6 +249,8 @@ def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) 
         strange = kernels.and_(kernels.is_valid(texts), kernels.is_null(plain))
         converted = convert(plain, column)
         return Converted(converted.values, sorted({*kernels.indices_nonzero(strange).to_pylist(), *converted.misfits}))
+    if (whole := _whole(texts, column)) is not None:
+        return Converted(whole)
     wanted = arrow_type(column)
     if column.base not in _FAMILIES:
         return convert_cells(texts.to_pylist(), column)
@@ -292,6 +299,23 @@ def without_nulls(cells: pa.StringArray, *, is_text: bool) -> pa.StringArray:
         means_null = kernels.and_(means_null, kernels.not_equal(cells, ""))
         return kernels.if_else(means_null, pa.scalar(None, pa.string()), cells)
     return kernels.if_else(means_null, pa.scalar(None, pa.string()), trimmed)
+
+
+def _whole(texts: pa.StringArray, column: ColumnType) -> pa.Array | None:
+    """A column by Arrow alone, without patterns; None: it may read some cells otherwise than the rules do."""
+    try:
+        if column.base in _MOMENTS:
+            lengths = set(kernels.unique(kernels.binary_length(texts)).to_pylist())
+            has_year_zero = kernels.any(kernels.starts_with(texts, "0000")).as_py()
+            is_plain = lengths <= _MOMENT_LENGTHS and not has_year_zero
+            return kernels.cast(texts, arrow_type(column)) if is_plain else None
+        if column.base in RANGES or column.base is BaseType.BOOLEAN:
+            values = kernels.cast(texts, arrow_type(column))
+            is_same = kernels.all(kernels.equal(kernels.cast(values, pa.string()), texts), min_count=0).as_py()
+            return values if is_same else None
+    except pa.ArrowInvalid:
+        pass
+    return None
 
 
 def _cast(texts: pa.StringArray, wanted: pa.DataType) -> pa.Array:
