@@ -20,7 +20,7 @@ from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import Column, ResultType, parts
 from queryserver.formats.conversion import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
 from queryserver.identity.model import User
@@ -190,7 +190,7 @@ class _Import:
         loaded = 0
         async with aclosing(self.kept.batches()) as batches:
             async for batch in batches:
-                for piece in pieces(batch):
+                for piece in parts(batch, _BATCH_BYTES):
                     yield piece
                 loaded += batch.num_rows
                 self._loading(loaded, counted.rows - counted.bad)
@@ -267,7 +267,7 @@ class Conversion:
         async with aclosing(self._portions(converter, counted)) as portions:
             async for portion in portions:
                 counted.add(portion)
-                for batch in pieces(portion.batch):
+                for batch in parts(portion.batch, _BATCH_BYTES):
                     yield batch
 
     def _portions(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
@@ -336,12 +336,6 @@ async def ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
         await items.aclose()
-
-
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in batches that are not too large, if they are of about one size."""
-    rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1))
-    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 class ScratchRows:

@@ -28,9 +28,9 @@ _IS_ENCRYPTED = 1
 """A bit of the flags of an entry (APPNOTE.TXT 4.4.4)."""
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_MAX_DIRECTORY_ENTRIES = 10_000
-_HEADER_BYTES = 512
-_HEADER_TABLE_SECTORS = 109
+_HEADER = struct.Struct("<8s22xH16xL16xL4x109L")
+"""Magic number, power of two of the bytes of a sector, first sectors of the directory and of the table's own chain, and
+the first sectors of the table (MS-CFB 2.2)."""
 _ENTRY_BYTES = 128
 _SMALL_STREAM_BYTES = 4096
 _LAST_REGULAR = 0xFFFFFFFA
@@ -146,15 +146,31 @@ class CompoundFile:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._file_bytes = file.seek(0, 2)
-        header = self._read(0, _HEADER_BYTES)
-        shift = struct.unpack_from("<H", header, 30)[0]
-        if shift not in (9, 12) or not header.startswith(MAGIC):
+        file.seek(0)
+        self._content = file.read()
+        if len(self._content) < _HEADER.size:
+            raise FileCorrupt("The workbook is damaged at its beginning.")
+        magic, shift, directory, more, *table = _HEADER.unpack_from(self._content)
+        if shift not in (9, 12) or magic != MAGIC:
             raise FileCorrupt("The workbook is damaged at its beginning.")
         self._sector_bytes = 1 << shift
-        self._directory_start: int = struct.unpack_from("<L", header, 48)[0]
-        self._table = list(self._table_sectors(header))
+        self._numbers = struct.Struct(f"<{self._sector_bytes // 4}L")
+        self._next: list[int] = []
+        """The number of the sector that follows each sector. Where this table lies is in the header and in a chain."""
+        for _ in range(len(self._content) // self._sector_bytes // (self._sector_bytes // 4) + 2):
+            for number in table:
+                if number < _LAST_REGULAR:
+                    self._next += self._numbers.unpack(self._sector(number))
+            if more >= _LAST_REGULAR:
+                break
+            *table, more = self._numbers.unpack(self._sector(more))
+        else:
+            raise FileCorrupt("The workbook is damaged: it goes round in circles.")
+        self._entries = [
+            sector[place : place + _ENTRY_BYTES]
+            for sector in self._chain(directory)
+            for place in range(0, self._sector_bytes, _ENTRY_BYTES)
+        ]
 
     def root_names(self) -> set[str]:
         """Names in the root, in upper case: names that differ in case only are the same (MS-CFB 2.6.4)."""
@@ -175,7 +191,7 @@ class CompoundFile:
 
     def _root(self) -> dict[str, bytes]:
         """Entries in the root by name in upper case."""
-        entries = list(self._entries())
+        entries = self._entries
         if not entries or entries[0][66] != _ROOT:
             raise FileCorrupt("The workbook has no directory.")
         found: dict[str, bytes] = {}
@@ -196,61 +212,30 @@ class CompoundFile:
             waiting += struct.unpack_from("<2L", entry, 68)
         return found
 
-    def _entries(self) -> Iterator[bytes]:
-        found = 0
-        for sector in self._chain(self._directory_start):
-            for place in range(0, self._sector_bytes, _ENTRY_BYTES):
-                yield sector[place : place + _ENTRY_BYTES]
-                found += 1
-            if found > _MAX_DIRECTORY_ENTRIES:
-                raise FileTooComplex(f"The workbook has more than {_MAX_DIRECTORY_ENTRIES:,} parts.")
-
     def _chain(self, start: int) -> Iterator[bytes]:
         """The sectors from `start` on. A chain that is longer than the file is circular."""
         number = start
-        for _ in range(self._file_bytes // self._sector_bytes + 1):
+        for _ in range(len(self._content) // self._sector_bytes + 1):
             if number >= _LAST_REGULAR:
                 return
             yield self._sector(number)
-            index, place = divmod(number, self._sector_bytes // 4)
-            if index >= len(self._table):
+            if number >= len(self._next):
                 raise FileCorrupt("The workbook is damaged.")
-            number = struct.unpack("<L", self._read(self._offset(self._table[index]) + place * 4, 4))[0]
+            number = self._next[number]
         raise FileCorrupt("The workbook is damaged: it goes round in circles.")
-
-    def _table_sectors(self, header: bytes) -> Iterator[int]:
-        """Where the table of sectors lies: 109 numbers in the header, the rest in a chain of its own."""
-        yield from _regular(struct.unpack_from(f"<{_HEADER_TABLE_SECTORS}L", header, 76))
-        number = struct.unpack_from("<L", header, 68)[0]
-        for _ in range(self._file_bytes // self._sector_bytes // (self._sector_bytes // 4) + 2):
-            if number >= _LAST_REGULAR:
-                return
-            *numbers, number = struct.unpack(f"<{self._sector_bytes // 4}L", self._sector(number))
-            yield from _regular(numbers)
-        raise FileCorrupt("The workbook is damaged: it goes round in circles.")
-
-    def _offset(self, number: int) -> int:
-        return (number + 1) * self._sector_bytes
 
     def _sector(self, number: int) -> bytes:
-        return self._read(self._offset(number), self._sector_bytes)
-
-    def _read(self, offset: int, size: int) -> bytes:
-        if offset + size > self._file_bytes:
+        sector = self._content[(number + 1) * self._sector_bytes : (number + 2) * self._sector_bytes]
+        if len(sector) < self._sector_bytes:
             raise FileCorrupt("A part of the workbook is missing.")
-        self._file.seek(offset)
-        return self._file.read(size)
-
-
-def _regular(numbers: tuple[int, ...] | list[int]) -> Iterator[int]:
-    return (number for number in numbers if number < _LAST_REGULAR)
+        return sector
 
 
 def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
     """The kind; None for what begins neither as a zip file nor as a compound file.
 
-    Reads the directory of the file only: some kilobytes at its end. Raises FileCorrupt, file_encrypted,
-    FileTooComplex, and UnsupportedFormat for zip files and compound files that are no workbook.
+    Raises FileCorrupt, file_encrypted, FileTooComplex, and UnsupportedFormat for zip files and compound files that are
+    no workbook.
     """
     file.seek(0)
     beginning = file.read(len(MAGIC))

@@ -19,7 +19,7 @@ from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import Analysis, Oddity, PreviewColumn, SampleWarning, header_names
 from queryserver.formats.columns import Column, ResultType, kernels, parts
-from queryserver.formats.conversion import arrow_type
+from queryserver.formats.conversion import RANGES, arrow_type
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.imports import model
@@ -61,19 +61,17 @@ _AVRO_LOGICAL = {
 }
 """The logical types that `formats.avro` writes as such; it ignores all others."""
 _PLAIN = {
-    pa.int8(): model.BaseType.INT8,
-    pa.int16(): model.BaseType.INT16,
-    pa.int32(): model.BaseType.INT32,
-    pa.int64(): model.BaseType.INT64,
-    pa.uint8(): model.BaseType.UINT8,
-    pa.uint16(): model.BaseType.UINT16,
-    pa.uint32(): model.BaseType.UINT32,
-    pa.uint64(): model.BaseType.UINT64,
+    **{
+        arrow_type(model.ColumnType(base)): base
+        for base in (
+            *RANGES,
+            model.BaseType.FLOAT32,
+            model.BaseType.FLOAT64,
+            model.BaseType.BOOLEAN,
+            model.BaseType.DATE,
+        )
+    },
     pa.float16(): model.BaseType.FLOAT32,
-    pa.float32(): model.BaseType.FLOAT32,
-    pa.float64(): model.BaseType.FLOAT64,
-    pa.bool_(): model.BaseType.BOOLEAN,
-    pa.date32(): model.BaseType.DATE,
     pa.date64(): model.BaseType.DATE,
     pa.null(): model.BaseType.NULL,
 }
