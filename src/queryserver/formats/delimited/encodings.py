@@ -55,9 +55,9 @@ _CONTROL = re.compile("[\x00\x04-\x08\x0b\x0e-\x1b\x7f-\x9f]")
 
 _UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _UTF16 = frozenset({"utf-16-le", "utf-16-be"})
-_PAIRED = frozenset({"shift_jis", "euc-jp", "euc-kr", "gbk", "gb18030", "big5"})
+_LONG_CHARACTERS = _UTF16 | {"utf-8", "shift_jis", "euc-jp", "euc-kr", "gbk", "gb18030", "big5"}
 _ALWAYS_WHOLE = 0x30
-"""No byte below it is part of a longer character, in any of these encodings."""
+"""No byte below it is part of a longer character, in any of these encodings but UTF-16."""
 _LONGEST_CHARACTER = 4
 
 _counted = threading.local()
@@ -201,12 +201,8 @@ def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
             skipped = len(codecs.BOM_UTF8)
         elif encoding == "utf-16" and excerpt.content[:2] in _UTF16_MARKS:
             skipped = 2
-    elif codec == "utf-8":
-        skipped = _cut_utf8(excerpt)
-    elif codec in _UTF16:
-        skipped = _cut_utf16(excerpt, codec)
-    elif codec in _PAIRED:
-        skipped = _cut_pair(excerpt, codec)
+    elif codec in _LONG_CHARACTERS:
+        skipped = _cut_bytes(excerpt, codec)
     skipped = min(skipped, len(excerpt.content))
     try:
         text, used = _decoded(excerpt, codec, skipped, "strict")
@@ -233,45 +229,34 @@ def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tup
     return text, len(excerpt.content)
 
 
-def _cut_utf8(excerpt: ByteExcerpt) -> int:
-    """How many bytes belong to a character that begins before the window."""
-    for back in range(1, min(_LONGEST_CHARACTER, len(excerpt.before) + 1)):
-        lead = excerpt.before[-back]
-        if lead & 0xC0 == 0x80:
-            continue
-        size = 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2 if lead >= 0xC0 else 1
-        rest = excerpt.content[: max(size - back, 0)]
-        return len(rest) if all(byte & 0xC0 == 0x80 for byte in rest) else 0
-    return 0
+def _cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
+    """How many bytes belong to a character that begins before the window: it is decoded from a certain begin on.
 
-
-def _cut_utf16(excerpt: ByteExcerpt, codec: str) -> int:
-    """The second byte of a unit, and the second unit of a pair."""
-    half = excerpt.offset & 1
-    around = excerpt.before[-3:] + excerpt.content[: half + 2]
-    first = min(len(excerpt.before), 3) + half
-    high = 1 if codec == "utf-16-le" else 0
-    if first < 2 or len(around) < first + 2:
-        return half
-    before, after = around[first - 2 + high], around[first + high]
-    return half + 2 if before & 0xFC == 0xD8 and after & 0xFC == 0xDC else half
-
-
-def _cut_pair(excerpt: ByteExcerpt, codec: str) -> int:
-    """Reads on from the last byte that is surely a whole character; without one the offset is trusted."""
-    before = excerpt.before
-    known = next((place + 1 for place in range(len(before) - 1, -1, -1) if before[place] < _ALWAYS_WHOLE), None)
+    Without one, or where it is broken, only the second byte of a unit of UTF-16 is left out.
+    """
+    half = excerpt.offset & 1 if codec in _UTF16 else 0
+    known = _whole_from(excerpt, codec)
     if known is None:
-        if len(before) < excerpt.offset:
-            return 0
-        known = 0
+        return half
     decoder = codecs.getincrementaldecoder(codec)("strict")
     try:
-        decoder.decode(before[known:])
+        decoder.decode(excerpt.before[known:])
         for skipped in range(_LONGEST_CHARACTER):
             if not decoder.getstate()[0]:
                 return skipped
             decoder.decode(excerpt.content[skipped : skipped + 1])
     except UnicodeDecodeError:
-        return 0
-    return 0
+        pass
+    return half
+
+
+def _whole_from(excerpt: ByteExcerpt, codec: str) -> int | None:
+    """The last place before the window where a character surely begins; None: there is none in reach."""
+    before = excerpt.before
+    if codec in _UTF16:
+        return max(len(before) - 2 + (excerpt.offset & 1), 0)
+    places = range(len(before) - 1, -1, -1)
+    if codec == "utf-8":
+        return next((place for place in places[:_LONGEST_CHARACTER] if before[place] & 0xC0 != 0x80), None)
+    known = next((place + 1 for place in places if before[place] < _ALWAYS_WHOLE), None)
+    return 0 if known is None and len(before) == excerpt.offset else known
