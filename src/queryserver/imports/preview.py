@@ -1,4 +1,4 @@
-"""Previews, headers and detection of files, with their caches (Contract importer 4, 5, 7).
+"""Previews, headers and detection of files (Contract importer 4, 5, 7).
 
 How much is read and shown is set in `imports/model.py`: PREVIEW_ROWS, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES.
 """
@@ -28,11 +28,7 @@ from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 T = TypeVar("T")
 
-_DETECTIONS_BYTES = 1024 * 1024
-_DETECTION_BYTES = 512
 _ANALYSES_BYTES = 16 * 1024 * 1024
-_HEADERS_BYTES = 1024 * 1024
-_HEADER_BYTES = 512
 _DETECTED, _ANALYSIS = TypeAdapter(Detected), TypeAdapter(Analysis)
 """What workers give as JSON."""
 _GROWTH = 4
@@ -55,13 +51,12 @@ Found: TypeAlias = Detected | Sheets | Records
 
 
 class Detection:
-    """What files are. Answers about files that never change are kept."""
+    """What files are."""
 
     def __init__(self, workbooks: ProcessWorkbooks, computing: Computing, places: FairPlaces) -> None:
         self._workbooks = workbooks
         self._computing = computing
         self._places = places
-        self._kept: KeptAnswers[Found] = KeptAnswers(_detection_weight, max_bytes=_DETECTIONS_BYTES)
 
     async def metadata(self, user_id: int, file: ImportFile) -> Found:
         """How a text is delimited, the sheets of a workbook, or the type of a file of records.
@@ -69,9 +64,6 @@ class Detection:
         Raises file_empty, UnsupportedFormat, file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
         reading raises.
         """
-        return await self._kept.get(file.fixed_identity, partial(self._metadata, user_id, file))
-
-    async def _metadata(self, user_id: int, file: ImportFile) -> Found:
         async with self._places.place(user_id):
             head, is_whole = await _beginning(file)
             with _errors_of_files():
@@ -85,7 +77,7 @@ class Detection:
 
 
 class Previews:
-    """What the beginning of a file shows. Answers about files that never change are kept.
+    """What the beginning of a file shows. Analyses of files that never change are kept.
 
     Every call raises file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
     record_too_long, FileTooComplex, TooManyRequests; of workbooks sheet_not_found, file_encrypted, FileCorrupt; and
@@ -99,18 +91,27 @@ class Previews:
         self._computing = computing
         self._threads = threads
         self._analyses: KeptAnswers[Analysis] = KeptAnswers(_analysis_weight, max_bytes=_ANALYSES_BYTES)
-        self._headers: KeptAnswers[bool] = KeptAnswers(lambda _: _HEADER_BYTES, max_bytes=_HEADERS_BYTES)
         self._places = places
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
         """The columns of a file with their types, and its first rows. Raises separator_required, too."""
         options.require_separator()
-        key = _key(file, options, has_header)
+        key = None if file.fixed_identity is None else (file.fixed_identity, options, has_header)
         return await self._analyses.get(key, partial(self._analysis, user_id, file, options, has_header))
 
     async def has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         """Whether the first record names the columns. A separator that is not given is detected."""
-        return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
+        async with self._places.place(user_id):
+            if options.file_type in model.RECORD_TYPES:
+                await self._require_records(user_id, file, options.file_type)
+                return True
+            if options.sheet_name is not None:
+                # No row of a sheet is wholly empty, but its cells may be errors.
+                sheet = await self._sheet(user_id, file, options.sheet_name, 2 * COMPARED_RECORDS)
+                if not sheet.rows:
+                    raise file_empty("The worksheet is empty.")
+                return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
+            return await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
 
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._places.place(user_id):
@@ -125,19 +126,6 @@ class Previews:
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
             return _ANALYSIS.validate_python(await self._of_text(user_id, file, Task.PREVIEW, how))
-
-    async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
-        async with self._places.place(user_id):
-            if options.file_type in model.RECORD_TYPES:
-                await self._require_records(user_id, file, options.file_type)
-                return True
-            if options.sheet_name is not None:
-                # No row of a sheet is wholly empty, but its cells may be errors.
-                sheet = await self._sheet(user_id, file, options.sheet_name, 2 * COMPARED_RECORDS)
-                if not sheet.rows:
-                    raise file_empty("The worksheet is empty.")
-                return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
-            return await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: model.FileType) -> None:
         """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
@@ -202,14 +190,6 @@ def _errors_of_files() -> Generator[None]:
         yield
     except TooComplex as error:
         raise FileTooComplex(f"The file could not be read: {error.message}") from None
-
-
-def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:
-    return None if file.fixed_identity is None else (file.fixed_identity, options, *more)
-
-
-def _detection_weight(answer: Found) -> int:
-    return _DETECTION_BYTES + (sum(len(name) + 64 for name in answer.names) if isinstance(answer, Sheets) else 0)
 
 
 def _analysis_weight(analysis: Analysis) -> int:

@@ -232,9 +232,6 @@ class TestKeeping:
         escaped = ReadingOptions.given(FileType.CSV, field_separator="\\x2c", record_separator="\\r\\n")
         assert await previews.analysis(ANA, file, escaped, has_header=True) is first
         assert file.readings == 1
-        assert await previews.has_header(ANA, file, CSV)
-        assert await previews.has_header(ANA, file, CSV)
-        assert file.readings == 2
 
     async def test_other_parameters_are_other_answers(self, previews: Previews):
         file = MemoryFile(b"a;b\n1;2\n", fixed_identity="x")
@@ -311,15 +308,6 @@ async def test_what_is_neither_is_told(detection: Detection):
         await detection.metadata(ANA, MemoryFile(b"%PDF-1.4"))
     with raises_code("file_empty"):
         await detection.metadata(ANA, MemoryFile(b""))
-
-
-async def test_a_file_that_never_changes_is_looked_at_once(detection: Detection, two_sheets: MemoryWorkbooks):
-    text, book = MemoryFile(b"a,b\n1,2\n", fixed_identity="x"), MemoryFile(ZIP, fixed_identity="y")
-    for file in (text, book):
-        first = await detection.metadata(ANA, file)
-        assert all(one is first for one in await asyncio.gather(*(detection.metadata(ANA, file) for _ in range(5))))
-        assert file.readings == 1
-    assert two_sheets.looks == 1
 
 
 async def test_other_files_are_looked_at_anew(detection: Detection):
