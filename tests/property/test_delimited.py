@@ -11,8 +11,8 @@ from tests.refusals import raises_code
 from queryserver.errors.base import InvalidParameter, InvalidRequest
 from queryserver.formats.delimited.cutting import PlainReader
 from queryserver.formats.delimited.records import BlockReader, RecordReader, block_of
-from queryserver.formats.detection import FileKind, delimiters_of, detect, recognise
-from queryserver.imports.model import Delimiters, QuotedText
+from queryserver.formats.detection import delimiters_of, detect, recognise
+from queryserver.imports.model import Delimiters, FileType, QuotedText
 
 DELIMITERS = [
     Delimiters(),
@@ -164,7 +164,7 @@ def assert_same(blocks, records, unclosed, width):
 @given(st.binary(max_size=200) | texts.map(str.encode) | texts.map(lambda text: text.encode("utf-16")), st.booleans())
 def test_any_bytes_are_read_or_refused_by_an_error_of_the_importer(sample, is_whole):
     try:
-        if recognise(sample, is_whole=is_whole) is FileKind.WORKBOOK_CANDIDATE:
+        if recognise(sample, is_whole=is_whole) is FileType.EXCEL:
             return
     except InvalidRequest as error:
         if error.code not in {"file_empty", "unsupported_format"}:

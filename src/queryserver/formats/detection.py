@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Self
 
 from queryserver.errors.base import InvalidParameter
@@ -112,35 +111,24 @@ class ReadingOptions:
         return delimiters_of(detected.field, quote=quote, record=self.record_separator or detected.record)
 
 
-class FileKind(Enum):
-    """What may be done with a file."""
+def recognise(sample: bytes, *, is_whole: bool) -> FileType:
+    """The type of a file by its first SAMPLE_BYTES; `is_whole`: there are no more.
 
-    TEXT = auto()
-    WORKBOOK_CANDIDATE = auto()
-    """It begins as workbooks do; `recognise_workbook` decides whether it is one."""
-    PARQUET = auto()
-    NDJSON = auto()
-    AVRO = auto()
-    ARROW = auto()
-
-
-def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
-    """The kind of a file by its first SAMPLE_BYTES; `is_whole`: there are no more.
-
-    Raises file_empty, UnsupportedFormat.
+    DELIMITED is any text. EXCEL begins as workbooks do; `recognise_workbook` decides whether it is one. Raises
+    file_empty, UnsupportedFormat.
     """
     records = _records(sample)
     if records is not None:
-        return FileKind[records.name]
+        return records
     text = _text_of(sample, is_whole, None)
     if text is None:
-        return FileKind.WORKBOOK_CANDIDATE
+        return FileType.EXCEL
     # JSON is UTF-8: a NUL among the bytes is one of UTF-16.
     if b"\0" not in sample and _is_json_lines(text, is_whole, of="{"):
-        return FileKind.NDJSON
+        return FileType.NDJSON
     if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole, of="{["):
         raise UnsupportedFormat
-    return FileKind.TEXT
+    return FileType.DELIMITED
 
 
 def _records(sample: bytes) -> FileType | None:
@@ -154,7 +142,7 @@ def _records(sample: bytes) -> FileType | None:
     return known
 
 
-def recognise_given(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileKind:
+def recognise_given(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileType:
     """As `recognise`, for a file whose type the caller gives: text is text, even if it may be markup.
 
     `encoding`: the given one; None: it is detected. Raises format_mismatch for a file of records that is no text.
@@ -163,7 +151,7 @@ def recognise_given(sample: bytes, *, is_whole: bool, encoding: str | None = Non
     if records is not None:
         raise format_mismatch(f"The file is of the type {records}.")
     text = _text_of(sample, is_whole, encoding)
-    return FileKind.WORKBOOK_CANDIDATE if text is None else FileKind.TEXT
+    return FileType.EXCEL if text is None else FileType.DELIMITED
 
 
 def _text_of(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:

@@ -19,7 +19,7 @@ from queryserver.formats.cell_types.header import (
 from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.delimited.encodings import Decoder, detect_encoding
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
-from queryserver.formats.detection import FileKind, ReadingOptions, detect, recognise, recognise_given
+from queryserver.formats.detection import ReadingOptions, detect, recognise, recognise_given
 from queryserver.imports.model import (
     SAMPLE_BYTES,
     SAMPLE_RECORDS,
@@ -30,8 +30,6 @@ from queryserver.imports.model import (
     FileType,
 )
 
-WORKBOOK = "workbook"
-"""The answer where the file may be a workbook."""
 MORE = "more"
 """The answer where more of the file is needed."""
 
@@ -127,23 +125,20 @@ def _has_value(record: Cells) -> bool:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """A Detected as a dict, WORKBOOK, or a type of records. Raises file_empty, UnsupportedFormat."""
+    """A Detected as a dict, or the type of what is no text. Raises file_empty, UnsupportedFormat."""
     kind = recognise(head, is_whole=options["is_whole"])
-    if kind is FileKind.WORKBOOK_CANDIDATE:
-        return WORKBOOK
-    if kind is not FileKind.TEXT:
-        return FileType[kind.name].value
-    return asdict(detect(head, is_whole=options["is_whole"]))
+    return kind if kind is not FileType.DELIMITED else asdict(detect(head, is_whole=options["is_whole"]))
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """The columns and first rows; MORE: `head` is not enough, and there is more. `reading`: ReadingOptions as a dict.
+    """The columns and first rows; EXCEL: it begins as workbooks do; MORE: `head` is not enough.
 
-    `is_whole`: there is nothing behind `head`; `is_last`: no more of the file is read.
+    `reading`: ReadingOptions as a dict. `is_whole`: there is nothing behind `head`; `is_last`: no more of the file is
+    read.
     """
     form = _form_of(head, options)
     if form is None:
-        return WORKBOOK
+        return FileType.EXCEL
     text, has_header, first = _Text(head, options), options["has_header"], _Records(form)
     # One more than is analysed: it shows whether the file goes on.
     most = SAMPLE_RECORDS + has_header
@@ -193,7 +188,7 @@ def header(options: Mapping[str, Any], head: bytes) -> object:
     """
     form = _form_of(head, options)
     if form is None:
-        return WORKBOOK
+        return FileType.EXCEL
     text, first = _Text(head, options), _Records(form)
     counted = with_value = 0
 
@@ -217,7 +212,7 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     reading = _reading_of(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
-    if recognise_given(sample, is_whole=is_whole, encoding=reading.encoding) is not FileKind.TEXT:
+    if recognise_given(sample, is_whole=is_whole, encoding=reading.encoding) is not FileType.DELIMITED:
         return None
     encoding = reading.encoding or detect_encoding(sample, is_whole=is_whole)
     delimiters = reading.delimiters

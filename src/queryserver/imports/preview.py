@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
-from queryserver.formats.detection import Detected, FileKind, ReadingOptions, recognise, recognise_given
+from queryserver.formats.detection import Detected, ReadingOptions, recognise, recognise_given
 from queryserver.imports import model
-from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.limits import FairPlaces, LruCache
@@ -70,7 +70,7 @@ class Detection:
                 answer = await self._computing.run(user_id, Task.DETECT_FILE, {"is_whole": is_whole}, head)
             if not isinstance(answer, str):
                 return _DETECTED.validate_python(answer)
-            if answer != WORKBOOK:
+            if answer != model.FileType.EXCEL:
                 return Records(model.FileType(answer))
             async with file.on_disk() as path:
                 return Sheets(await self._workbooks.sheet_names(path))
@@ -133,13 +133,13 @@ class Previews:
             return
         head, is_whole = await _beginning(file)
         found = await self._threads.run(user_id, lambda _: recognise(head, is_whole=is_whole))
-        if found.name != kind.name:
+        if found is not kind:
             raise format_mismatch(f"The file is not of the type {kind}.")
 
     async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
         head, is_whole = await _beginning(file)
         found = await self._threads.run(user_id, lambda _: recognise_given(head, is_whole=is_whole))
-        if found is FileKind.TEXT:
+        if found is model.FileType.DELIMITED:
             raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
             return await self._workbooks.first_rows(path, sheet_name, limit=limit)
@@ -154,7 +154,7 @@ class Previews:
                 options = {**how, "is_whole": is_whole, "is_last": is_last}
                 with _errors_of_files():
                     answer = await self._computing.run(user_id, task, options, bytes(head))
-                if answer == WORKBOOK:
+                if answer == model.FileType.EXCEL:
                     async with file.on_disk() as path:
                         await self._workbooks.sheet_names(path)  # only a file that can be read as one is a workbook
                     raise format_mismatch("The file is a workbook.")

@@ -19,8 +19,8 @@ from queryserver.errors.base import InvalidRequest
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.encodings import decoded
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.detection import FileKind, detect, recognise
-from queryserver.imports.model import SAMPLE_BYTES
+from queryserver.formats.detection import detect, recognise
+from queryserver.imports.model import SAMPLE_BYTES, FileType
 
 LABELS = Path(__file__).parent / "delimited" / "corpus_labels.tsv"
 PACKAGES = ("sklearn", "statsmodels", "vega_datasets")
@@ -61,7 +61,7 @@ def seen_in(file: Path) -> tuple[str, str | None, bool | None]:
     with file.open("rb") as content:
         sample = content.read(SAMPLE_BYTES)
     is_whole = file.stat().st_size == len(sample)
-    assert recognise(sample, is_whole=is_whole) is FileKind.TEXT
+    assert recognise(sample, is_whole=is_whole) is FileType.DELIMITED
     found = detect(sample, is_whole=is_whole)
     text = decoded(sample, found.encoding, is_whole=is_whole)
     try:

@@ -13,15 +13,7 @@ from queryserver.errors.base import InvalidParameter, QueryServerError
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.detection import (
-    Detected,
-    FileKind,
-    delimiters_of,
-    detect,
-    recognise,
-    recognise_given,
-    unescaped,
-)
+from queryserver.formats.detection import Detected, delimiters_of, detect, recognise, recognise_given, unescaped
 from queryserver.imports.model import SAMPLE_BYTES, Delimiters, FileType
 
 BEGINNING_BYTES = 64 * 1024
@@ -70,7 +62,7 @@ CASES = [
 
 def seen(text: str, *, is_whole: bool = True) -> Detected:
     sample = text.encode()
-    assert recognise(sample, is_whole=is_whole) is FileKind.TEXT
+    assert recognise(sample, is_whole=is_whole) is FileType.DELIMITED
     return detect(sample, is_whole=is_whole)
 
 
@@ -85,7 +77,7 @@ def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, 
 
 @pytest.mark.importer(12)
 def test_d31_json_is_no_delimited_text():
-    assert recognise(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True) is FileKind.NDJSON
+    assert recognise(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True) is FileType.NDJSON
     with pytest.raises(UnsupportedFormat):
         recognise(b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', is_whole=True)
 
@@ -100,7 +92,7 @@ def test_d31_json_is_no_delimited_text():
     (b"\xfe\xff" + D1.encode("utf-16-be"), "utf-16-be"),
 )
 def test_d32_the_encoding_does_not_matter(sample, encoding):
-    assert recognise(sample, is_whole=True) is FileKind.TEXT
+    assert recognise(sample, is_whole=True) is FileType.DELIMITED
     found = detect(sample, is_whole=True)
     assert found.encoding == encoding
     assert found == Detected(CSV, found.delimiters, "\n", encoding, 1.0)
@@ -112,7 +104,7 @@ def test_d32_the_encoding_does_not_matter(sample, encoding):
     ("sample", "encoding"), ("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")
 )
 def test_d33_one_byte_encodings_are_told_apart(sample, encoding):
-    assert recognise(sample, is_whole=True) is FileKind.TEXT
+    assert recognise(sample, is_whole=True) is FileType.DELIMITED
     found = detect(sample, is_whole=True)
     assert (found.type, found.encoding) == (CSV, encoding)
 
@@ -210,7 +202,7 @@ def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
 
 @each("sample", b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest")
 def test_zip_and_compound_files_may_be_workbooks(sample):
-    assert recognise(sample, is_whole=False) is FileKind.WORKBOOK_CANDIDATE
+    assert recognise(sample, is_whole=False) is FileType.EXCEL
 
 
 @each("sample",
@@ -231,12 +223,12 @@ def test_json_is_unsupported(text):
 
 
 @each(("sample", "kind"),
-    (b"PAR1....", FileKind.PARQUET), (b"Obj\x01....", FileKind.AVRO), (b"ARROW1\0\0....", FileKind.ARROW),
-    (b"\xff\xff\xff\xff\x10\0\0\0....", FileKind.ARROW), (b'{"a": 1}', FileKind.NDJSON),
-    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileKind.NDJSON))  # fmt: skip
+    (b"PAR1....", FileType.PARQUET), (b"Obj\x01....", FileType.AVRO), (b"ARROW1\0\0....", FileType.ARROW),
+    (b"\xff\xff\xff\xff\x10\0\0\0....", FileType.ARROW), (b'{"a": 1}', FileType.NDJSON),
+    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileType.NDJSON))  # fmt: skip
 def test_files_of_records_are_recognised(sample, kind):
     assert recognise(sample, is_whole=False) is kind
-    if kind is not FileKind.NDJSON:
+    if kind is not FileType.NDJSON:
         with raises_code("format_mismatch"):
             recognise_given(sample, is_whole=False)
 
@@ -245,7 +237,7 @@ def test_files_of_records_are_recognised(sample, kind):
     "{a},{b}\n", "[1],[2]\n", "[x]\n[y]\n", "a,b\n{}\n", "[" * 100_000, "[1]\n[2]\n[3, cut", "BZh,a\n", "PK,a\n",
     "<a,b\n")  # fmt: skip
 def test_what_only_looks_like_another_format_is_text(text):
-    assert recognise(text.encode(), is_whole=True) is FileKind.TEXT
+    assert recognise(text.encode(), is_whole=True) is FileType.DELIMITED
 
 
 @each(("sent", "meant"),
