@@ -178,8 +178,6 @@ def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:
 
 
 def _is_json(line: str) -> bool:
-    if not (line.startswith("{") and line.endswith("}")) and not (line.startswith("[") and line.endswith("]")):
-        return False
     try:
         # Numbers stay text: Python refuses to read integers of very many digits.
         json.loads(line, parse_int=str, parse_float=str)

@@ -6,6 +6,7 @@ objects one by one.
 
 from base64 import b64encode
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -164,14 +165,10 @@ def _without_gaps(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Ca
 
 def _date_text(days: int) -> str:
     """A day since 1970-01-01 of the Gregorian calendar, any year."""
-    # Years begin in March here, so that the leap day is the last one; 400 years have 146,097 days.
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted_month = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
-    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
-    return f"{year_of_era + 400 * era + (month <= 2):04d}-{month:02d}-{day:02d}"
+    # The calendar repeats itself every 400 years, which have 146,097 days.
+    eras, day = divmod(days + date(1970, 1, 1).toordinal() - 1, 146_097)
+    first = date.fromordinal(day + 1)
+    return f"{first.year + 400 * eras:04d}-{first.month:02d}-{first.day:02d}"
 
 
 def _clock_text(seconds: int) -> str:

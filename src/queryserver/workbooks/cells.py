@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from enum import Enum, auto
 from math import isfinite
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 from xml.etree import ElementTree as ET
 
 from queryserver.errors.files import FileCorrupt, FileTooComplex, file_encrypted
@@ -283,14 +283,6 @@ class Stored(NamedTuple):
     cell: TypedText
 
 
-class StoredSerials(Protocol):
-    """Numbers with formats of dates and times, row by row as far as the file keeps to that order."""
-
-    def of_sheet(self, index: int) -> Iterator[Stored]:
-        """Those of a worksheet; sheets of other kinds do not count."""
-        ...
-
-
 class RowByRow:
     """The cells of `found` row by row. Rows are read in ascending order; a late cell is left out."""
 
@@ -308,7 +300,10 @@ class RowByRow:
 
 
 class XlsxSerials:
-    """Those of an xlsx whose cells are written as programs write them: without a prefix, with their place."""
+    """Numbers with formats of dates and times, row by row as far as the file keeps to that order.
+
+    Of cells that are written as programs write them: without a prefix, with their place.
+    """
 
     def __init__(self, package: Package) -> None:
         self._package = package
@@ -337,7 +332,7 @@ class XlsxSerials:
         self._temporals = {} if styles is None else _temporal_styles(_root(package, styles))
 
     def of_sheet(self, index: int) -> Iterator[Stored]:
-        """Raises FileCorrupt, FileTooComplex."""
+        """Those of a worksheet; sheets of other kinds do not count. Raises FileCorrupt, FileTooComplex."""
         if not self._temporals or index >= len(self._sheets):
             return
         # A cell of a number with one of the styles: style, letters of the column, number of the row, number.

@@ -135,7 +135,7 @@ class OpenWorkbook:
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         """Raises FileCorrupt, file_encrypted, FileTooComplex."""
         self._makers = _MAKERS_OF_ODS if kind is WorkbookKind.ODS else _MAKERS
-        self._serials: cells.StoredSerials | None = None
+        self._serials: cells.XlsxSerials | cells.XlsSerials | None = None
         if kind is WorkbookKind.XLS:
             self._serials = cells.XlsSerials(file)
         else:
