@@ -137,23 +137,17 @@ def _bytes_of(values: pa.Array) -> int:
 
 
 def parquet_file(file: BinaryIO) -> ColumnarFile:
-    """Raises format_mismatch, FileCorrupt."""
-    if file.read(4) != b"PAR1":
-        raise errors.format_mismatch("The file is no parquet file.")
-    file.seek(0)
     parquet = open_parquet(cast("IOBase", file))
     return ColumnarFile(parquet.schema_arrow, parquet_parts(parquet))
 
 
 def arrow_file(file: BinaryIO) -> ColumnarFile:
-    """Of the stream form or the file form (Feather version 2). Raises format_mismatch."""
+    """Of the stream form or the file form (Feather version 2)."""
     head = file.read(len(_ARROW_FILE))
     file.seek(0)
     if head == _ARROW_FILE:
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False))
         return ColumnarFile(reader.schema, map(_checked, map(reader.get_batch, range(reader.num_record_batches))))
-    if head[:4] != b"\xff\xff\xff\xff":
-        raise errors.format_mismatch("The file is no arrow file.")
     stream = pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
     return ColumnarFile(stream.schema, map(_checked, stream))
 
@@ -312,10 +306,7 @@ def json_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def avro_file(file: BinaryIO) -> LinesFile:
-    """Raises format_mismatch, DecompressionFailed, UnsupportedFormat (its records are no records)."""
-    if file.read(4) != b"Obj\x01":
-        raise errors.format_mismatch("The file is no avro file.")
-    file.seek(0)
+    """Raises DecompressionFailed, UnsupportedFormat (its records are no records)."""
     records = AvroFile(file)
     declared = records.schema
     try:

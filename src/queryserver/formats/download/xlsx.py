@@ -9,12 +9,12 @@ import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import count
 
 import pyarrow as pa
 
 from queryserver.errors.base import InvalidParameter
+from queryserver.formats.cell_types.classes import PATTERNS
 from queryserver.formats.cells import cell_values
 from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
 from queryserver.formats.download import texts
@@ -62,6 +62,7 @@ _US_PER_DAY = 86_400_000_000
 _CLOCK_TEXT = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
 _TIME_NAME = re.compile(r"(?i)time *(\([0-9]+\))?( without time zone)?")
 """Of engines that give times as text."""
+_DAY_OF_CALENDAR = f"^{PATTERNS['date']}"
 _DATE_TEXT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _MOMENT_TEXT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK_TEXT}$"
 _ZONED_TEXT = rf"{_MOMENT_TEXT[:-1]}(Z| UTC|[+-]([01][0-9]|2[0-3]):?[0-5][0-9])$"
@@ -169,23 +170,12 @@ def _read(array: pa.Array, column: Column) -> pa.Array | None:
         case _:
             return None
     cells = texts.texts(array, column)
-    cells = kernels.if_else(kernels.match_substring_regex(cells, form), cells, None)
+    for pattern in (form, _DAY_OF_CALENDAR):
+        cells = kernels.if_else(kernels.match_substring_regex(cells, pattern), cells, None)
     if cells.null_count == len(cells):
         return None
     cells = kernels.replace_substring(cells, " UTC", "Z")
-    try:
-        return cells.cast(kind)
-    except pa.ArrowInvalid:  # 2024-02-30
-
-        def is_moment(text: str) -> bool:
-            try:
-                datetime.fromisoformat(text)
-            except ValueError:
-                return False
-            return True
-
-        are_moments = pa.array([text is not None and is_moment(text) for text in cells.to_pylist()])
-        return kernels.if_else(are_moments, cells, None).cast(kind)
+    return cells.cast(kind)
 
 
 def column_letters(number: int) -> str:
