@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import cramjam
 
@@ -49,21 +49,6 @@ class Codec(StrEnum):
     AVRO = "avro"
     PARQUET = "parquet"
     SNAPPY = "snappy"
-
-
-class Unpacker(Protocol):
-    """Turns a packed file into the bytes to be shown. Work for a thread, one call at a time.
-
-    Both calls raise DecompressionFailed, DecompressionLimit.
-    """
-
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        """What the next piece of the file gives, in pieces of some 64 KiB."""
-        ...
-
-    def end(self) -> Iterator[bytes]:
-        """What is left. Raises DecompressionFailed when the file ends too early."""
-        ...
 
 
 def head_bytes(name: str) -> int:
@@ -132,19 +117,6 @@ def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
         return False
     length = _raw_length(head[8:])
     return length is not None and 0 < length <= whole and _is_raw_start(head[8 : 8 + part], part)
-
-
-def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | None:
-    """A new unpacker for a file of `size_bytes`; None where there is none. `limit_bytes`: the largest single block."""
-    match codec:
-        case Codec.GZIP:
-            return StreamsUnpacker("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _inflated, padding=b"\0")
-        case Codec.BZ2:
-            return StreamsUnpacker("bzip2", bz2.BZ2Decompressor, _bunzipped)
-        case Codec.SNAPPY:
-            return SnappyUnpacker(size_bytes, limit_bytes)
-        case Codec.AVRO | Codec.PARQUET | Codec.NONE:
-            return None
 
 
 class StreamsUnpacker:
@@ -271,6 +243,26 @@ class SnappyUnpacker:
                 raise DecompressionFailed("The snappy data are broken.")
             self._left_of_block -= len(part)
             yield from _cut(part)
+
+
+Unpacker: TypeAlias = StreamsUnpacker | SnappyUnpacker
+"""Turns a packed file into the bytes to be shown, in pieces of some 64 KiB. Work for a thread, one call at a time.
+
+`feed` and `end` raise DecompressionFailed, DecompressionLimit; `end` also when the file ends too early.
+"""
+
+
+def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | None:
+    """A new unpacker for a file of `size_bytes`; None where there is none. `limit_bytes`: the largest single block."""
+    match codec:
+        case Codec.GZIP:
+            return StreamsUnpacker("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _inflated, padding=b"\0")
+        case Codec.BZ2:
+            return StreamsUnpacker("bzip2", bz2.BZ2Decompressor, _bunzipped)
+        case Codec.SNAPPY:
+            return SnappyUnpacker(size_bytes, limit_bytes)
+        case Codec.AVRO | Codec.PARQUET | Codec.NONE:
+            return None
 
 
 def _raw_block(block: bytes, limit_bytes: int) -> bytes:

@@ -4,12 +4,11 @@ How much is read and shown is set in `imports/model.py`: PREVIEW_ROWS, SAMPLE_RE
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Hashable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from operator import itemgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from pydantic import TypeAdapter
@@ -25,8 +24,6 @@ from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.limits import FairPlaces, LruCache
 from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
-
-T = TypeVar("T")
 
 _ANALYSES_BYTES = 16 * 1024 * 1024
 _DETECTED, _ANALYSIS = TypeAdapter(Detected), TypeAdapter(Analysis)
@@ -90,14 +87,23 @@ class Previews:
         self._workbooks = workbooks
         self._computing = computing
         self._threads = threads
-        self._analyses: KeptAnswers[Analysis] = KeptAnswers(_analysis_weight, max_bytes=_ANALYSES_BYTES)
+        self._analyses = LruCache[Hashable, Analysis](_ANALYSES_BYTES, weigh=_analysis_weight)
+        self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
         self._places = places
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
         """The columns of a file with their types, and its first rows. Raises separator_required, too."""
         options.require_separator()
-        key = None if file.fixed_identity is None else (file.fixed_identity, options, has_header)
-        return await self._analyses.get(key, partial(self._analysis, user_id, file, options, has_header))
+        if file.fixed_identity is None:
+            return await self._analysis(user_id, file, options, has_header)
+        key = file.fixed_identity, options, has_header
+        # Equal calls at one time: the first makes the answer for all. If it fails or is given up, the next one tries.
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            analysis = self._analyses.get(key)
+            if analysis is None:
+                analysis = await self._analysis(user_id, file, options, has_header)
+                self._analyses.put(key, analysis)
+            return analysis
 
     async def has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         """Whether the first record names the columns. A separator that is not given is detected."""
@@ -197,34 +203,3 @@ def _analysis_weight(analysis: Analysis) -> int:
     cells = sum(60 + 2 * len(cell) for row in analysis.rows for cell in row)
     fields = sum(60 + 2 * len(name) for name in analysis.fields)
     return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields
-
-
-class KeptAnswers(Generic[T]):
-    """At most `max_bytes` of answers; those used longest ago go first.
-
-    `weigh` gives about how many bytes an answer takes; one of more than a quarter of all is not kept.
-    """
-
-    def __init__(self, weigh: Callable[[T], int], *, max_bytes: int) -> None:
-        self._weigh = weigh
-        self._max_bytes = max_bytes
-        self._kept = LruCache[Hashable, tuple[T, int]](max_bytes, weigh=itemgetter(1))
-        self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
-
-    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """What is kept under `key`, or what `make` gives; `key` None: nothing is kept.
-
-        Equal calls at one time take turns, so that the first makes the answer for all. If it fails or is given up,
-        the next one tries.
-        """
-        if key is None:
-            return await make()
-        if (kept := self._kept.get(key)) is not None:
-            return kept[0]
-        async with self._turns.setdefault(key, asyncio.Lock()):
-            if (kept := self._kept.get(key)) is not None:
-                return kept[0]
-            answer = await make()
-            if (weight := self._weigh(answer)) <= self._max_bytes // 4:
-                self._kept.put(key, (answer, weight))
-            return answer

@@ -1,7 +1,7 @@
 """Detection, previews and headers of files, and the answers that are kept."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
@@ -17,7 +17,7 @@ from queryserver.formats.detection import Detected, ReadingOptions
 from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES
 from queryserver.imports.model import SAMPLE_BYTES, SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
-from queryserver.imports.preview import Detection, KeptAnswers, Previews, Sheets
+from queryserver.imports.preview import Detection, Previews, Sheets
 from queryserver.platform.limits import FairPlaces
 from queryserver.platform.threads import FairThreads
 
@@ -254,6 +254,29 @@ class TestKeeping:
         assert file.readings == 1
         assert all(one is found[0] for one in found)
 
+    async def test_the_next_caller_tries_when_the_first_gives_up(self, previews: Previews):
+        class Endless(MemoryFile):
+            async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
+                begun.set()
+                await asyncio.Event().wait()
+                yield b""
+
+        begun = asyncio.Event()
+        first = asyncio.create_task(previews.analysis(ANA, Endless(b"x", fixed_identity="x"), CSV, has_header=True))
+        await begun.wait()
+        file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
+        second = asyncio.create_task(previews.analysis(ANA, file, CSV, has_header=True))
+        await asyncio.sleep(0)
+        assert not file.readings
+        first.cancel()
+        assert (await second).rows == [["1", "2"]]
+
+    async def test_analyses_used_longest_ago_make_room(self, previews: Previews):
+        files = [MemoryFile(b"a\n" + b"x" * MIB + b"\n", fixed_identity=str(number)) for number in range(10)]
+        for file in (*files, files[9], files[0]):
+            await previews.analysis(ANA, file, CSV, has_header=True)
+        assert [file.readings for file in files] == [2, *[1] * 9]
+
     @pytest.mark.importer(47)
     async def test_a_failure_is_not_kept(self, previews: Previews):
         file = MemoryFile(ZIP, fixed_identity="x")
@@ -315,78 +338,3 @@ async def test_other_files_are_looked_at_anew(detection: Detection):
     await detection.metadata(ANA, file)
     file.content = ZIP
     assert isinstance(await detection.metadata(ANA, file), Sheets)
-
-
-def kept(max_bytes: int = 40) -> KeptAnswers[str]:
-    return KeptAnswers(len, max_bytes=max_bytes)
-
-
-class Maker:
-    """Makes an answer, and counts how often."""
-
-    def __init__(self, answer: str = "ten bytes.") -> None:
-        self.answer = answer
-        self.made = 0
-
-    async def __call__(self) -> str:
-        self.made += 1
-        await asyncio.sleep(0)
-        return self.answer
-
-
-async def test_the_answer_that_was_asked_for_longest_ago_makes_room():
-    answers, makers = kept(), {name: Maker() for name in "abcde"}
-    for name in "abcd":
-        await answers.get(name, makers[name])
-    await answers.get("a", makers["a"])
-    await answers.get("e", makers["e"])
-    for name in "acde":
-        await answers.get(name, makers[name])
-    assert [makers[name].made for name in "acde"] == [1, 1, 1, 1]
-    await answers.get("b", makers["b"])
-    assert makers["b"].made == 2
-
-
-async def test_large_answers_are_not_kept():
-    answers, maker = kept(), Maker("x" * 11)
-    assert await answers.get("a", maker) == await answers.get("a", maker)
-    assert maker.made == 2
-
-
-async def test_without_a_key_nothing_is_kept():
-    answers, maker = kept(), Maker()
-    await answers.get(None, maker)
-    await answers.get(None, maker)
-    assert maker.made == 2
-
-
-async def test_the_next_caller_tries_when_the_first_gives_up():
-    answers, maker = kept(), Maker()
-    begun = asyncio.Event()
-
-    async def never() -> str:
-        begun.set()
-        await asyncio.Event().wait()
-        return ""
-
-    first = asyncio.create_task(answers.get("a", never))
-    await begun.wait()
-    second = asyncio.create_task(answers.get("a", maker))
-    await asyncio.sleep(0)
-    assert not maker.made
-    first.cancel()
-    assert await second == maker.answer
-
-
-async def test_an_error_is_the_callers_own():
-    answers, maker = kept(), Maker()
-
-    async def broken() -> str:
-        raise ValueError
-
-    work: list[Callable[[], Awaitable[str]]] = [broken, maker]
-    results = await asyncio.gather(*(answers.get("a", one) for one in work), return_exceptions=True)
-    assert isinstance(results[0], ValueError)
-    assert results[1] == maker.answer
-    with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
-        await answers.get("b", broken)
