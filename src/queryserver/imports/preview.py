@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator, Hashable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -26,10 +26,12 @@ from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 _ANALYSES_BYTES = 16 * 1024 * 1024
-_DETECTED, _ANALYSIS = TypeAdapter(Detected), TypeAdapter(Analysis)
-"""What workers give as JSON."""
 _GROWTH = 4
 """Each try reads so many times as much; a sample is read anew, which costs a third more at the worst."""
+
+
+_adapter = cache(TypeAdapter[Any])
+"""Makes values of a type from the JSON of workers. Not made at the start, which it would delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Detection:
             with _errors_of_files():
                 answer = await self._computing.run(user_id, Task.DETECT_FILE, {"is_whole": is_whole}, head)
             if not isinstance(answer, str):
-                return _DETECTED.validate_python(answer)
+                return _adapter(Detected).validate_python(answer)
             if answer != model.FileType.EXCEL:
                 return Records(model.FileType(answer))
             async with file.on_disk() as path:
@@ -124,14 +126,16 @@ class Previews:
             if options.file_type in model.RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 async with file.on_disk() as path:
-                    return _ANALYSIS.validate_python(await self._workbooks.record_preview(path, options.file_type))
+                    return _adapter(Analysis).validate_python(
+                        await self._workbooks.record_preview(path, options.file_type)
+                    )
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
                 sheet = await self._sheet(user_id, file, options.sheet_name, model.SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
-            return _ANALYSIS.validate_python(await self._of_text(user_id, file, Task.PREVIEW, how))
+            return _adapter(Analysis).validate_python(await self._of_text(user_id, file, Task.PREVIEW, how))
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: model.FileType) -> None:
         """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
