@@ -16,7 +16,7 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.files.model import LongOperationState, LongOperationStatus
 from queryserver.files.places import Caller
 from queryserver.files.repository import OperationRecords
-from queryserver.platform.threads import background
+from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +92,9 @@ class LongOperations:
     async def running(self) -> AsyncGenerator[None]:
         """Run work; meanwhile end the records of dead processes."""
         try:
-            async with background(repeat(self.sweep, self._times.sweep_every), name="storage-operations-sweep"):
+            async with background(
+                every(self._times.sweep_every.total_seconds(), self.sweep), "storage-operations-sweep"
+            ):
                 yield
         finally:
             if self._tasks:
@@ -184,18 +186,6 @@ class LongOperations:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
             log.error("operation failed", operation=task.get_name(), exc_info=error)
-
-
-async def repeat(sweep: Callable[[], Awaitable[object]], every: timedelta) -> None:
-    """Call it until the task is cancelled."""
-    while True:
-        await asyncio.sleep(every.total_seconds())
-        try:
-            await sweep()
-        except QueryServerError as error:
-            log.warning("sweep failed", code=error.code)
-        except Exception:  # the outer wall of a task: without it nothing would be swept any more
-            log.exception("sweep failed")
 
 
 def failure_body(error: QueryServerError) -> Mapping[str, Any]:

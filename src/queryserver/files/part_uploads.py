@@ -1,8 +1,6 @@
 """Uploads in parts, in any order and on any instance (Contract storage 9.2)."""
 
-import asyncio
-import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from queryserver.files.upload_repository import (
     UploadTerms,
     attempts,
 )
-from queryserver.files.uploading import CheckedContent, UploadRules
+from queryserver.files.uploading import CheckedContent, UploadRules, digest_of
 from queryserver.platform.database import renewed
 
 MAX_PARTS = 10_000
@@ -186,11 +184,10 @@ class Joining:
         parts = [upload.arrived[index].stored for index in range(plan.parts)]
         is_known = sha256 is None or plan.parts == 1
         if not is_known and isinstance(storage, ReadableParts):
-            async with aclosing(storage.read_parts(plan, upload.staging, parts)) as pieces:
-                if await self._digest(pieces) != sha256:
-                    await storage.discard_parts(plan, upload.staging)
-                    await self._records.forget(upload.id)
-                    raise errors.VerificationFailed(_ANOTHER_FILE)
+            if await digest_of(storage.read_parts(plan, upload.staging, parts), self._threads) != sha256:
+                await storage.discard_parts(plan, upload.staging)
+                await self._records.forget(upload.id)
+                raise errors.VerificationFailed(_ANOTHER_FILE)
             is_known = True
         replaces = not is_known and await place.found() is not None
         entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
@@ -202,22 +199,14 @@ class Joining:
         self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
     ) -> None:
         """For a store whose parts cannot be read before they are joined (S3)."""
-        async with aclosing(storage.read(entry.path, version=entry)) as pieces:
-            if await self._digest(pieces) == sha256:
-                return
+        if await digest_of(storage.read(entry.path, version=entry), self._threads) == sha256:
+            return
         await self._records.forget(upload.id)
         if replaces:
             # The former content is gone: deleting this one too would leave nothing.
             raise errors.VerificationFailed("The parts arrived as sent, but make another file than announced.")
         await storage.delete(upload.terms.plan.path, recursive=False)
         raise errors.VerificationFailed(_ANOTHER_FILE)
-
-    async def _digest(self, pieces: AsyncIterator[bytes]) -> bytes:
-        digest = hashlib.sha256()
-        loop = asyncio.get_running_loop()
-        async for piece in pieces:
-            await loop.run_in_executor(self._threads, digest.update, piece)
-        return digest.digest()
 
 
 def _require_all(upload: PartUpload) -> None:

@@ -3,9 +3,8 @@
 Each step is recorded before and after it is taken, so that another process knows what exists.
 """
 
-import hashlib
 from asyncio import TaskGroup
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -27,6 +26,7 @@ from queryserver.files.places import Place
 from queryserver.files.protocol import ModeStorage, Storage, UnseenUploads
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import UnfinishedWrite, UnfinishedWrites
+from queryserver.files.uploading import CheckedContent, digest_of
 
 T = TypeVar("T")
 
@@ -249,15 +249,14 @@ class TransferSteps:
 
     async def _stream(self, key: TransferKey) -> None:
         """Copy to the other store; a move also reads the copy back, so that only an equal digest deletes the source."""
-        sent = _Digest()
         path, target = self._source_of(key), self._target_of(key)
-        source = self._from.storage.read(path, version=key.entry)
-        async with aclosing(source), aclosing(sent.through(source)) as body:
+        sent = CheckedContent(self._from.storage.read(path, version=key.entry))
+        async with aclosing(sent.pieces()) as body:
             stored = await self._to.storage.write(
                 target, body, overwrite=self._transfer.overwrite, size_bytes=key.entry.size_bytes
             )
         if stored.size_bytes == sent.size_bytes == key.entry.size_bytes and (
-            self._transfer.keeps_source or await _digest_of(self._to.storage, target) == sent.value
+            self._transfer.keeps_source or await digest_of(self._to.storage.read(target)) == sent.sha256
         ):
             return
         if self._transfer.overwrite:
@@ -415,29 +414,3 @@ async def _delete(storage: Storage, path: str) -> None:
         await storage.delete(path, recursive=False)
     except errors.PathNotFound:
         return
-
-
-class _Digest:
-    """SHA-256 and size of what passes through."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self.size_bytes = 0
-
-    @property
-    def value(self) -> bytes:
-        return self._digest.digest()
-
-    async def through(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        async for piece in body:
-            self._digest.update(piece)
-            self.size_bytes += len(piece)
-            yield piece
-
-
-async def _digest_of(storage: Storage, path: str) -> bytes:
-    digest = _Digest()
-    async with aclosing(storage.read(path)) as content, aclosing(digest.through(content)) as pieces:
-        async for _ in pieces:
-            pass
-    return digest.value

@@ -24,12 +24,12 @@ from queryserver.files.model import (
     TransferState,
     transfer_digest,
 )
-from queryserver.files.operations import Body, Progress, failure_body, repeat
+from queryserver.files.operations import Body, Progress, failure_body
 from queryserver.files.places import Place, StorageAudit, Stores
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import Moved, TransferSteps
 from queryserver.files.upload_repository import UnfinishedWrites
-from queryserver.platform.threads import background
+from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,9 @@ class Transfers:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Take over what dead processes left while inside."""
-        async with background(repeat(self.take_over, self._times.sweep_every), name="storage-transfers-sweep"):
+        async with background(
+            every(self._times.sweep_every.total_seconds(), self.take_over), "storage-transfers-sweep"
+        ):
             yield
 
     async def begin(

@@ -116,7 +116,7 @@ class CheckedContent:
     def __init__(
         self,
         content: AsyncGenerator[bytes],
-        threads: Executor,
+        threads: Executor | None = None,
         *,
         max_bytes: int | None = None,
         sha256: bytes | None = None,
@@ -150,6 +150,15 @@ class CheckedContent:
                 await hashed
         if self._wanted is not None and self._wanted != self.sha256:
             raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
+
+
+async def digest_of(content: AsyncGenerator[bytes], threads: Executor | None = None) -> bytes:
+    """SHA-256 of all pieces."""
+    checked = CheckedContent(content, threads)
+    async with aclosing(checked.pieces()) as pieces:
+        async for _ in pieces:
+            pass
+    return checked.sha256
 
 
 async def _one_ahead(content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

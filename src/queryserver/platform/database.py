@@ -355,28 +355,18 @@ async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Cal
 @asynccontextmanager
 async def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AsyncGenerator[None]:
     """Inside, a record that would expire is renewed in the background, until `renew` answers that it is lost."""
-    keepers: list[asyncio.Task[None]] = []
 
     async def keep() -> None:
-        while True:
+        is_held = True
+        while is_held:
+            await asyncio.sleep(every_s)
             try:
-                if not await renew():
-                    return
+                is_held = await renew()
             except DatabaseUnavailable:
                 log.warning("record not renewed")
-            await asyncio.sleep(every_s)
 
-    # Most work ends before the first renewal: until then a timer is enough.
-    first = asyncio.get_running_loop().call_later(
-        every_s, lambda: keepers.append(asyncio.create_task(keep(), name="renewal"))
-    )
-    try:
+    async with background(keep(), "renewal"):
         yield
-    finally:
-        first.cancel()
-        for keeper in keepers:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
 
 
 def required_dsn(settings: Settings) -> str:
