@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from fastapi import Response
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from queryserver.errors.base import BodyTooSlow, QueryServerError
+from queryserver.errors.base import QueryServerError
 from queryserver.files.downloading import Conditions
 from queryserver.formats.download.encoder import ContentCoding
 from queryserver.formats.download.stream import preferred_coding
@@ -95,16 +95,14 @@ async def _disconnected(request: Request) -> None:
 HEADERS_ONLY = "queryserver.headers_only"
 """True in the scope of a HEAD call, which routes see as GET."""
 
-_SLOWEST_BYTES_PER_S = 1024
-
 log = structlog.get_logger(__name__)
 
 
 class OwnedStream(StreamingResponse):
-    """A streamed answer that closes its source at the end, also when the client leaves or takes nothing any more."""
+    """A streamed answer that closes its source at the end, also when the client leaves.
 
-    patience_s: ClassVar[float] = 300.0
-    """How long a client may take no byte, or fewer than 1 KiB/s: meanwhile it holds what the source holds."""
+    One that takes nothing any more is disconnected by the `ConnectionGuard`.
+    """
 
     def __init__(
         self,
@@ -124,26 +122,11 @@ class OwnedStream(StreamingResponse):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": b""})
                 return
-            await super().__call__(scope, receive, self._in_time(send))
+            await super().__call__(scope, receive, send)
         except QueryServerError as error:
             log.warning("answer broke off", code=error.code, reason=error.message)
         finally:
             await self._source.aclose()
-
-    def _in_time(self, send: Send) -> Send:
-        on_its_way = 0
-
-        async def timely(message: Message) -> None:
-            nonlocal on_its_way
-            try:
-                # The server waits here until the client has taken nearly all of the piece before.
-                async with asyncio.timeout(self.patience_s + on_its_way / _SLOWEST_BYTES_PER_S):
-                    await send(message)
-            except TimeoutError:
-                raise BodyTooSlow("The client takes the answer too slowly.") from None
-            on_its_way = len(message.get("body", b""))
-
-        return timely
 
 
 async def stream(

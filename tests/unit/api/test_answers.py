@@ -92,12 +92,6 @@ async def test_errors_of_the_work_are_raised():
         await while_connected(Client().request, fail())
 
 
-class Impatient(OwnedStream):
-    """For tests that do not wait five minutes."""
-
-    patience_s = 0.1
-
-
 class Source:
     """Endless pieces, and whether they were closed."""
 
@@ -114,51 +108,29 @@ class Source:
             self.is_closed = True
 
 
-async def stays() -> Message:
-    """A client that does not leave."""
-    await asyncio.Event().wait()
-    return {"type": "http.disconnect"}
-
-
 @pytest.mark.security("T6")
-async def test_who_takes_nothing_is_given_up_and_the_source_is_closed() -> None:
-    source, sent = Source(), list[Message]()
+async def test_the_source_of_a_client_that_is_cut_off_is_closed() -> None:
+    source, client, sent = Source(), Client(), list[Message]()
 
     async def send(message: Message) -> None:
         if len(sent) == 3:
+            client.left.set()
             await asyncio.Event().wait()
         sent.append(message)
 
-    answer = Impatient(source.pieces(), b"first", None, {})
+    answer = OwnedStream(source.pieces(), b"first", None, {})
     async with asyncio.timeout(20):
-        await answer({"type": "http"}, stays, send)
+        await answer({"type": "http"}, client._receive, send)
     assert source.is_closed is True
     # The answer has no end, so the server breaks the connection.
     assert [message.get("more_body") for message in sent] == [None, True, True]
 
 
-async def test_who_takes_a_large_piece_slowly_is_waited_for() -> None:
-    source, sent = Source(), list[Message]()
-
-    async def send(message: Message) -> None:
-        if len(sent) == 3:
-            # Longer than the patience, but not too slow for 1 KiB/s.
-            await asyncio.sleep(0.3)
-        sent.append(message)
-        if len(sent) == 5:
-            raise ConnectionError
-
-    answer = Impatient(source.pieces(size=1024 * 1024), b"first", None, {})
-    with pytest.raises(ConnectionError):
-        await answer({"type": "http"}, stays, send)
-    assert len(sent) == 5
-    assert source.is_closed is True
-
-
-async def test_the_patience_is_minutes() -> None:
-    answer = await stream(Source().pieces())
-    assert 60 <= answer.patience_s <= 600
-    await answer({"type": "http", "queryserver.headers_only": True}, stays, _nothing)
+async def test_for_a_head_call_the_source_is_closed_behind_its_first_piece() -> None:
+    source = Source()
+    answer = await stream(source.pieces())
+    await answer({"type": "http", "queryserver.headers_only": True}, Client()._receive, _nothing)
+    assert (source.is_closed, source.taken) == (True, 1)
 
 
 async def _nothing(message: Message) -> None:
