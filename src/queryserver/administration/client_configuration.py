@@ -8,9 +8,8 @@ from html.parser import HTMLParser
 from types import MappingProxyType
 from urllib.parse import quote, urlsplit
 
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.engines import Connectors, takes_sql
 from queryserver.connectors.model import Connector
-from queryserver.connectors.types import Flags, flags_of
 from queryserver.files.model import Scheme
 from queryserver.files.places import Caller, Stores
 from queryserver.identity.model import DOWNLOAD, IMPORTER, User
@@ -30,18 +29,6 @@ _STORES: Mapping[Scheme, tuple[str, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Interpreter:
-    """A data source that the caller may use and this server can run."""
-
-    connector: Connector
-    flags: Flags
-
-    @property
-    def is_sql(self) -> bool:
-        return bool(self.flags.get("is_sql"))
-
-
-@dataclass(frozen=True, slots=True)
 class Browser:
     """Something to browse, with the page of Hue clients for it."""
 
@@ -54,18 +41,15 @@ class Browser:
 @dataclass(frozen=True, slots=True)
 class Configuration:
     is_admin: bool
-    interpreters: Sequence[Interpreter]
-    main: Interpreter | None
-    default_sql: Interpreter | None
+    interpreters: Sequence[Connector]
+    """The data sources that the caller may use and this server can run."""
+    main: Connector | None
+    default_sql: Connector | None
     """The interpreter of statements that name none."""
     browsers: Sequence[Browser]
     document_types: Sequence[str]
     may_import: bool
     may_download: bool
-
-    @property
-    def first_sql(self) -> Interpreter | None:
-        return next((one for one in self.interpreters if one.is_sql), None)
 
 
 class ClientConfiguration:
@@ -79,15 +63,14 @@ class ClientConfiguration:
 
     async def of(self, user: User) -> Configuration:
         """The configuration for a caller. Raises DatabaseUnavailable."""
-        main, default_sql = self._connectors.main(user), self._connectors.default_sql(user)
-        interpreters = [_interpreter(one) for one in self._connectors.visible(user)]
+        interpreters = self._connectors.visible(user)
         may_import = self._settings.importer.is_enabled and user.may(IMPORTER)
         return Configuration(
             is_admin=user.is_admin,
             interpreters=interpreters,
-            main=None if main is None else _interpreter(main),
-            default_sql=None if default_sql is None else _interpreter(default_sql),
-            browsers=list(self._browsers(user, has_sql=any(one.is_sql for one in interpreters), importer=may_import)),
+            main=self._connectors.main(user),
+            default_sql=self._connectors.default_sql(user),
+            browsers=list(self._browsers(user, has_sql=any(map(takes_sql, interpreters)), importer=may_import)),
             document_types=["directory", *(f"query-{dialect}" for dialect in await self._history.dialects(user.id))],
             may_import=may_import,
             may_download=self._settings.desktop.enable_download and user.may(DOWNLOAD),
@@ -106,10 +89,6 @@ class ClientConfiguration:
             yield Browser("yarn", "Jobs", "/jobbrowser/")
         if importer:
             yield Browser("importer", "Importer", "/indexer/importer", "Import")
-
-
-def _interpreter(connector: Connector) -> Interpreter:
-    return Interpreter(connector, flags_of(connector.dialect, connector.interface))
 
 
 _TAGS = frozenset({"a", "b", "i", "em", "strong", "p", "br", "span"})

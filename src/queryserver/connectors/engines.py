@@ -235,9 +235,9 @@ class Connectors:
     def default_sql(self, user: User) -> Connector | None:
         """The connector of calls without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
         main = self.main(user)
-        if main is not None and _takes_sql(main):
+        if main is not None and takes_sql(main):
             return main
-        return next((one for one in self._listed if _takes_sql(one) and _is_open(one, user)), None)
+        return next((one for one in self._listed if takes_sql(one) and _is_open(one, user)), None)
 
     def find(self, key: str) -> Connector | None:
         """The connector of that key that runs here, without regard to rights."""
@@ -360,7 +360,7 @@ def _is_open(connector: Connector, user: User) -> bool:
     return user.is_admin or connector.groups is None or bool(connector.groups & user.groups)
 
 
-def _takes_sql(connector: Connector) -> bool:
+def takes_sql(connector: Connector) -> bool:
     return bool(flags_of(connector.dialect, connector.interface).get("is_sql"))
 
 

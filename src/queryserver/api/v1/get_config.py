@@ -7,10 +7,12 @@ import orjson
 from fastapi import Response
 
 from queryserver import __version__
-from queryserver.administration.client_configuration import Browser, Configuration, Interpreter
+from queryserver.administration.client_configuration import Browser, Configuration
 from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
+from queryserver.connectors.engines import takes_sql
+from queryserver.connectors.model import Connector
 from queryserver.connectors.types import flags_of
 from queryserver.platform.settings.tree import Settings
 
@@ -33,9 +35,7 @@ def body_of(settings: Settings, found: Configuration) -> bytes:
     editor = orjson.Fragment(orjson.dumps({**body["app_config"]["editor"], "interpreters": interpreters}))
     body["app_config"]["editor"] = body["button_actions"][0] = editor
     body["app_config"]["catalogs"] = [
-        _catalog_entry(one.connector.key, one.connector.nice_name, one.connector.dialect)
-        for one in found.interpreters
-        if one.is_sql
+        _catalog_entry(one.key, one.nice_name, one.dialect) for one in found.interpreters if takes_sql(one)
     ]
     body["main_button_action"] = _interpreter(found.main) if found.main else editor
     return orjson.dumps(body)
@@ -62,7 +62,7 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
         ),
         main_button_action=editor,
         button_actions=[editor, scheduler] if scheduler else [editor],
-        default_sql_interpreter=default.connector.key if default else "",
+        default_sql_interpreter=default.key if default else "",
         cluster_type="direct",
         has_computes=False,
         vw_name=settings.desktop.host_label,
@@ -78,8 +78,7 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
     )
 
 
-def _interpreter(found: Interpreter) -> orjson.Fragment:
-    connector = found.connector
+def _interpreter(connector: Connector) -> orjson.Fragment:
     return _written_interpreter(connector.key, connector.nice_name, connector.dialect, connector.interface)
 
 
@@ -121,7 +120,8 @@ def _catalog_entry(key: str, name: str, dialect: str) -> orjson.Fragment:
 
 def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
     """The editor, still without its interpreters."""
-    keys = [one.connector.key for one in found.interpreters]
+    keys = [one.key for one in found.interpreters]
+    first_sql = next((one.key for one in found.interpreters if takes_sql(one)), "")
     return wire.EditorApp(
         name="editor",
         displayName="Editor",
@@ -130,7 +130,7 @@ def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
         default_limit=settings.editor.default_limit,
         interpreter_names=keys,
         page=_page(keys[0]) if keys else "/editor/",
-        default_sql_interpreter=found.first_sql.connector.key if found.first_sql else "",
+        default_sql_interpreter=first_sql,
         source_autocomplete_disabled=False,
     )
 
