@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.describe_api import error_codes, statuses_by_code, texts
 from tests.openapi.test_completeness import DOCUMENT
 
-from queryserver.api.openapi import error_codes, statuses_by_code, texts
 from queryserver.connectors.options import OptionsRefused
 from queryserver.errors.base import ConfigurationError
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator
 from scripts.check_operations import SERVED, read_operations, shape
+from scripts.describe_api import FORM, JSON, PARTS, texts
 from scripts.export_openapi import TARGET
 
-from queryserver.api.openapi import FORM, JSON, PARTS, texts
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.importer import parse_import
 from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given

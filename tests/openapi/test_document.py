@@ -1,4 +1,4 @@
-"""openapi.json: what the app serves, committed, and the same shapes as the tables."""
+"""openapi.json, which the app serves: made of the routes, with the same shapes as the tables."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def committed() -> dict[str, Any]:
     return json.loads(Path(TARGET).read_text(encoding="utf-8"))
 
 
-def test_the_committed_document_is_the_one_that_the_app_serves():
+def test_the_committed_document_is_the_one_of_the_routes():
     assert TARGET.read_text(encoding="utf-8") == document()
 
 

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scripts.describe_api import FORM, JSON, references, texts
 from tests.cases import each
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
 from queryserver.api.errors import BODY_STATUS
-from queryserver.api.openapi import FORM, JSON, references, texts
 from queryserver.api.table import operations
 from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category

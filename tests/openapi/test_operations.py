@@ -16,9 +16,9 @@ from scripts.check_operations import (
     routes_of,
     shape,
 )
+from scripts.describe_api import described_application
 from tests.cases import each
 
-from queryserver.api.application import create_application
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.generated import ErrorBody, StatusResponse
@@ -183,4 +183,4 @@ class TestComparison:
 
 
 def test_table_and_app_agree_both_ways():
-    assert differences(OPERATIONS, routes_of(create_application())) == []
+    assert differences(OPERATIONS, routes_of(described_application())) == []

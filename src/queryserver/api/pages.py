@@ -17,14 +17,14 @@ from fastapi import FastAPI, Request, Response
 
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute, services_of
 from queryserver.api.errors import failure
-from queryserver.api.openapi import whole_document
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 """No content of other hosts, nothing inline, and no frame around our pages."""
 
 T = TypeVar("T")
 _YEAR_S = 365 * 24 * 3600
-_OURS = files("queryserver.api").joinpath("page")
+_HERE = files("queryserver.api")
+_OURS = _HERE.joinpath("page")
 # Swagger UI as its makers release it, in a package of PyPI (ADR 47). Nothing else of that package is used.
 _THEIRS = files("fastapi_swagger").joinpath("resources")
 _ASSETS = {
@@ -144,8 +144,6 @@ router = PathGroup(PublicRoute)
 
 
 def describe(app: FastAPI) -> None:
-    """Make `app.openapi()` give the whole document. The first time it takes about half a second."""
-    app.openapi = partial(_kept, app)  # type: ignore[method-assign]
     app.state.pages = Pages()
     app.state.json_document = partial(_document, app, "application/json", orjson.dumps)
     as_yaml = partial(yaml.dump, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, encoding="utf-8")
@@ -196,12 +194,6 @@ async def _shown(request: Request, name: str) -> Response:
     return await pages.file(request, name) or failure(404, "not_found", "Not found.")
 
 
-def _kept(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        app.openapi_schema = whole_document(app)
-    return app.openapi_schema
-
-
 async def _described(request: Request, make: Callable[[], StaticContent], *, cached: str = "no-cache") -> Response:
     pages: Pages = request.app.state.pages
     return (await pages.kept(request, make)).answer(request, {"Cache-Control": cached})
@@ -209,7 +201,7 @@ async def _described(request: Request, make: Callable[[], StaticContent], *, cac
 
 def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:
     """The document with the prefix of this server before its paths."""
-    document: dict[str, Any] = app.openapi()
+    document: dict[str, Any] = orjson.loads(_HERE.joinpath("openapi.json").read_bytes())
     prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]
     return StaticContent.of(write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]}), media_type)

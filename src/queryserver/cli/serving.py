@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Annotated
 
 import typer
@@ -106,11 +107,7 @@ def is_db_alive(config: ConfigFile = None) -> None:
 @app.command("openapi")
 def openapi() -> None:
     """Print the description of the API."""
-    import orjson  # noqa: PLC0415 slow to import
-
-    from queryserver.api.application import create_application  # noqa: PLC0415 the table is read without the app
-
-    typer.echo(orjson.dumps(create_application().openapi(), option=orjson.OPT_INDENT_2).decode())
+    typer.echo(files("queryserver.api").joinpath("openapi.json").read_text(encoding="utf-8"), nl=False)
 
 
 @app.command("version")

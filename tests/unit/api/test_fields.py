@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts.describe_api import query_parameters
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.api.openapi import query_parameters
 from queryserver.api.schemas.fields import Flag, Text, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,

@@ -1,14 +1,14 @@
-"""The OpenAPI document, as it is served and committed: the answers of an operation, then the whole."""
+"""The OpenAPI document of the routes: the answers of an operation, then the whole. `export_openapi.py` writes it."""
 
 import copy
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
-from importlib.resources import files
+from functools import cache, partial, reduce
 from inspect import Parameter, Signature
 from operator import or_
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from queryserver.api.application import create_application
 from queryserver.api.calls import OperationRoute
 from queryserver.api.errors import STATUS
 from queryserver.api.schemas import generated, requests
@@ -29,8 +30,8 @@ from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated,
 REF = "#/components/schemas/{model}"
 FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
 
-_HERE = files("queryserver.api")
-_TEXTS = _HERE.joinpath("texts")
+_TABLES = Path(__file__).resolve().parent.parent / "openapi"
+_TEXTS = _TABLES / "texts"
 _CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
 _SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
 _NULL = {"type": "null"}
@@ -174,7 +175,7 @@ def without_citations(text: str) -> str:
 
 @cache
 def texts() -> Texts:
-    """Read once per process, at the first request for the document."""
+    """Read once per process."""
     samples = {name: json.loads(text) for name, text in _read("samples.yaml").items()}
     guide = _TEXTS.joinpath("guide.md").read_text(encoding="utf-8")
     return Texts(_read("words.yaml"), samples, guide, _read("codes.yaml"))
@@ -387,8 +388,15 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 _FAILURES = generated.ErrorBody | generated.FieldErrors | generated.ImporterError | generated.Unauthorized
 
 
+def described_application() -> FastAPI:
+    """The application, whose `openapi()` gives the whole document."""
+    app = create_application()
+    app.openapi = partial(whole_document, app)  # type: ignore[method-assign]
+    return app
+
+
 def whole_document(app: FastAPI) -> dict[str, Any]:
-    """OpenAPI 3.1 of every route, with examples of every status. Takes half a second, so it is for a thread."""
+    """OpenAPI 3.1 of every route, with examples of every status."""
     known = texts()
     routes = [route for route in app.routes if isinstance(route, OperationRoute) and not route.operation.hidden]
     document = get_openapi(
@@ -511,7 +519,7 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
 
 def _describe_fields(schemas: Mapping[str, Any]) -> None:
     """Descriptions of the fields of answers stand in resources.yaml alone: the models would take longer to import."""
-    text = _HERE.joinpath("resources.yaml").read_bytes()
+    text = _TABLES.joinpath("resources.yaml").read_bytes()
     for name, resource in yaml.load(text, Loader=yaml.CSafeLoader)["components"]["schemas"].items():
         fields = schemas.get(name, {}).get("properties", {})
         for key, described in resource.get("properties", {}).items():
