@@ -19,7 +19,6 @@ from queryserver.api.calls import (
     Frame,
     OperationRoute,
     RequestMetrics,
-    Routes,
     answers_head,
     authenticated,
     services_of,
@@ -125,7 +124,6 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
         for row in operations().values()
         if docs_enabled or row.group != "description"
     )
-    app.router.middleware_stack = Routes(app.router)
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)

@@ -16,13 +16,12 @@ from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import URL, Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver.api import bodies
@@ -476,45 +475,6 @@ class PathGroup:
             return handler
 
         return declare
-
-
-class Routes:
-    """Routes by the group that a path names: trying all of them costs as much as a small call.
-
-    `/api/v1/<group>/…`; a route whose group is a parameter is tried behind those of every group.
-    """
-
-    def __init__(self, router: APIRouter) -> None:
-        self._router = router
-        every = [(_group_of(getattr(route, "path", "")), route) for route in router.routes]
-        self._others = [route for group, route in every if group is None]
-        self._groups: Mapping[str, Sequence[BaseRoute]] = {
-            group: [route for its, route in every if its in {group, None}] for group, _ in every if group is not None
-        }
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._router.app(scope, receive, send)
-            return
-        partial_match: tuple[BaseRoute, Scope] | None = None
-        for route in self._groups.get(_group_of(scope["path"]) or "", self._others):
-            match, found = route.matches(scope)
-            if match is Match.FULL:
-                scope.update(found)
-                await route.handle(scope, receive, send)
-                return
-            if match is Match.PARTIAL and partial_match is None:
-                partial_match = route, found
-        if partial_match is None:
-            raise HTTPException(404)
-        scope.update(partial_match[1])
-        await partial_match[0].handle(scope, receive, send)
-
-
-def _group_of(path: str) -> str | None:
-    """The third segment of a path or template; None where it is a parameter, or there is none."""
-    parts = path.split("/", 4)
-    return None if len(parts) < 4 or "{" in parts[3] else parts[3]
 
 
 # Routes are matched against the percent-encoded path in one normal form, so that `%2F` stays part of a name; a path
