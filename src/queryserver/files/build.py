@@ -17,7 +17,7 @@ from queryserver.files.changing import Attributes, Creations
 from queryserver.files.downloading import FileDownloads
 from queryserver.files.listing import ListingLimits, Listings
 from queryserver.files.model import ExtensionRules, PathReader, Scheme
-from queryserver.files.moving import Moving, Targets, final_body
+from queryserver.files.moving import Moving, final_body
 from queryserver.files.operations import LongOperations, OperationTimes
 from queryserver.files.part_uploads import PartUploading
 from queryserver.files.places import FileSystems, StorageAudit, Stores
@@ -138,7 +138,7 @@ async def open_storage(
             trash=Trash(stores, audit),
             operations=operations,
             transfers=transfers,
-            moving=Moving(Targets(stores, extensions), transfers, orphans, audit),
+            moving=Moving(stores, extensions, transfers, orphans, audit),
             upload_rules=upload_rules,
             uploads=Uploads(upload_rules, orphans, audit, threads.uploads),
             part_uploads=PartUploading(stores, PartUploads(database), upload_rules, orphans, audit, threads.uploads),

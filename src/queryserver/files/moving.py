@@ -1,12 +1,12 @@
 """rename, move and copy (Contract storage 7.1 to 7.6)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from queryserver import errors
 from queryserver.files.model import (
-    ClaimedTransfer,
     EntryKind,
     ExtensionRules,
     FileStatus,
@@ -43,39 +43,83 @@ class TransferRequest:
 class Destination:
     """The destination, read from the request without a call to a store."""
 
-    kind: TransferKind
+    asked: TransferRequest
     source: Place
     given: Place
     must_be_directory: bool
-    overwrite: bool
 
     @property
     def possible_targets(self) -> Sequence[StoragePath]:
         """What the target may turn out to be: a move goes into an existing directory."""
-        if self.kind is TransferKind.RENAME:
+        if self.asked.kind is TransferKind.RENAME:
             return [self.given.path]
         return [self.given.path, self.given.path.child(self.source.path.name)]
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A move or copy that may begin."""
+class Prepared:
+    """What may begin, or is to be finished: `work` does it."""
 
     kind: TransferKind
-    source: Place
-    target: Place
-    entry: FileStatus
-    overwrite: bool
+    source: StoragePath
+    target: StoragePath
+    work: Callable[[Progress], Awaitable[Moved]]
 
 
-class Targets:
-    """Reads and checks sources and targets. All methods raise the errors of Contract storage 7.1."""
+class Moving:
+    """Each call has two steps, so that a client that does not wait for the second gets the errors of the first."""
 
-    def __init__(self, stores: Stores, extensions: ExtensionRules) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        extensions: ExtensionRules,
+        transfers: Transfers,
+        orphans: OrphanSweep,
+        audit: StorageAudit,
+    ) -> None:
         self._stores = stores
         self._extensions = extensions
+        self._transfers = transfers
+        self._orphans = orphans
+        self._audit = audit
 
-    def destination(self, caller: Caller, asked: TransferRequest) -> Destination:
+    async def prepare(self, caller: Caller, asked: TransferRequest) -> Prepared:
+        """Check everything; nothing is changed. Raises the errors of Contract storage 7.1, OperationInProgress."""
+        try:
+            destination = self._destination(caller, asked)
+            source = destination.source.path
+            if asked.kind is TransferKind.COPY or not _is_one_step(destination.source, destination.given):
+                targets = destination.possible_targets
+                claimed = await self._transfers.unfinished(caller.user.id, asked.kind, source, targets)
+                if claimed is not None:
+                    work = partial(self._transfers.resume, claimed)
+                    return Prepared(asked.kind, source, claimed.transfer.target, work)
+            entry, target, existing = await self._checked(destination)
+            transfer = Transfer(
+                caller.user.id, caller.acting, asked.kind, source, target.path, overwrite=existing is not None
+            )
+            work = partial(self._begin, caller, transfer, (destination.source, target), entry)
+            return Prepared(asked.kind, source, target.path, work)
+        except errors.QueryServerError as error:
+            self._audit.record(caller, f"storage.{asked.kind}", asked.source, error.code)
+            raise
+
+    async def carry_out(self, caller: Caller, prepared: Prepared, progress: Progress) -> Moved:
+        """Do it. A failed copy leaves nothing behind; of a failed move the source is complete, or the target is."""
+        with self._audit.event(caller, f"storage.{prepared.kind}", prepared.source):
+            return await prepared.work(progress)
+
+    async def directory(self, caller: Caller, destination: str) -> StoragePath:
+        """The destination of several sources. Raises NotADirectory when it is missing, too."""
+        given = self._stores.place(caller, self._stores.path(destination, parameter="dest_path"))
+        if not given.path.is_root:
+            entry = await given.found()
+            if entry is None:
+                raise errors.NotADirectory(f"Several sources need an existing directory, and {given.path} is none.")
+            given.refuse_no_directory(entry)
+        return given.path
+
+    def _destination(self, caller: Caller, asked: TransferRequest) -> Destination:
         """All that the paths alone determine."""
         is_rename = asked.kind is TransferKind.RENAME
         source = self._stores.place(caller, self._stores.path(asked.source, parameter="src_path"))
@@ -89,10 +133,10 @@ class Targets:
         if given.path in ({source.path} if is_rename else {source.path, source.path.parent}):
             raise errors.same_path("Source and target are the same.")
         is_directory = asked.several or (not is_rename and asked.destination.strip().endswith("/"))
-        return Destination(asked.kind, source, given, is_directory, asked.overwrite)
+        return Destination(asked, source, given, is_directory)
 
-    async def check(self, destination: Destination) -> Checked:
-        """All that needs the stores."""
+    async def _checked(self, destination: Destination) -> tuple[FileStatus, Place, FileStatus | None]:
+        """All that needs the stores: the source, the target, and what exists there now."""
         source = destination.source
         entry = await source.storage.stat(source.path.path)
         if destination.given.path.is_inside(source.path):
@@ -109,23 +153,13 @@ class Targets:
                 raise target.missing()
             if not target.path.parent.is_root:
                 await target.at(target.path.parent).require_directory()
-        elif not (destination.overwrite and existing.is_file and entry.is_file):
+        elif not (destination.asked.overwrite and existing.is_file and entry.is_file):
             raise errors.PathExists(f"{target.path} exists.")
         if entry.is_file:
             self._extensions.check(target.path.name, former=source.path.name)
-        if entry.kind is EntryKind.LINK and destination.kind is TransferKind.COPY:
+        if entry.kind is EntryKind.LINK and destination.asked.kind is TransferKind.COPY:
             raise errors.SymlinkNotFollowed("A symbolic link is not copied.")
-        return Checked(destination.kind, source, target, entry, overwrite=existing is not None)
-
-    async def require_directory(self, caller: Caller, destination: str) -> StoragePath:
-        """The directory for several sources. Raises NotADirectory when it is missing, too."""
-        given = self._stores.place(caller, self._stores.path(destination, parameter="dest_path"))
-        if not given.path.is_root:
-            entry = await given.found()
-            if entry is None:
-                raise errors.NotADirectory(f"Several sources need an existing directory, and {given.path} is none.")
-            given.refuse_no_directory(entry)
-        return given.path
+        return entry, target, existing
 
     def _given(self, asked: TransferRequest, source: StoragePath) -> StoragePath:
         """The destination as a path. A rename without slash stays in its directory."""
@@ -142,7 +176,7 @@ class Targets:
         """The target, and what exists there now."""
         given = destination.given
         existing = None if given.path.is_root else await given.found()
-        if destination.kind is TransferKind.RENAME:
+        if destination.asked.kind is TransferKind.RENAME:
             return given, existing
         if given.path.is_root or (existing is not None and existing.is_directory):
             inside = given.at(given.path.child(destination.source.path.name))
@@ -157,78 +191,25 @@ class Targets:
         trimmed = given.at(given.path.parent.child(name))
         return trimmed, None if name == given.path.name else await trimmed.found()
 
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What may begin, or what is to be finished."""
-
-    asked: TransferRequest
-    source: StoragePath
-    target: StoragePath
-    work: Checked | ClaimedTransfer
-
-
-class Moving:
-    """Each call has two steps, so that a client that does not wait for the second gets the errors of the first."""
-
-    def __init__(self, targets: Targets, transfers: Transfers, orphans: OrphanSweep, audit: StorageAudit) -> None:
-        self._targets = targets
-        self._transfers = transfers
-        self._orphans = orphans
-        self._audit = audit
-
-    async def directory(self, caller: Caller, destination: str) -> StoragePath:
-        """The destination of several sources. Raises NotADirectory."""
-        return await self._targets.require_directory(caller, destination)
-
-    async def prepare(self, caller: Caller, asked: TransferRequest) -> Prepared:
-        """Check everything; nothing is changed. Raises the errors of Contract storage 7.1, OperationInProgress."""
-        try:
-            destination = self._targets.destination(caller, asked)
-            source = destination.source.path
-            if asked.kind is TransferKind.COPY or not _is_one_step(destination.source, destination.given):
-                targets = destination.possible_targets
-                claimed = await self._transfers.unfinished(caller.user.id, asked.kind, source, targets)
-                if claimed is not None:
-                    return Prepared(asked, source, claimed.transfer.target, claimed)
-            checked = await self._targets.check(destination)
-            return Prepared(asked, source, checked.target.path, checked)
-        except errors.QueryServerError as error:
-            self._audit.record(caller, f"storage.{asked.kind}", asked.source, error.code)
-            raise
-
-    async def carry_out(self, caller: Caller, prepared: Prepared, progress: Progress) -> Moved:
-        """Do it. A failed copy leaves nothing behind; of a failed move the source is complete, or the target is."""
-        with self._audit.event(caller, f"storage.{prepared.asked.kind}", prepared.source):
-            if isinstance(prepared.work, ClaimedTransfer):
-                return await self._transfers.resume(prepared.work, progress)
-            return await self._begin(caller, prepared.work, progress)
-
-    async def _begin(self, caller: Caller, checked: Checked, progress: Progress) -> Moved:
-        source, target = checked.source, checked.target
+    async def _begin(
+        self, caller: Caller, transfer: Transfer, places: tuple[Place, Place], entry: FileStatus, progress: Progress
+    ) -> Moved:
+        source, target = places
         storage = source.storage
-        is_one_step = checked.kind is not TransferKind.COPY and _is_one_step(source, target)
+        is_one_step = transfer.kind is not TransferKind.COPY and _is_one_step(source, target)
         if is_one_step and isinstance(storage, RenamingStorage):
             progress.expect(1)
-            if checked.overwrite:
+            if transfer.overwrite:
                 # Where a store cannot replace in one step, a crash may leave the old file under another name.
                 async with self._orphans.recorded(caller, target.path):
                     await storage.rename(source.path.path, target.path.path, overwrite=True)
             else:
                 await storage.rename(source.path.path, target.path.path)
             progress.advance()
-            return Moved(checked.kind, source.path, target.path)
-        transfer = Transfer(
-            user_id=caller.user.id,
-            acting=caller.acting,
-            kind=checked.kind,
-            source=source.path,
-            target=target.path,
-            overwrite=checked.overwrite,
-            operation_id=progress.operation_id,
-        )
+            return Moved(transfer.kind, source.path, target.path)
+        transfer = replace(transfer, operation_id=progress.operation_id)
         async with self._orphans.recorded(caller, target.path):
-            return await self._transfers.begin(transfer, (source, target), checked.entry, progress)
+            return await self._transfers.begin(transfer, places, entry, progress)
 
 
 def _is_one_step(source: Place, target: Place) -> bool:
