@@ -2,13 +2,10 @@
 
 import copy
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from inspect import Parameter, Signature
 from operator import or_
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,22 +15,16 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from scripts.api_texts import TABLES, Row, Texts, error_codes, rows, texts, without_citations
 
 from queryserver.api.application import create_application
 from queryserver.api.calls import OperationRoute
-from queryserver.api.errors import STATUS
 from queryserver.api.schemas import generated, requests
 from queryserver.api.schemas.requests.storage import StorageFields
-from queryserver.api.table import Operation
-from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
 
 REF = "#/components/schemas/{model}"
 FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
 
-_TABLES = Path(__file__).resolve().parent.parent / "openapi"
-_TEXTS = _TABLES / "texts"
-_CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
-_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
 _NULL = {"type": "null"}
 _JSON_TEXT = {"type": "string", "contentMediaType": JSON}
 
@@ -153,71 +144,6 @@ def choices_of(schema: Mapping[str, Any]) -> list[str]:
     return [choice["$ref"].rpartition("/")[2] for choice in (schema, *schema.get("anyOf", ())) if "$ref" in choice]
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """The files of `texts/`.
-
-    `words`: about the service, its tags, fields, headers and failures. `samples`: a body of each answer, by its schema.
-    `guide`: for beginners, in Markdown. `codes`: the meaning of each error code; with `http` where the error classes do
-    not say the status.
-    """
-
-    words: Mapping[str, Any]
-    samples: Mapping[str, Any]
-    guide: str
-    codes: Mapping[str, str | Mapping[str, Any]]
-
-
-def without_citations(text: str) -> str:
-    """A docstring without the sections that it cites: readers of the description do not have them."""
-    return _SOURCE.sub("", _CITED.sub("", text)).strip()
-
-
-@cache
-def texts() -> Texts:
-    """Read once per process."""
-    samples = {name: json.loads(text) for name, text in _read("samples.yaml").items()}
-    guide = _TEXTS.joinpath("guide.md").read_text(encoding="utf-8")
-    return Texts(_read("words.yaml"), samples, guide, _read("codes.yaml"))
-
-
-def _read(name: str) -> dict[str, Any]:
-    return yaml.load(_TEXTS.joinpath(name).read_bytes(), Loader=yaml.CSafeLoader)
-
-
-_OF_STATEMENTS = (200, 409)
-"""A statement that failed: the calls that follow it answer 200, a download of its result 409."""
-_NEVER_SHOWN = {error.code for error in (NotAuthenticated, SchemaMismatch, ConfigurationError)}
-"""Codes that no answer has; the subclasses of NotAuthenticated have codes of their own."""
-
-
-def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`code`, `http` and `meaning` of every code that an answer may have, by name."""
-    statuses = statuses_by_code()
-    found: list[dict[str, Any]] = []
-    for code, text in sorted(meanings.items()):
-        meaning, more = (text, ()) if isinstance(text, str) else (text["meaning"], text["http"])
-        found.append({"code": code, "http": sorted({*statuses.get(code, ()), *more}), "meaning": meaning})
-    return found
-
-
-def statuses_by_code() -> dict[str, set[int]]:
-    """The codes of the errors that clients see, with their HTTP statuses."""
-    found: dict[str, set[int]] = {QueryServerError.code: {500}}
-    for code, error in [(error.code, error) for error in _descendants(QueryServerError)] + KINDS:
-        if code in _NEVER_SHOWN:
-            continue
-        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), 500)
-        found.setdefault(code, set()).update(_OF_STATEMENTS if status == 200 else (status,))
-    return found
-
-
-def _descendants(kind: type[QueryServerError]) -> Iterator[type[QueryServerError]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _descendants(child)
-
-
 # Of calls with several outcomes, the status by the model.
 _OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
 _BYTES = "application/octet-stream"
@@ -246,7 +172,7 @@ class Answers:
         self._schemas = schemas
         self.responses: dict[str, Any] = {}
 
-    def complete(self, operation: dict[str, Any], row: Operation) -> None:
+    def complete(self, operation: dict[str, Any], row: Row) -> None:
         """Give `operation` every status that it can answer with, in order."""
         declared: dict[str, Any] = operation["responses"]
         successes = {} if row.fails else self._successes(declared, row)
@@ -259,7 +185,7 @@ class Answers:
             self._dress(status, failing[status], ())
         operation["responses"] = dict(sorted({**successes, **failing}.items()))
 
-    def _successes(self, declared: Mapping[str, Any], row: Operation) -> dict[str, Any]:
+    def _successes(self, declared: Mapping[str, Any], row: Row) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for status, answer in declared.items():
             if status >= "400":
@@ -310,7 +236,7 @@ class Answers:
         return {"$ref": f"#/components/responses/{name}"}
 
 
-def always(row: Operation) -> Iterator[str]:
+def always(row: Row) -> Iterator[str]:
     """Statuses that every operation of that kind can answer with."""
     yield "405"
     if row.path.startswith(_HEALTH):
@@ -398,7 +324,7 @@ def described_application() -> FastAPI:
 def whole_document(app: FastAPI) -> dict[str, Any]:
     """OpenAPI 3.1 of every route, with examples of every status."""
     known = texts()
-    routes = [route for route in app.routes if isinstance(route, OperationRoute) and not route.operation.hidden]
+    routes = [route for route in app.routes if isinstance(route, OperationRoute) and not _row(route).hidden]
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -417,9 +343,10 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     _describe_fields(schemas)
     answers = Answers(known, schemas)
     for route in routes:
-        operation = document["paths"][route.path_format][route.operation.method.lower()]
-        _describe(operation, route.operation, known)
-        answers.complete(operation, route.operation)
+        row = _row(route)
+        operation = document["paths"][route.path_format][row.method.lower()]
+        _describe(operation, row, known)
+        answers.complete(operation, row)
     components |= {
         "responses": dict(sorted(answers.responses.items())),
         "headers": {
@@ -442,12 +369,16 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     return document
 
 
+def _row(route: OperationRoute) -> Row:
+    return rows()[route.operation.id]
+
+
 def _described_route(route: OperationRoute) -> APIRoute:
     """What FastAPI makes the description of a row from: a function with the path parameters and the handler's words."""
 
     async def described() -> None: ...
 
-    row = route.operation
+    row = _row(route)
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=str) for name in route.param_convertors]
     described.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     described.__doc__ = row.description or route.handler.__doc__
@@ -469,7 +400,7 @@ def _described_route(route: OperationRoute) -> APIRoute:
     )
 
 
-def _taken(row: Operation) -> dict[str, Any] | None:
+def _taken(row: Row) -> dict[str, Any] | None:
     if row.method == "GET":
         model = row.request_model
         parameters = [*(query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
@@ -485,14 +416,14 @@ def _taken(row: Operation) -> dict[str, Any] | None:
     return {"requestBody": {"content": content}} if content else None
 
 
-def _of_files(row: Operation, status: int) -> dict[str, Any]:
+def _of_files(row: Row, status: int) -> dict[str, Any]:
     if status == 304:
         return {"description": row.answers[status]}
     content = {kind: {"schema": _SCHEMAS.get(kind, _BINARY)} for kind in row.response}
     return {"content": content, "description": row.answers[status]}
 
 
-def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
+def _describe(operation: dict[str, Any], row: Row, known: Texts) -> None:
     operation["operationId"] = row.id
     text = without_citations(str(operation.get("description", "")))
     admins = " For administrators." if row.rights == "admin" else ""
@@ -519,7 +450,7 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
 
 def _describe_fields(schemas: Mapping[str, Any]) -> None:
     """Descriptions of the fields of answers stand in resources.yaml alone: the models would take longer to import."""
-    text = _TABLES.joinpath("resources.yaml").read_bytes()
+    text = TABLES.joinpath("resources.yaml").read_bytes()
     for name, resource in yaml.load(text, Loader=yaml.CSafeLoader)["components"]["schemas"].items():
         fields = schemas.get(name, {}).get("properties", {})
         for key, described in resource.get("properties", {}).items():
@@ -528,8 +459,8 @@ def _describe_fields(schemas: Mapping[str, Any]) -> None:
 
 
 def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> None:
-    rows = [route.operation for route in routes]
-    used = {row.request for row in rows if row.method == "POST" and isinstance(row.request, str)}
+    operations = [route.operation for route in routes]
+    used = {row.request for row in operations if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}
     schemas |= definitions_of(list(models.values()))
     for name, model in models.items():

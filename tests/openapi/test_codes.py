@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.describe_api import error_codes, statuses_by_code, texts
+from scripts.api_texts import error_codes, statuses_by_code, texts
 from tests.openapi.test_completeness import DOCUMENT
 
 from queryserver.connectors.options import OptionsRefused

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from jsonschema_rs import Draft202012Validator
+from scripts.api_texts import texts
 from scripts.check_operations import SERVED, read_operations, shape
-from scripts.describe_api import FORM, JSON, PARTS, texts
+from scripts.describe_api import FORM, JSON, PARTS
 from scripts.export_openapi import TARGET
 
 from queryserver.api.schemas import requests

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scripts.describe_api import FORM, JSON, references, texts
+from scripts.api_texts import rows, texts
+from scripts.describe_api import FORM, JSON, references
 from tests.cases import each
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
 from queryserver.api.errors import BODY_STATUS
-from queryserver.api.table import operations
 from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category
 from queryserver.engines.protocol import TableKind
@@ -218,7 +218,7 @@ class TestAnswers:
 
     def test_other_paths_of_an_operation_are_deprecated_and_name_it(self):
         names = {one.spec["operationId"]: one for one in OPERATIONS}
-        others = {row.id: row.same_as for row in operations().values() if row.same_as}
+        others = {row.id: row.same_as for row in rows().values() if row.same_as}
         deprecated = {one.spec["operationId"]: one for one in OPERATIONS if one.spec.get("deprecated")}
         assert deprecated.keys() == others.keys()
         aliases = {name for name in names if re.search(r"_by_alias$|_of_query$|^query_on$", name)}

@@ -1,7 +1,7 @@
-"""The table of operations, from which routes and the API description are made."""
+"""The table of operations, from which routes are made; `scripts/describe_api.py` makes the API description of it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,7 +14,7 @@ from queryserver.api.schemas.fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row of operations.yaml; its head describes the fields."""
+    """What serves a row of operations.yaml; its head describes the fields."""
 
     id: str
     method: str
@@ -22,26 +22,7 @@ class Operation:
     group: str
     rights: str
     error_style: str
-    source: str
-    status: str
     request: str | Sequence[str]
-    response: Sequence[str]
-    http: int = 200
-    tag: str = ""
-    summary: str = ""
-    description: str = ""
-    failures: Sequence[int] = ()
-    example: Mapping[str, Any] | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    takes: Sequence[str] = ()
-    headers: Sequence[str] = ()
-    answers: Mapping[int, str] = field(default_factory=dict[int, str])
-    failing: Mapping[int, str] = field(default_factory=dict[int, str])
-    body: Mapping[str, Any] | None = None
-    query: Sequence[Mapping[str, Any]] = ()
-    same_as: str = ""
-    fails: bool = False
-    hidden: bool = False
 
     @property
     def is_public(self) -> bool:
@@ -55,7 +36,11 @@ class Operation:
 
 @cache
 def operations() -> Mapping[str, Operation]:
-    """The served rows by their ids, in the order in which routes are tried."""
+    """By their ids, in the order in which routes are tried."""
+    known = [one.name for one in fields(Operation)]
+    return {row["id"]: Operation(**{name: row[name] for name in known}) for row in served_rows()}
+
+
+def served_rows() -> Iterator[dict[str, Any]]:
     text = files("queryserver.api").joinpath("operations.yaml").read_bytes()
-    rows: list[dict[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)["operations"]
-    return {row["id"]: Operation(**row) for row in rows if row["status"] == "served"}
+    return (row for row in yaml.load(text, Loader=yaml.CSafeLoader)["operations"] if row["status"] == "served")

@@ -97,11 +97,6 @@ class ResultReader:
     budget: ByteBudget
     _wide: ByteBudget = field(default_factory=lambda: ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S), init=False)
 
-    @property
-    def memory_used_bytes(self) -> int:
-        """Memory of the pages that are being made or sent."""
-        return self.budget.used_bytes
-
     async def page(self, user: User, operation_id: UUID, asked: PageRequest) -> ResultPage:
         """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
 
