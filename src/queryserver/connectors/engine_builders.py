@@ -1,7 +1,7 @@
 """From a connector to its engine: one function for each interface, listed in `BUILDERS` at the end.
 
 A new interface is a folder of `engines` (`engines/protocol.py`), a function and a row here, its options a model in
-`connectors/options.py`, its listing a row in `connectors/types.py`. A new dialect of `hiveserver2` is a row of
+`connectors/options.py`, its listing a row in `connectors/catalogue.txt`. A new dialect of `hiveserver2` is a row of
 `HS2_OPTIONS` there and of `VARIANTS` of the engine; urls of the interface `sqlalchemy` are read by
 `connectors/urls.py`. What the importer can do for a dialect is in the tables of `imports/model.py`.
 """

@@ -1,19 +1,21 @@
 """The catalogue of types of connectors, one row for each dialect and interface (Contract platform 5.1).
 
-What else a new dialect needs is listed in `connectors/engine_builders.py`.
+`catalogue.txt` is the table of Contract platform 5.10. What else a new dialect needs is listed in
+`connectors/engine_builders.py`.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from queryserver import errors
 from queryserver.connectors import options
 from queryserver.connectors.model import SettingValue
-from queryserver.connectors.urls import UrlOptions
 from queryserver.platform.settings.editor import GeneralSettings
 
 Settings: TypeAlias = Mapping[str, SettingValue]
@@ -62,6 +64,7 @@ _ORDER = (
     "has_use_statement",
 )
 _QUOTES = {"b": "`", "d": '"'}
+_SETTING = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^;]+)')
 
 
 def flags(quote: str, letters: str) -> Flags:
@@ -89,8 +92,8 @@ class ConnectorType:
     """Names and default values in the order of the form, as listings show them."""
     flags: Flags
     """Empty for what is not SQL."""
-    description: str = ""
-    category: Category = Category.EDITOR
+    description: str
+    category: Category
 
     @property
     def takes_statements(self) -> bool:
@@ -98,159 +101,35 @@ class ConnectorType:
         return self.runs in {Runs.YES, Runs.DRIVER}
 
 
-_TUNNEL: Settings = MappingProxyType({"has_ssh": False, "ssh_server_host": "127.0.0.1"})
-_SSH = tuple(_TUNNEL)
-_SSH_AND_CALLER = (*_SSH, "has_impersonation")
-
-_HIVE = flags("b", "TFTTFTTFTTT")
-_HIVE_PLAIN = flags("b", "TFTTFTTFFFF")
-_FULL = flags("d", "TTTTFTTFFFF")
-_FULL_BACKTICK = flags("b", "TTTTFTTFFFF")
-_NO_DATABASES = flags("d", "TFFTFTTFFFF")
-_PLAIN_SQL = flags("d", "TFTTFFFFFFF")
-_SPARK = flags("b", "TFTTFTTFFFT")
-_ATHENA = "awsathena+rest://ACCESS_KEY:SECRET_KEY@athena.us-west-2.amazonaws.com:443/default?s3_staging_dir=s3://bucket/scratch"
-_SOLR = "solr://user:password@localhost:8983/solr/<collection>[?use_ssl=true|false]"
-_SQLFLOW: Settings = {"url": "localhost:50051", "datasource": "hive://localhost:10000/iris"}
-_JDBC: Settings = {
-    "url": "jdbc:db2://localhost:50000/SQOOP",
-    "driver": "com.ibm.db2.jcc.DB2Driver",
-    "user": "username",
-    "password": "password",
-    **_TUNNEL,
-}
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_MODELS: Mapping[tuple[str, str], type[options.Options]] = MappingProxyType(
+    {
+        ("trino", "trino"): options.TrinoOptions,
+        ("phoenix", "phoenix"): options.PhoenixOptions,
+        **{(dialect, "hiveserver2"): model for dialect, model in options.HS2_OPTIONS.items()},
+    }
+)
+"""Options that are listed behind those of the table."""
 
 
-def _type(
-    pair: str,
-    name: str,
-    settings: Settings = _NONE,
-    flagged: Flags = _NONE,
-    description: str = "",
-    *,
-    runs: Runs = Runs.NO,
-    category: Category = Category.EDITOR,
-) -> ConnectorType:
-    """`pair`: dialect and interface."""
-    dialect, interface = pair.split()
-    return ConnectorType(dialect, interface, name, runs, settings, flagged, description, category)
+def _row(line: str) -> ConnectorType:
+    cells = (cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line))
+    _, dialect, interface, category, name, description, quote, letters, runs, listed = cells
+    settings = {setting: json.loads(value) for setting, value in _SETTING.findall(listed)}
+    further = options.listed_options(_MODELS.get((dialect, interface), options.Options))
+    return ConnectorType(
+        dialect,
+        interface,
+        name,
+        Runs(runs.partition(",")[0]),
+        MappingProxyType({**settings, **{one: value for one, value in further.items() if one not in settings}}),
+        MappingProxyType({}) if letters == "{}" else flags(quote, letters),
+        "" if description == "-" else description,
+        Category(category),
+    )
 
 
-def _own(
-    pair: str,
-    name: str,
-    model: type[options.Options],
-    flagged: Flags = _NONE,
-    description: str = "",
-    *,
-    runs: Runs = Runs.YES,
-    category: Category = Category.EDITOR,
-) -> ConnectorType:
-    return _type(pair, name, options.listed_options(model), flagged, description, runs=runs, category=category)
-
-
-def _hs2(
-    dialect: str, name: str, form: tuple[str, ...], flagged: Flags = _HIVE, description: str = ""
-) -> ConnectorType:
-    """`form`: the options that the listing has first, behind host and port."""
-    listed = {**options.listed_options(options.HS2_OPTIONS[dialect]), **_TUNNEL}
-    first = {setting: listed[setting] for setting in ("server_host", "server_port", *form)}
-    rest = {setting: value for setting, value in listed.items() if setting not in _TUNNEL}
-    return _type(f"{dialect} hiveserver2", name, {**first, **rest}, flagged, description, runs=Runs.YES)
-
-
-def _url(
-    dialect: str,
-    name: str,
-    url: str,
-    flagged: Flags,
-    description: str = "",
-    *,
-    form: Sequence[str] = _SSH,
-    runs: Runs = Runs.DRIVER,
-) -> ConnectorType:
-    """`form`: the options that the listing has behind the url."""
-    listed = options.listed_options(UrlOptions)
-    settings = {"url": url, **{setting: listed[setting] for setting in form}}
-    return _type(f"{dialect} sqlalchemy", name, settings, flagged, description, runs=runs)
-
-
-def _only_stored(
-    pair: str, name: str, url: str, flagged: Flags, description: str = "", option: str = "url"
-) -> ConnectorType:
-    return _type(pair, name, {option: url, **_TUNNEL}, flagged, description)
-
-
-TYPES: Sequence[ConnectorType] = (
-    _hs2("hive", "Hive", ("is_llap", "use_sasl"), description="Recommended"),
-    _url("hive", "Hive", "hive://localhost:10000", _HIVE, "Via SqlAlchemy interface"),
-    _hs2("impala", "Impala", ("impersonation_enabled", "use_sasl")),
-    _url("impala", "Impala", "impala://localhost:21050", _HIVE, "Via SqlAlchemy interface"),
-    _url("druid", "Druid", "druid://localhost:8082/druid/v2/sql/", flags("d", "TFTTFTTFFFF")),
-    _only_stored("ksql ksql", "ksqlDB", "http://localhost:8088", flags("b", "TFFTTTTFFFF")),
-    _only_stored("flink flink", "Flink SQL", "http://localhost:8083", flags("b", "TTFTFTTFFFF")),
-    _url("sparksql", "SparkSQL", "hive://localhost:10000", _HIVE_PLAIN, "Via Thrift Server and SqlAlchemy interface"),
-    _hs2(
-        "sparksql",
-        "SparkSQL",
-        ("impersonation_enabled", *_SSH, "use_sasl"),
-        _SPARK,
-        "Via Thrift Server and Hive interface",
-    ),
-    _only_stored("sparksql livy", "SparkSQL", "http://localhost:8998", _HIVE_PLAIN, "Via Livy server", "api_url"),
-    _url("phoenix", "Phoenix SQL", "phoenix://localhost:8765/", _NO_DATABASES, runs=Runs.YES),
-    _hs2("hplsql", "Hplsql", ("is_llap", "use_sasl")),
-    _url("mysql", "MySQL", "mysql://username:password@localhost:3306/database", _FULL_BACKTICK, runs=Runs.YES),
-    _url("postgresql", "PostgreSQL", "postgresql://username:password@localhost:5432/database", _FULL, runs=Runs.YES),
-    _url("trino", "Trino", "trino://localhost:8080/tpch", _FULL, form=_SSH_AND_CALLER, runs=Runs.YES),
-    _url("presto", "Presto", "presto://localhost:8080/tpch", _FULL, form=_SSH_AND_CALLER),
-    _url(
-        "dasksql", "DaskSql", "presto://localhost:8080/catalog/default", flags("d", "TTTTFFTFFFF"), form=_SSH_AND_CALLER
-    ),
-    _url("elasticsearch", "Elasticsearch SQL", "elasticsearch+http://localhost:9200/", flags("d", "TFFTFFFFFFF")),
-    _url("calcite", "Calcite", "calcite://localhost:10000/", _HIVE_PLAIN),
-    _url("athena", "Athena", _ATHENA, _FULL, form=()),
-    _url(
-        "redshift", "Redshift", "redshift+psycopg2://username@host.amazonaws.com:5439/database", _FULL_BACKTICK, form=()
-    ),
-    _url("snowflake", "Snowflake", "snowflake://{user}:{password}@{account}/{database}", _FULL_BACKTICK, form=()),
-    _url("bigquery", "Big Query", "bigquery://project-XXXXXX/dataset_name", _FULL_BACKTICK, form=("credentials_json",)),
-    _url("oracle", "Oracle", "oracle://user:password@localhost", _FULL_BACKTICK),
-    _url("clickhouse", "Clickhouse", "clickhouse://localhost:8123", _NO_DATABASES),
-    _only_stored("solr solr", "Solr SQL", _SOLR, _FULL_BACKTICK),
-    _url("sql", "SQL Database", "name://projectName/datasetName", _FULL_BACKTICK),
-    _type(
-        "sql jdbc",
-        "SQL Database (JDBC)",
-        _JDBC,
-        flags("b", "TTTTFFFFFFF"),
-        "Deprecated: older way to connect to any database.",
-    ),
-    _type("sqlflow sqlflow", "SqlFlow", _SQLFLOW, _FULL_BACKTICK),
-    _type("pyspark livy", "PySpark"),
-    _type("spark livy", "Spark"),
-    _type("pig oozie", "Pig"),
-    _type("java oozie", "Java"),
-    _own("hdfs rest", "HDFS", options.HdfsOptions, runs=Runs.TEST, category=Category.BROWSERS),
-    _type("yarn rest", "YARN", category=Category.BROWSERS),
-    _type("s3 s3", "S3", category=Category.BROWSERS),
-    _type("adls-v1 rest", "ADLS", category=Category.BROWSERS),
-    _type(
-        "hms hiveserver2",
-        "Hive Metastore",
-        {"server_host": "localhost", "server_port": 9083},
-        category=Category.CATALOGS,
-    ),
-    _own("atlas rest", "Atlas", options.AtlasOptions, runs=Runs.TEST, category=Category.CATALOGS),
-    _type("navigator rest", "Navigator", category=Category.CATALOGS),
-    _type("optimizer rest", "Optimizer", category=Category.OPTIMIZERS),
-    _type("oozie rest", "Oozie", category=Category.SCHEDULERS),
-    _type("celery celery", "Celery", category=Category.SCHEDULERS),
-    _own("trino trino", "Trino", options.TrinoOptions, _FULL, "Native protocol"),
-    _own("phoenix phoenix", "Phoenix SQL", options.PhoenixOptions, _NO_DATABASES, "Native Query Server protocol"),
-    _own("duckdb duckdb", "DuckDB", options.DuckdbOptions, flags("d", "TTTTFFFFFFF"), "Embedded analytical database"),
-    _own("sqlite sqlite", "SQLite", options.SqliteOptions, _PLAIN_SQL, "Embedded database file"),
+TYPES: Sequence[ConnectorType] = tuple(
+    map(_row, Path(__file__).with_name("catalogue.txt").read_text("utf-8").splitlines())
 )
 """All rows in their order."""
 
@@ -258,6 +137,9 @@ Catalogue: TypeAlias = Mapping[tuple[str, str], ConnectorType]
 
 BY_PAIR: Catalogue = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
 """Types by dialect and interface, in their order."""
+
+
+_PLAIN_SQL = flags("d", "TFTTFFFFFFF")
 
 
 def flags_of(dialect: str, interface: str) -> Flags:

@@ -1,7 +1,6 @@
-"""The catalogue against its table, value by value (Contract platform 5.10).
+"""The catalogue against the table of Contract platform 5.10, value by value.
 
-`connector_catalogue.txt` has one row of the table per line: number, dialect, interface, category, name, description,
-quote, flags, what runs, settings.
+A row has number, dialect, interface, category, name, description, quote, flags, what runs, settings.
 """
 
 import json
@@ -13,6 +12,17 @@ import pytest
 from tests.cases import each
 from tests.refusals import raises_code
 
+from queryserver.connectors.options import (
+    HS2_OPTIONS,
+    AtlasOptions,
+    DuckdbOptions,
+    HdfsOptions,
+    Options,
+    PhoenixOptions,
+    SqliteOptions,
+    TrinoOptions,
+    listed_options,
+)
 from queryserver.connectors.types import BY_PAIR, TYPES, Category, Runs, complete_settings, flags_of, with_defaults
 from queryserver.errors.statements import ConnectorRefused
 from queryserver.platform.settings.editor import GeneralSettings
@@ -44,7 +54,8 @@ _FURTHER: dict[int, dict[str, Any]] = {
 
 
 def rows() -> list[list[str]]:
-    lines = Path(__file__).with_name("connector_catalogue.txt").read_text("utf-8").splitlines()
+    contract = Path("docs/contract/platform.md").read_text("utf-8").partition("### 5.10 ")[2].partition("### 5.11 ")[0]
+    lines = [line.strip("| ") for line in contract.splitlines() if re.match(r"\| \d+ \|", line)]
     return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
 
 
@@ -79,6 +90,22 @@ def test_a_type_equals_its_row(row: list[str]) -> None:
     further = [(key, value) for key, value in _FURTHER.get(int(number), {}).items() if key not in dict(listed)]
     assert list(found.settings.items()) == [*listed, *further]
     assert [type(value) for value in found.settings.values()] == [type(value) for _, value in [*listed, *further]]
+
+
+@each(
+    ("pair", "model"),
+    (("hdfs", "rest"), HdfsOptions),
+    (("atlas", "rest"), AtlasOptions),
+    (("trino", "trino"), TrinoOptions),
+    (("phoenix", "phoenix"), PhoenixOptions),
+    (("duckdb", "duckdb"), DuckdbOptions),
+    (("sqlite", "sqlite"), SqliteOptions),
+    *(((dialect, "hiveserver2"), model) for dialect, model in HS2_OPTIONS.items()),
+)
+def test_defaults_of_the_catalogue_are_those_of_the_options(pair: tuple[str, str], model: type[Options]) -> None:
+    listed = listed_options(model)
+    tunnel = {"has_ssh": False, "ssh_server_host": "127.0.0.1"}
+    assert {**tunnel, **BY_PAIR[pair].settings} == {**tunnel, **listed}
 
 
 def test_flags_of_an_unlisted_pair_are_those_of_its_dialect_or_of_plain_sql() -> None:
