@@ -50,8 +50,10 @@ class Tasks:
         finally:
             await self.aclose()
 
-    async def aclose(self) -> None:
-        """Cancel all, and wait for their ends."""
+    async def aclose(self, *, grace_s: float = 0) -> None:
+        """Cancel all that still run after `grace_s`, and wait for their ends."""
+        if self._tasks and grace_s:
+            await asyncio.wait(self._tasks, timeout=grace_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

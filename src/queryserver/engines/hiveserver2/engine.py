@@ -2,17 +2,17 @@
 
 import asyncio
 import itertools
-import json
 import re
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from queryserver import errors
-from queryserver.engines.connections import ConnectionPool, Retries, first_reached, give_up
+from queryserver.engines.connections import ConnectionPool, Retries, first_reached
 from queryserver.engines.hiveserver2.catalog import FamilyCatalog
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -24,6 +24,7 @@ from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Va
 from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions
 from queryserver.engines.sessions import FollowingSession
 from queryserver.identity.model import User
+from queryserver.platform.threads import Tasks
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
@@ -33,48 +34,38 @@ _MAX_IDLE, _IDLE_S = 16, 60.0
 _PING_USER = User(id=0, username="anonymous")
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeToken:
-    """A statement, its session, and the member that holds both."""
+class ResumeToken(BaseModel):
+    """A statement, its session, and the member that holds both; of each handle the guid and the secret."""
 
-    member: Member
-    session: structs.TSessionHandle
-    operation: structs.TOperationHandle
+    model_config = ConfigDict(frozen=True, ser_json_bytes="hex", val_json_bytes="hex")
 
-    def to_text(self) -> str:
-        def identifier(handle: structs.THandleIdentifier) -> list[str]:
-            return [handle.guid.hex(), handle.secret.hex()]
-
-        values = {
-            "host": self.member.host,
-            "port": self.member.port,
-            "session": identifier(self.session.session_id),
-            "operation": identifier(self.operation.operation_id),
-            "has_result_set": self.operation.has_result_set,
-        }
-        return json.dumps(values, separators=(",", ":"))
+    host: str
+    port: int
+    session: tuple[bytes, bytes]
+    operation: tuple[bytes, bytes]
+    has_result_set: bool
 
     @classmethod
     def from_text(cls, token: str) -> "ResumeToken":
         """Raises OutcomeUnknown for a text that is no such token."""
-
-        def identifier(texts: list[str]) -> structs.THandleIdentifier:
-            guid, secret = texts
-            return structs.THandleIdentifier(guid=bytes.fromhex(guid), secret=bytes.fromhex(secret))
-
         try:
-            values: dict[str, Any] = json.loads(token)
-            return cls(
-                Member(str(values["host"]), int(values["port"])),
-                structs.TSessionHandle(session_id=identifier(values["session"])),
-                structs.TOperationHandle(
-                    operation_id=identifier(values["operation"]),
-                    operation_type=structs.EXECUTE_STATEMENT,
-                    has_result_set=bool(values["has_result_set"]),
-                ),
-            )
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+            return cls.model_validate_json(token)
+        except ValidationError as error:
             raise errors.OutcomeUnknown(EXPIRED) from error
+
+    @property
+    def session_handle(self) -> structs.TSessionHandle:
+        guid, secret = self.session
+        return structs.TSessionHandle(session_id=structs.THandleIdentifier(guid=guid, secret=secret))
+
+    @property
+    def operation_handle(self) -> structs.TOperationHandle:
+        guid, secret = self.operation
+        return structs.TOperationHandle(
+            operation_id=structs.THandleIdentifier(guid=guid, secret=secret),
+            operation_type=structs.EXECUTE_STATEMENT,
+            has_result_set=self.has_result_set,
+        )
 
 
 class Hs2Session(FollowingSession[Hs2Operation]):
@@ -144,7 +135,14 @@ class Hs2Session(FollowingSession[Hs2Operation]):
         return Hs2Operation(self._wire, self.handle, reply.operation_handle, self._variant)
 
     def _token(self, operation: Hs2Operation) -> str:
-        return ResumeToken(self._member, self.handle, operation.handle).to_text()
+        session, statement = self.handle.session_id, operation.handle.operation_id
+        return ResumeToken(
+            host=self._member.host,
+            port=self._member.port,
+            session=(session.guid, session.secret),
+            operation=(statement.guid, statement.secret),
+            has_result_set=operation.handle.has_result_set,
+        ).model_dump_json()
 
     def _is_connected(self) -> bool:
         return not self._lost and self._wire.is_connected
@@ -195,26 +193,6 @@ def session_configuration(
     return configuration
 
 
-class _BackgroundTasks:
-    """Tasks with an owner. Each limits its own time."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """A caller who waits for the task shields it."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def close(self, *, grace_s: float) -> None:
-        """Wait for the running tasks; those still running after `grace_s` are cancelled."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
-        await give_up(*self._tasks)
-
-
 class Hs2Engine:
     """Statements on one group of servers. Idle connections are kept for the next session of the same login."""
 
@@ -234,8 +212,8 @@ class Hs2Engine:
         )
         self._pool = ConnectionPool(partial(connect, address), max_idle=_MAX_IDLE, idle_s=_IDLE_S)
         self._turns = itertools.count()
-        self._background = _BackgroundTasks()
-        self._closing_later = _BackgroundTasks()
+        self._background = Tasks()
+        self._closing_later = Tasks()
         self._is_closed = False
         self._executor = ThreadPoolExecutor(_WRITER_THREADS, thread_name_prefix=variant.dialect)
 
@@ -266,18 +244,19 @@ class Hs2Engine:
     ) -> AsyncGenerator[tuple[EngineSession, OperationHandle]]:
         """Works where the server keeps sessions whose connection is gone."""
         resumed = ResumeToken.from_text(token)
-        if resumed.member not in self._address.members:
+        member = Member(resumed.host, resumed.port)
+        if member not in self._address.members:
             raise errors.OutcomeUnknown("Results have expired: the server that had them is no longer configured.")
-        login = self._address.login(resumed.member, user, options)
+        login = self._address.login(member, user, options)
         connection = await self._pool.take(login)
         wire = self._wire(login, connection)
         session: Hs2Session | None = None
         try:
-            request = structs.TGetOperationStatusReq(operation_handle=resumed.operation)
+            request = structs.TGetOperationStatusReq(operation_handle=resumed.operation_handle)
             with call_errors(Purpose.FOLLOW):  # OutcomeUnknown when the server no longer knows the operation
                 await wire.call_until_answered(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
-            session = Hs2Session(wire, resumed.session, resumed.member, self._variant)
-            yield session, session.adopt(resumed.operation, rows_read=rows_read)
+            session = Hs2Session(wire, resumed.session_handle, member, self._variant)
+            yield session, session.adopt(resumed.operation_handle, rows_read=rows_read)
         finally:
             await asyncio.shield(self._background.start(self._leave(login, wire, session), name="leave session"))
 
@@ -308,8 +287,8 @@ class Hs2Engine:
     async def close(self) -> None:
         """Wait for sessions that are being ended, for as long as for any other end."""
         self._is_closed = True
-        await self._background.close(grace_s=self._address.limits.end_s)
-        await self._closing_later.close(grace_s=0)
+        await self._background.aclose(grace_s=self._address.limits.end_s)
+        await self._closing_later.aclose()
         await self._pool.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -85,9 +85,13 @@ def test_logins_that_need_the_caller_say_so():
 
 def test_a_mark_is_read_back():
     identifier = THandleIdentifier(guid=b"\0" * 16, secret=b"\xff" * 16)
-    operation = TOperationHandle(operation_id=identifier, operation_type=0, has_result_set=True)
-    mark = ResumeToken(MEMBER, TSessionHandle(session_id=identifier), operation)
-    assert ResumeToken.from_text(mark.to_text()) == mark
+    handles = identifier.guid, identifier.secret
+    mark = ResumeToken(host="h", port=10000, session=handles, operation=handles, has_result_set=True)
+    pair = f'["{"00" * 16}","{"ff" * 16}"]'
+    text = f'{{"host":"h","port":10000,"session":{pair},"operation":{pair},"has_result_set":true}}'
+    assert (mark.model_dump_json(), ResumeToken.from_text(text)) == (text, mark)
+    assert mark.session_handle == TSessionHandle(session_id=identifier)
+    assert mark.operation_handle == TOperationHandle(operation_id=identifier, operation_type=0, has_result_set=True)
 
 
 @each("token", "", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}')
