@@ -7,6 +7,7 @@ import pytest
 from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
+from queryserver.engines.connections import ConnectionPool
 from queryserver.engines.hiveserver2 import operation as logs
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire
 from queryserver.engines.hiveserver2.errors import LogFilter, ServerRefused, WireLost
@@ -38,7 +39,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TStatusResp,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Limits
+from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Hs2Login, Limits, Member
 from queryserver.engines.sessions import MAX_LOG_LINES
 
 
@@ -62,10 +63,11 @@ class _FaultyConnection(Hs2Connection):
 
 
 async def test_a_fault_of_ours_does_not_look_like_a_statement_that_runs_for_ever() -> None:
-    async def more() -> Hs2Connection:
+    async def more(_login: Hs2Login) -> Hs2Connection:
         return _FaultyConnection()
 
-    wire = Wire(_FaultyConnection(), more, Limits())
+    pool = ConnectionPool(more, max_idle=1, idle_s=60)
+    wire = Wire(_FaultyConnection(), pool, Hs2Login(Member("h", 1), "u"), Limits())
     operation = Hs2Operation(wire, TSessionHandle(), TOperationHandle(), SPARKSQL)
     with pytest.raises(ZeroDivisionError):
         await operation.status(5)
