@@ -6,7 +6,7 @@ were all: rows that come after a stop are therefore dropped.
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -74,10 +74,6 @@ def native_type(name: str, size: int | None, scale: int | None) -> str:
 
 _DAY_MS = 86_400_000
 
-# Numbers of Avatica's enumeration `Rep`: how a value is written.
-_BOOLEANS, _DOUBLES, _TEXTS = frozenset({0, 8}), frozenset({6, 7, 14, 15}), frozenset({2, 10, 21, 22, 25, 26})
-_TIME, _DATE, _OCTETS, _NULL, _VALUES_ARRAY = 16, 18, 20, 24, 27
-
 Value = object
 
 
@@ -125,66 +121,41 @@ def _fitting(wanted: pa.DataType, value: Value) -> Value:
 
 
 def cell_value(data: bytes) -> Value:
-    """A `ColumnValue`: a typed value, or the values of an array."""
-    old: list[Value] = []
-    items: list[Value] = []
-    is_array = False
-    for number, value in protocol.fields(data):
-        if number == 4 and isinstance(value, bytes):
-            return typed_value(value)
-        # Avatica before 1.6 wrote either of them in field 1; newer servers send an array in both fields.
-        if number in (1, 2) and isinstance(value, bytes):
-            (old if number == 1 else items).append(typed_value(value))
-        elif number == 3:
-            is_array = bool(value)
-    if is_array or len(old) != 1:
-        return items or old
-    return old[0]
+    """A `ColumnValue`: a typed value, or the values of an array. Raises Malformed."""
+    cell = protocol.Message(data)
+    for value in cell.each(4):
+        return typed_value(value)
+    # Avatica before 1.6 wrote either of them in field 1; newer servers send an array in both fields.
+    old, items = (list(map(typed_value, cell.each(field))) for field in (1, 2))
+    return old[0] if len(old) == 1 and not cell.number(3) else items or old
 
 
 def typed_value(data: bytes) -> Value:
-    """A `TypedValue`. Fields with the empty value of their type are not sent."""
+    """A `TypedValue`. Fields with the empty value of their type are not sent. Raises Malformed."""
     if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent
         length, at = protocol.read_varint(data, 3)
         if at + length == len(data):
             return data[at:].decode(errors="replace")
-    parts: dict[int, int | bytes] = {}
-    items: list[Value] = []
-    for number, value in protocol.fields(data):
-        parts[number] = value
-        if number == 8 and isinstance(value, bytes):
-            items.append(typed_value(value))
-    rep = parts.get(1, 0)
-    if parts.get(7) or rep == _NULL:
-        return None
-    if rep == _VALUES_ARRAY:
-        return items
-    return _scalar(rep, parts)
+    value = protocol.Message(data)
+    return None if value.number(7) else _READERS.get(value.number(1), _whole)(value)
 
 
-def _scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
-    if rep in _BOOLEANS:
-        return bool(parts.get(2, 0))
-    if rep in _DOUBLES:
-        return struct.unpack("<d", _octets(parts.get(6, bytes(8))))[0]
-    if rep in _TEXTS:
-        text = _octets(parts.get(3, b"")).decode(errors="replace")
-        return Decimal(text) if rep in (25, 26) else text
-    if rep == _OCTETS:
-        return _octets(parts.get(5, b""))
-    number = parts.get(4, 0)
-    if isinstance(number, bytes):
-        raise protocol.Malformed
-    whole = protocol.zigzag(number)
-    if rep == _DATE:
-        return whole // _DAY_MS
-    return whole % _DAY_MS if rep == _TIME else whole
+def _whole(value: protocol.Message) -> int:
+    return protocol.zigzag(value.number(4))
 
 
-def _octets(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise protocol.Malformed
-    return value
+# By the numbers of Avatica's enumeration `Rep`, which says how a value is written; any other is a whole number.
+_READERS: Mapping[int, Callable[[protocol.Message], Value]] = {
+    **dict.fromkeys((0, 8), lambda value: bool(value.number(2))),
+    **dict.fromkeys((6, 7, 14, 15), lambda value: struct.unpack("<d", value.octets(6) or bytes(8))[0]),
+    **dict.fromkeys((2, 10, 21, 22), lambda value: value.text(3)),
+    **dict.fromkeys((25, 26), lambda value: Decimal(value.text(3))),
+    16: lambda value: _whole(value) % _DAY_MS,  # a time
+    18: lambda value: _whole(value) // _DAY_MS,  # a date
+    20: lambda value: value.octets(5),
+    24: lambda _: None,
+    27: lambda value: list(map(typed_value, value.each(8))),
+}
 
 
 FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds several copies of a frame
