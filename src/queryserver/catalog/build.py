@@ -7,7 +7,7 @@ from datetime import timedelta
 from queryserver.catalog.browsing import Analyses, Browsing
 from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
 from queryserver.catalog.explaining import Explanations
-from queryserver.catalog.lookups import AnswerListener, ForwardedLookups, Forwarding, Lookups
+from queryserver.catalog.lookups import AnswerListener, Forwarding, Lookups
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.engines import Connectors
 from queryserver.identity.users import UserDirectory
@@ -51,7 +51,7 @@ def metadata_services(
     notices: Notices,
     on_answer: AnswerListener | None,
 ) -> MetadataServices:
-    forwarding = Forwarding(statements.runner.owner, ForwardedLookups(database), users, connectors, notices)
+    forwarding = Forwarding(statements.runner.owner, database, users, connectors, notices)
     lookups = Lookups(
         connectors=connectors,
         credentials=statements.credentials,

@@ -125,58 +125,36 @@ class Flights:
             del self._joinable[key]
 
 
-class ForwardedLookups:
-    """Requests and answers in the service database. Each method is one transaction. All raise DatabaseUnavailable."""
+_HOLDER = "select owner from engine_owners where connector = $1 and lease_until > now()"
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+# Requests of processes that died are deleted after an hour.
+_ADD = """
+with gone as (delete from forwarded_looks where asked_at < now() - interval '1 hour')
+insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $4)
+"""
 
-    async def holder(self, connector: str) -> str | None:
-        """The living process that holds the data of this name (`EngineCapabilities.data_name`)."""
-        return await self._database.value(
-            "select owner from engine_owners where connector = $1 and lease_until > now()", connector
-        )
+# Once, if it is for this process and still wanted.
+_TAKE = """
+update forwarded_looks set taken_at = now() where id = $1 and target = $2 and taken_at is null
+returning user_id, request
+"""
 
-    async def add(self, lookup_id: UUID, user_id: int, request: bytes, *, target: str) -> None:
-        """Leave a request for the process `target`; those of processes that died are deleted after an hour."""
-        await self._database.execute(
-            """with gone as (delete from forwarded_looks where asked_at < now() - interval '1 hour')
-            insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $4)""",
-            lookup_id,
-            target,
-            user_id,
-            request,
-        )
-
-    async def take(self, lookup_id: UUID, *, by: str) -> tuple[int, bytes] | None:
-        """User and request, once, if it is for this process and still wanted."""
-        row = await self._database.row(
-            """update forwarded_looks set taken_at = now() where id = $1 and target = $2 and taken_at is null
-            returning user_id, request""",
-            lookup_id,
-            by,
-        )
-        return (row["user_id"], row["request"]) if row else None
-
-    async def answer(self, lookup_id: UUID, answer: bytes) -> None:
-        """Leave the answer; nothing happens when the request is gone."""
-        await self._database.execute("update forwarded_looks set answer = $2 where id = $1", lookup_id, answer)
-
-    async def read(self, lookup_id: UUID) -> bytes | None:
-        return await self._database.value("select answer from forwarded_looks where id = $1", lookup_id)
-
-    async def delete(self, lookup_id: UUID) -> None:
-        await self._database.execute("delete from forwarded_looks where id = $1", lookup_id)
+_ANSWER = "update forwarded_looks set answer = $2 where id = $1"
+_READ = "select answer from forwarded_looks where id = $1"
+_DELETE = "delete from forwarded_looks where id = $1"
 
 
 class Forwarding:
-    """Sends lookups to other processes, and runs those that they send; `owner` names this process. Use `running()`."""
+    """Sends lookups to other processes, and runs those that they send; `owner` names this process. Use `running()`.
+
+    Requests and answers are rows of the service database.
+    """
 
     def __init__(
-        self, owner: str, lookups: ForwardedLookups, users: UserDirectory, connectors: Connectors, notices: Notices
+        self, owner: str, database: Database, users: UserDirectory, connectors: Connectors, notices: Notices
     ) -> None:
         self.owner = owner
-        self._lookups = lookups
+        self._database = database
         self._users = users
         self._connectors = connectors
         self._notices = notices
@@ -198,7 +176,7 @@ class Forwarding:
 
     async def holder(self, data: str) -> str:
         """The other process that holds data of that name. Raises EngineUnavailable when none does."""
-        holder = await self._lookups.holder(data)
+        holder = await self._database.value(_HOLDER, data)
         if holder in (None, self.owner):
             raise errors.EngineUnavailable("No server holds this database just now; ask again in a few seconds.")
         return holder or ""
@@ -212,13 +190,13 @@ class Forwarding:
         request = {**named, "budget_s": budget.total_seconds()}
         answered = self._waiting[lookup_id] = asyncio.Event()
         try:
-            await self._lookups.add(lookup_id, user.id, orjson.dumps(request), target=target)
+            await self._database.execute(_ADD, lookup_id, target, user.id, orjson.dumps(request))
             while True:
                 await self._notices.publish(ASKED, str(lookup_id))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_READ_EVERY_S):
                         await answered.wait()
-                answer = await self._lookups.read(lookup_id)
+                answer = await self._database.value(_READ, lookup_id)
                 if answer is not None:
                     return _opened(answer)
         finally:
@@ -236,9 +214,10 @@ class Forwarding:
 
     async def _take(self, lookup_id: UUID) -> None:
         try:
-            taken = await self._lookups.take(lookup_id, by=self.owner)
+            taken = await self._database.row(_TAKE, lookup_id, self.owner)
             if taken is not None:
-                await self._lookups.answer(lookup_id, await self._sealed_answer(*taken))
+                answer = await self._sealed_answer(taken["user_id"], taken["request"])
+                await self._database.execute(_ANSWER, lookup_id, answer)
                 await self._notices.publish(ANSWERED, str(lookup_id))
         except errors.DatabaseUnavailable:
             log.warning("forwarded look not answered")
@@ -267,7 +246,7 @@ class Forwarding:
 
     async def _delete(self, lookup_id: UUID) -> None:
         try:
-            await self._lookups.delete(lookup_id)
+            await self._database.execute(_DELETE, lookup_id)
         except errors.DatabaseUnavailable:
             log.warning("forwarded look stays in the database for an hour")
 
