@@ -89,11 +89,10 @@ class Explanations:
         arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
         budget = connector.limits.metadata_timeout
         packed = await self.lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
-        plan, refusal = orjson.loads(packed)
-        if not refusal:
+        plan, code, message, place = orjson.loads(packed)
+        if plan is not None:
             return Explained(statement, plan)
-        code, message = refusal
-        position = Position(*plan) if isinstance(plan, list) else None
+        position = Position(*place) if place else None
         before = statement[: len(statement) - len(text)]
         return Explained(statement, refusal=PlanRefusal(code, message, behind(position, before)))
 
@@ -119,14 +118,12 @@ class Explanations:
             # Before the session was open the engine got other texts than the statement.
             place = refusal.place if is_open else None
             found = without_prefix(position_of(place, statement), capabilities.explain_prefix)
-            # In the place of the plan, which instances of the version before do not read beside a refusal.
-            position = (found.line, found.column) if found else ""
-            return orjson.dumps([position, [refusal.code, refusal.message]])
+            return orjson.dumps([None, refusal.code, refusal.message, found and (found.line, found.column)])
         plan = _plan(answer, capabilities)
         failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None
         if failure is not None:
-            return orjson.dumps(["", [StatementRejected.code, plan[failure.end() :].strip()]])
-        return orjson.dumps([plan, None])
+            return orjson.dumps([None, StatementRejected.code, plan[failure.end() :].strip(), None])
+        return orjson.dumps([plan, "", "", None])
 
     @asynccontextmanager
     async def _session(

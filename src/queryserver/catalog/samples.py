@@ -99,9 +99,7 @@ class Samples:
 
     async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> TableSample:
         budget = source.limits.sample_timeout
-        arguments = [wanted, form.is_escaped]
-        if form.big_numbers_as_text:  # instances of the version before know two arguments
-            arguments.append(True)
+        arguments = [wanted, form.is_escaped, form.big_numbers_as_text]
         packed = await self.lookups.anywhere(user, source, _ROWS, arguments, budget=budget)
         head, _, rows = packed.partition(b"\n")
         columns, message = orjson.loads(head)
@@ -109,8 +107,8 @@ class Samples:
 
     async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
         """One line of JSON about the rows, then the rows."""
-        wanted, is_escaped, *more = arguments
-        form = CellForm(is_escaped, bool(more and more[0]))
+        wanted, *form_of = arguments
+        form = CellForm(*form_of)
         statement = HELLO if wanted is None else (await self._statement_here(user, source, wanted)).decode()
         sample = await self._rows(user, source, statement, form) if statement else TableSample(message=NOT_SAMPLED)
         columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]

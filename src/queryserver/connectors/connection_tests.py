@@ -87,7 +87,7 @@ class ConnectionTests:
     connectors: StoredConnectors
     may_hold: Callable[[str], Awaitable[bool]]
     """Whether this process has, or can get hold of, data that only one process can have open."""
-    _open: int = field(default=0, init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE), init=False)
 
     def __post_init__(self) -> None:
         policy, addresses = self.builder.policy, self.builder.addresses
@@ -111,7 +111,7 @@ class ConnectionTests:
                 raise errors.interface_not_supported(
                     f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
                 )
-            if self._open >= _AT_ONCE:
+            if self._slots.locked():
                 raise errors.TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
             name = given.nice_name or (instance.nice_name if instance else row.nice_name)
             outcome = await self._test(user, draft, f"{name} - {row.dialect}: ")
@@ -121,18 +121,14 @@ class ConnectionTests:
     async def _test(self, user: User, draft: Draft, prefix: str) -> ConnectionTestOutcome:
         """The answer does not wait for what a data source without answer keeps open."""
         course = _Course()
-
-        def ended(_: asyncio.Task[None]) -> None:
-            self._open -= 1
-
-        self._open += 1
+        await self._slots.acquire()
         try:
             trial = await self._trial(draft)
         except BaseException:
-            self._open -= 1
+            self._slots.release()
             raise
         task = self._tasks.start(self._run(trial, user, course), "connection-test")
-        task.add_done_callback(ended)
+        task.add_done_callback(lambda _: self._slots.release())
         try:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
         finally:
@@ -325,17 +321,12 @@ _HELLOS = {"oracle": "SELECT 'Hello World!' FROM dual", "calcite": "VALUES 1", "
 """Dialects in which `_HELLO` is no statement."""
 
 _VERSIONS = {
+    **dict.fromkeys(
+        ("redshift", "mysql", "hive", "hplsql", "impala", "sparksql", "trino", "duckdb", "clickhouse"),
+        "SELECT version()",
+    ),
     "postgresql": "SELECT current_setting('server_version')",
-    "redshift": "SELECT version()",
-    "mysql": "SELECT version()",
-    "hive": "SELECT version()",
-    "hplsql": "SELECT version()",
-    "impala": "SELECT version()",
-    "sparksql": "SELECT version()",
-    "trino": "SELECT version()",
-    "duckdb": "SELECT version()",
     "sqlite": "SELECT sqlite_version()",
-    "clickhouse": "SELECT version()",
     "snowflake": "SELECT current_version()",
 }
 """Dialects in which a statement gives the version."""
