@@ -254,7 +254,7 @@ class DuckdbConnection:
             if len(statements) > 1:
                 raise errors.StatementRejected("Parser Error: one statement at a time.")
             statement, lines_before = self._without_comments_before(statements[0], text)
-            refuse_reach(self.native, statement, tokens)
+            refuse_reach(self.native, statement, text, tokens)
             refuse_repetition(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
             relation = self._planned(statement, lines_before)

@@ -32,6 +32,7 @@ MOST_SET_OPERATIONS = 1_000
 """UNION, INTERSECT and EXCEPT in one statement: the planner takes time by their square, 0.2 s for these."""
 
 _FIRST_SCAN_BYTES = 64 * 1024
+_BLANKS = re.compile(r"[^\S\x00-\x7f]|[\u200b\u2060\ufeff]")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _SET_OPERATIONS = frozenset({"union", "intersect", "except"})
 
@@ -42,6 +43,12 @@ class Token:
 
     kind: str
     text: str
+    start: int
+    """In bytes of the statement."""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text.encode())
 
     @property
     def name(self) -> str:
@@ -72,13 +79,14 @@ class Token:
 
 def tokens_of(statement: str) -> tuple[Token, ...]:
     """The tokens without comments. Raises StatementRejected for a statement above a bound."""
-    encoded = statement.encode()  # the places of tokens count bytes
+    # The parser takes these as blanks, the scanner as parts of names. The places of tokens count bytes.
+    encoded = _BLANKS.sub(lambda found: " " * len(found[0].encode()), statement).encode()
     found = _scanned(encoded)
     if not found:
         return ()
     ends = [place for place, _ in found[1:]] + [len(encoded)]
     tokens = tuple(
-        Token(kind.name, encoded[place:end].decode(errors="replace").strip())
+        Token(kind.name, encoded[place:end].decode(errors="replace").strip(), place)
         for (place, kind), end in zip(found, ends, strict=True)
         if kind.name != "comment"
     )
@@ -108,83 +116,29 @@ def _scanned(encoded: bytes) -> list[tuple[int, duckdb.token_type]]:
         size *= 2
 
 
-_CASTS = frozenset({"cast", "try_cast"})
-_FIELDS = frozenset({"struct", "row", "union"})
-_OF_QUERIES = frozenset({"select", "from", "with", "values", "table", "pivot", "unpivot", "summarize", "describe"})
-_CREATED = frozenset({"table", "macro", "function", "type"})
-# Behind these words of ALTER TABLE stands the name of a column or a table.
-_BEFORE_NAMES = frozenset({
-    "add", "alter", "by", "default", "drop", "exists", "key", "only", "rename", "set", "table", "to", "using",
-})  # fmt: skip
+MOST_PARSED = 200_000
+"""Words and signs that are parsed again for all that is called VARIANT in one statement, 0.7 s for these."""
+
+_ANY_TYPE = b"STRUCT(a INT)"
+"""A type that is no name, and that every suffix of a type may follow."""
 
 
-def refuse_variants(tokens: Sequence[Token]) -> None:
-    """Raises StatementRejected where VARIANT is a type."""
+def refuse_variants(connection: duckdb.DuckDBPyConnection, text: str, tokens: Sequence[Token]) -> None:
+    """Raises StatementRejected where VARIANT is a type: where DuckDB can parse the text with another type instead."""
+    encoded = text.encode()
     places = [place for place, token in enumerate(tokens) if token.is_name and token.name == "variant"]
-    if places and any(map(_Types(tokens).is_type, places)):
-        raise StatementRejected("Permission Error: the type VARIANT is switched off on this server.")
-
-
-class _Types:
-    """Which names of a statement are types."""
-
-    def __init__(self, tokens: Sequence[Token]) -> None:
-        self._tokens = tokens
-        self._openings = list[int | None]()
-        """For each token, the place of the bracket around it."""
-        self._created = ""
-        around = list[int]()
-        for place, token in enumerate(tokens):
-            if not self._created and token.name in _CREATED and any(t.name == "create" for t in tokens[:place]):
-                self._created = token.name
-            self._openings.append(around[-1] if around else None)
-            if token.kind == "operator":
-                for sign in token.text:
-                    if sign in "([{":
-                        around.append(place)
-                    elif sign in ")]}" and around:
-                        around.pop()
-
-    def is_type(self, place: int) -> bool:
-        following = self._at(place + 1)
-        while self._at(place - 1).text == ".":  # a qualified name
-            place -= 2
-        before = self._at(place - 1)
-        if before.text.endswith("::") or (following.kind == "string_const" and before.name != "as"):
-            return True
-        opening = self._openings[place]
-        opener = self._at(opening - 1).name if opening is not None else ""
-        if before.name == "as":
-            return opener in _CASTS or (self._created == "type" and opening is None)
-        if opening is None:
-            return self._is_altered(place)
-        first = opening + 1
-        if opener in _FIELDS and self._at(first).name not in _OF_QUERIES and before.text not in {"(", ","}:
-            return True
-        if opener == "map":
-            return self.is_type(opening - 1)
-        # The second word of a column or a parameter.
-        is_second = before.is_name and (place - 2 < first or self._at(place - 2).text == ",")
-        if not is_second or not self._created or self._openings[opening] is not None:
-            return False
-        # Whether the bracket has the columns of a table or the parameters of a macro.
-        words = [token.name for token in self._tokens[:opening]]
-        return self._created in {"macro", "function"} or ("as" not in words and "(" not in words)
-
-    def _is_altered(self, place: int) -> bool:
-        words = [token.name for token in self._tokens]
-        if "alter" not in words[:place]:
-            return False
-        before = self._at(place - 1)
-        if before.name == "type":
-            return True
-        if before.kind == "keyword" and (before.name == "column" or before.name in _BEFORE_NAMES):
-            # A column may be called by such a word itself, but for the reserved one.
-            return before.name != "column" and self._at(place - 2).name in {"add", "column", "exists"}
-        return before.is_name
-
-    def _at(self, place: int) -> Token:
-        return self._tokens[place] if 0 <= place < len(self._tokens) else Token("operator", "")
+    if len(places) * len(tokens) > MOST_PARSED:
+        raise StatementRejected("Parser Error: the name variant stands too often in one statement; divide it.")
+    for place in places:
+        first = place
+        while first > 1 and tokens[first - 1].text == ".":  # a qualified name
+            first -= 2
+        is_literal = any(token.kind == "string_const" for token in tokens[place + 1 : place + 2])
+        if is_literal and first and tokens[first - 1].name == "as":  # an alias before a text
+            is_literal = False
+        changed = encoded[: tokens[first].start] + _ANY_TYPE + encoded[tokens[place].end :]
+        if is_literal or _kind_of_text(connection, changed.decode(errors="replace")) is not None:
+            raise StatementRejected("Permission Error: the type VARIANT is switched off on this server.")
 
 
 SESSION_SETTINGS = frozenset({"schema", "search_path", "timezone", "calendar"})
@@ -227,22 +181,24 @@ _BEFORE_TABLES = frozenset({"into", "table", "exists"})
 _REPEATING = frozenset({"lpad", "repeat", "rpad"})
 
 
-def refuse_reach(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, tokens: Sequence[Token]) -> None:
+def refuse_reach(
+    connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, text: str, tokens: Sequence[Token]
+) -> None:
     """Raises StatementRejected for what would reach other files, databases or sessions, or show paths of the server.
 
-    `tokens` are those of the statement.
+    `tokens` are those of `text`, which holds nothing but the statement and comments.
     """
-    kind, text = kind_of(statement), statement.query
+    kind, query = kind_of(statement), statement.query
     if kind in _REFUSED:
         raise _refusal(kind)
     if kind in _WRAPPERS:
-        for word in _INNER.finditer(text):
-            if (inner := _kind_of_text(connection, text[word.start() :])) in _REFUSED or (
+        for word in _INNER.finditer(query):
+            if (inner := _kind_of_text(connection, query[word.start() :])) in _REFUSED or (
                 inner == "MULTI" and word[0].upper() == "COPY"
             ):
                 raise _refusal(word[0].upper())
     _refuse_settings(tokens)
-    _refuse_names(tokens)
+    _refuse_names(connection, text, tokens)
 
 
 def kind_of(statement: duckdb.Statement) -> str:
@@ -309,8 +265,8 @@ def _refuse_setting(words: Sequence[Token]) -> None:
         raise StatementRejected(f"Permission Error: the setting {name[:60]} is locked on this server.")
 
 
-def _refuse_names(tokens: Sequence[Token]) -> None:
-    refuse_variants(tokens)
+def _refuse_names(connection: duckdb.DuckDBPyConnection, text: str, tokens: Sequence[Token]) -> None:
+    refuse_variants(connection, text, tokens)
     for place, token in enumerate(tokens):
         name = token.name
         if token.is_name:
@@ -319,7 +275,7 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
             if place + 1 < len(tokens) and tokens[place + 1].text.startswith("("):
                 if place and tokens[place - 1].kind == "keyword" and tokens[place - 1].name in _BEFORE_TABLES:
                     continue
-                _refuse_call(name, _arguments(tokens, place + 1))
+                _refuse_call(connection, name, _arguments(tokens, place + 1))
             elif name == "show" and place + 1 < len(tokens) and tokens[place + 1].name in _PATH_SETTINGS:
                 # SHOW reads a setting as well as a table.
                 raise _hidden(tokens[place + 1].name)
@@ -330,7 +286,7 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
                 raise _hidden(name)
 
 
-def _refuse_call(name: str, arguments: Sequence[Sequence[Token]]) -> None:
+def _refuse_call(connection: duckdb.DuckDBPyConnection, name: str, arguments: Sequence[Sequence[Token]]) -> None:
     if name in _SWITCHED_OFF:
         raise StatementRejected(f"Permission Error: the function {name} is switched off on this server.")
     if name in _BY_STRUCTURE and _depth(arguments) is None:
@@ -347,7 +303,7 @@ def _refuse_call(name: str, arguments: Sequence[Sequence[Token]]) -> None:
             raise StatementRejected("Permission Error: the text of query() must be a literal.")
         inner = tokens_of(text)
         _refuse_settings(inner)
-        _refuse_names(inner)
+        _refuse_names(connection, text, inner)
     if name == "query_table":
         for token in (token for argument in arguments for token in argument):
             is_sign = token.text in {"[", "]", ","} or token.name in {"true", "false"}

@@ -203,6 +203,10 @@ TYPES = (
     "SELECT (SELECT 1)::variant",
     "CREATE TEMP MACRO z4(a VARIANT := 1) AS a",
     "CREATE FUNCTION z5(b, a VARIANT) AS TABLE SELECT a",
+    "SELECT 1::VARIANT ARRAY[3]",
+    "SELECT 1::\u00a0VARIANT",
+    "CREATE TABLE x12 (a\u2003VARIANT\u3000DEFAULT 1)",
+    "CREATE TABLE x13 (b\ufeffsystem.main.\u200bvariant)",
 )
 
 NAMES = (
@@ -269,7 +273,34 @@ def test_the_type_is_refused(statement: str) -> None:
     if statement.startswith("FROM query("):
         statement = statement.removeprefix("FROM query('").removesuffix("')")
     with pytest.raises(StatementRejected, match="the type VARIANT"):
-        refuse_variants(tokens_of(statement))
+        refuse_variants(duckdb.connect(), statement, tokens_of(statement))
+
+
+@pytest.mark.security("T7")
+@each("blank", [chr(code) for code in (0xA0, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x2060, 0x3000, 0xFEFF)])
+async def test_blanks_beyond_ascii_hide_no_name(tmp_path: Path, blank: str) -> None:
+    """DuckDB's parser takes them as blanks, its scanner as parts of names."""
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
+        for statement in (
+            "SELECT~json_contains('[]'::JSON, '[]'::JSON)",
+            "FROM~duckdb_settings()",
+            "FROM query('FROM~duckdb_settings()')",
+            "SET~GLOBAL~TimeZone='UTC'",
+            "PRAGMA~database_list",
+            "SELECT 1::~VARIANT",
+        ):
+            assert "Permission Error" in (await failure(session, statement.replace("~", blank))).message
+    await engine.close()
+
+
+async def test_what_is_called_variant_is_parsed_again_so_often_only(tmp_path: Path) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
+        few, many = (f"SELECT {', '.join(['variant'] * count)} FROM (SELECT 1 AS variant)" for count in (50, 400))
+        await run(session, few)
+        assert "too often" in (await failure(session, many)).message
+    await engine.close()
 
 
 @each("statement", FUNCTIONS)
