@@ -164,8 +164,8 @@ class Connectors:
         self.version = 0
         self._reading = asyncio.Lock()
         self._stale = asyncio.Event()
-        self._changed = asyncio.Condition()
-        self._changes = 0
+        self._change = asyncio.Event()
+        """The next one."""
         self._engines = EngineUses(build, metrics)
 
     def watching(self) -> AbstractAsyncContextManager[None]:
@@ -178,12 +178,10 @@ class Connectors:
 
     async def changes(self) -> AsyncGenerator[None]:
         """One item after changes of the stored connectors; several changes may share one."""
-        seen = self._changes
+        change = self._change
         while True:
-            async with self._changed:
-                while seen == self._changes:
-                    await self._changed.wait()
-                seen = self._changes
+            await change.wait()
+            change = self._change
             yield
 
     async def at_least(self, version: int) -> None:
@@ -335,9 +333,8 @@ class Connectors:
         self.version, self._connectors, self._idle = version, {**configured, **running}, idle
         self._arrange()
         self._engines.retire_all_but(self._connectors.values())
-        async with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
+        self._change.set()
+        self._change = asyncio.Event()
 
     async def _watch(self) -> None:
         while True:

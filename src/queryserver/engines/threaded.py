@@ -382,7 +382,7 @@ OpenedT = TypeVar("OpenedT", bound=Opened)
 class ThreadedSessions:
     """The open sessions of one engine, and the threads that serve them. To be closed by the engine."""
 
-    def __init__(self, name: str, *, max_statements: int) -> None:
+    def __init__(self, name: str, *, max_statements: int = STATEMENT_THREADS) -> None:
         self.threads = DriverThreads(name, max_statements=max_statements)
         self._open: set[Opened] = set()
 

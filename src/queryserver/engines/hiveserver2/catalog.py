@@ -2,9 +2,10 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 from queryserver import errors
@@ -127,6 +128,11 @@ def _is_number(value: str, column: protocol.TableColumn) -> bool:
     return column.type.lower().startswith(_NUMERIC) and re.fullmatch(r"-?\d+(\.\d+)?", value) is not None
 
 
+_STATISTICS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("min", "max"), known),
+    **dict.fromkeys(("num_nulls", "distinct_count", "max_col_len", "num_trues", "num_falses"), whole),
+    "avg_col_len": real,
+}
 NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics of this column.")
 
 
@@ -231,17 +237,8 @@ class FamilyCatalog(ABC):
         place = backquoted(table.database, table.name)
         rows = await self._read(f"DESCRIBE {self.describe_column} {place} {backquoted(column)}")
         values = {cell(row[0]): self._text(row[1]) for row in rows}
-        found = protocol.ColumnStatistics(
-            min=known(values.get("min", "")),
-            max=known(values.get("max", "")),
-            num_nulls=whole(values.get("num_nulls", "")),
-            distinct_count=whole(values.get("distinct_count", "")),
-            avg_col_len=real(values.get("avg_col_len", "")),
-            max_col_len=whole(values.get("max_col_len", "")),
-            num_trues=whole(values.get("num_trues", "")),
-            num_falses=whole(values.get("num_falses", "")),
-        )
-        return NO_STATISTICS if found == protocol.ColumnStatistics() else found
+        found = {name: read(values.get(name, "")) for name, read in _STATISTICS.items()}
+        return protocol.ColumnStatistics(**found) if any(one is not None for one in found.values()) else NO_STATISTICS
 
     @abstractmethod
     async def _builtin_functions(self) -> list[protocol.FunctionDescription]: ...

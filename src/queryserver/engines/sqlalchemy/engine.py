@@ -15,7 +15,7 @@ from queryserver import errors
 from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
-from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSessions
+from queryserver.engines.threaded import NO_USER, ThreadedSessions
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import guarded, install_guard
@@ -175,7 +175,7 @@ _MAKE_READ_ONLY = {
 
 
 class SqlalchemyEngine:
-    """Statements through one DBAPI driver; `dialect` is the SQL's name. At most `max_statements` run at once.
+    """Statements through one DBAPI driver; `dialect` is the SQL's name.
 
     A driver that is not installed shows in each session: the server starts without it. Raises ConfigurationError for
     `read_only` where nothing makes the data source refuse changes.
@@ -183,14 +183,7 @@ class SqlalchemyEngine:
 
     lists_functions = False
 
-    def __init__(
-        self,
-        address: SqlalchemyAddress,
-        *,
-        dialect: str,
-        read_only: bool = False,
-        max_statements: int = STATEMENT_THREADS,
-    ) -> None:
+    def __init__(self, address: SqlalchemyAddress, *, dialect: str, read_only: bool = False) -> None:
         install_guard()
         self.dialect = dialect
         self._address = address
@@ -199,7 +192,7 @@ class SqlalchemyEngine:
             raise errors.ConfigurationError([f"read_only: cannot be enforced with the driver {backend}."])
         self._read_only = _MAKE_READ_ONLY[backend] if read_only else None
         self._open_s = address.connect_timeout_s + _OPEN_S
-        self._sessions = ThreadedSessions(backend, max_statements=max_statements)
+        self._sessions = ThreadedSessions(backend)
         self._stopping = ThreadPoolExecutor(_STOP_THREADS, thread_name_prefix=f"{backend}-stop")
         self.capabilities = EngineCapabilities(wants_credentials=address.wants_credentials, places=address.places)
 

@@ -16,7 +16,7 @@ from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, database_file, refuse_links
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
-from queryserver.engines.threaded import STATEMENT_THREADS, ThreadedSessions
+from queryserver.engines.threaded import ThreadedSessions
 from queryserver.engines.threaded_loading import TableWriter, ThreadedLoader
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.identity.model import User
@@ -153,7 +153,6 @@ class SqliteEngine:
         path: str = MEMORY,
         root: Path | None = None,
         read_only: bool = False,
-        max_statements: int = STATEMENT_THREADS,
         busy_timeout_s: float = 5.0,
         cell_max_bytes: int = 16 * 1024 * 1024,
     ) -> None:
@@ -165,7 +164,7 @@ class SqliteEngine:
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
-        self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
+        self._sessions = ThreadedSessions("sqlite")
         self.capabilities = protocol.EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
     def session(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.values import Values, nulls, offsets
+from queryserver.engines.values import record_batch as batch_of
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 
@@ -239,8 +240,6 @@ def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
 def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
     """Rows as one batch. Raises TrinoMisfit."""
     try:
-        columns: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(declared)
-        arrays = [kind.read(values) for kind, values in zip(declared, columns, strict=True)]
+        return batch_of(rows, names, [kind.read for kind in declared])
     except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise TrinoMisfit from error
-    return pa.RecordBatch.from_arrays(arrays, names=list(names))
