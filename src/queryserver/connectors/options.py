@@ -1,7 +1,7 @@
 """The options of connectors: one model per interface (Contract platform 5.11).
 
-A model is the only description of the options of an interface: names, types, ranges, defaults and meaning. The
-catalogue makes its templates of it, `read_options` validates with it, the builder of the engine gets an instance, and
+A model describes the options of an interface: names, types, ranges, defaults and meaning. The catalogue lists those
+that its own table leaves out, `read_options` validates with it, the builder of the engine gets an instance, and
 docs/engines.md has its table. A docstring below an option is its line there. A new interface gets a model here; a new
 dialect of HiveServer2 a row of `HS2_OPTIONS`.
 """
