@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from copy import copy
 from enum import Enum
 from typing import BinaryIO, Never
 from xml.parsers import expat
@@ -85,9 +86,17 @@ class Package:
             raise file_encrypted("The workbook has a password.")
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
+        said, found = entry.file_size, 0
+        entry = copy(entry)
+        entry.file_size = MAX_UNPACKED_BYTES * 2  # else `zipfile` cuts there, and calls the check sum wrong
         with _zip_errors(), self._zip.open(entry) as part:
             while piece := part.read(PIECE_BYTES):
+                found += len(piece)
+                if found > said:
+                    raise FileTooComplex("A part of the workbook is larger than the directory says.")
                 yield piece
+        if found < said:
+            raise FileCorrupt("A part of the workbook is smaller than the directory says.")
 
 
 @contextmanager

@@ -32,11 +32,14 @@ async def opened(
 
 
 @pytest.fixture
-def tables(opened: Tables) -> Tables:
-    """With an engine that holds no load, and is empty."""
+async def tables(opened: Tables) -> Tables:
+    """With an engine that holds no load, and is empty. What an earlier test has begun has ended."""
     slow = opened.slow
-    slow.refuse_drops, slow.loads = False, 0
+    slow.refuse_drops = False
     slow.release()
+    await until(lambda: opened.api.services.statements.runner.active == 0)
+    await opened.api.database.execute("delete from import_leftovers")
+    slow.loads = 0
     slow.tables.clear()
     return opened
 
