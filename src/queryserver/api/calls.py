@@ -6,18 +6,20 @@ of it, so they are routes of Starlette. FastAPI makes the description of the API
 
 import asyncio
 import re
-import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
 import structlog
 from fastapi import Request, Response
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as MetricCounter
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import URL, Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -29,9 +31,8 @@ from queryserver.api.addresses import client_address
 from queryserver.api.answers import HEADERS_ONLY
 from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.table import Operation
-from queryserver.errors.base import QueryServerError, admin_required
+from queryserver.errors.base import QueryServerError, TooManyRequests, admin_required
 from queryserver.identity.model import User
-from queryserver.platform.limits import FairPlaces
 from queryserver.platform.logs import log_call
 from queryserver.platform.settings.sections import Network, contains
 from queryserver.services import Services
@@ -57,6 +58,7 @@ _NO_HOST_CHECK = "/desktop/debug/"
 _LONGEST_PATH = 500
 _MAX_WAITING = 500
 _WAIT_S = 30.0  # bounds of the calls of one user that wait for their turn
+_RETRY_AFTER = timedelta(seconds=2)
 _CROWDED = "Too many calls of yours are under way."
 # Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
@@ -111,11 +113,45 @@ class CallToJudge:
         return self._request.scope.get(AS_IT_CAME, self._request.scope)
 
 
+class UserPlaces:
+    """At most `per_user` calls of one user at a time; up to 500 further ones wait in their order, 30 s at most."""
+
+    def __init__(self, per_user: int) -> None:
+        self._per_user = per_user
+        self._turns: dict[int, asyncio.Semaphore] = {}
+        self.calls: Counter[int] = Counter()
+        """By user, those that wait included."""
+
+    async def take(self, user_id: int) -> None:
+        """Wait for a place, which must be given back. Raises TooManyRequests."""
+        if self.calls[user_id] >= self._per_user + _MAX_WAITING:
+            raise TooManyRequests(_CROWDED, retry_after=_RETRY_AFTER)
+        self.calls[user_id] += 1
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._turns.setdefault(user_id, asyncio.Semaphore(self._per_user)).acquire()
+        except TimeoutError:
+            self._forget(user_id)
+            raise TooManyRequests(_CROWDED, retry_after=_RETRY_AFTER) from None
+        except asyncio.CancelledError:
+            self._forget(user_id)
+            raise
+
+    def give_back(self, user_id: int) -> None:
+        self._turns[user_id].release()
+        self._forget(user_id)
+
+    def _forget(self, user_id: int) -> None:
+        self.calls[user_id] -= 1
+        if not self.calls[user_id]:
+            del self.calls[user_id], self._turns[user_id]
+
+
 @dataclass(slots=True)
 class CallRecord:
     """Who makes a call, once that is known. The frame has one for each call."""
 
-    places: FairPlaces
+    places: UserPlaces
     name: str = ""
     user_id: int | None = None
     """The user who holds a place among `places` for this call."""
@@ -147,7 +183,7 @@ async def authenticated(request: Request, services: Services) -> User:
 
 class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
+        self._requests = MetricCounter(
             "queryserver_http_requests", "Calls answered.", ["method", "route", "status"], registry=registry
         )
         self._seconds = Histogram(
@@ -201,10 +237,7 @@ class Frame:
         self._app = app
         self._access_log = access_log
         self._metrics = metrics
-        # Users have their places each; it is only of their own that they may have to wait for.
-        self._users = FairPlaces(
-            sys.maxsize, per_user=calls_per_user, max_waiting=_MAX_WAITING, wait_s=_WAIT_S, crowded=_CROWDED
-        )
+        self._users = UserPlaces(calls_per_user)
         self._prefix = prefix.rstrip("/")
         self._bodies = bodies.BodyShares()
         self._unknown_fields = bodies.UnknownFieldsLog()

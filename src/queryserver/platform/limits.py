@@ -145,16 +145,9 @@ class FairPlaces:
     """
 
     def __init__(
-        self,
-        places: int,
-        *,
-        per_user: int = 1,
-        max_waiting: int | None = 16,
-        wait_s: float | None = 60.0,
-        crowded: str = "The processor is busy with earlier calls.",
+        self, places: int, *, per_user: int = 1, max_waiting: int | None = 16, wait_s: float | None = 60.0
     ) -> None:
         self._free = places
-        self._crowded = crowded
         self._per_user = per_user
         self._max_waiting = max_waiting
         self._wait_s = wait_s
@@ -177,7 +170,7 @@ class FairPlaces:
         """Wait for a place, which must be given back. Raises TooManyRequests."""
         line = self._lines.setdefault(user_id, deque())
         if self._max_waiting is not None and sum(not turn.done() for turn in line) >= self._max_waiting:
-            raise TooManyRequests(self._crowded, retry_after=_RETRY_AFTER)
+            raise TooManyRequests("Too many of your calls wait for the processor.", retry_after=_RETRY_AFTER)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(turn)
         self._assign()
@@ -186,7 +179,7 @@ class FairPlaces:
                 await turn
         except TimeoutError:
             self._leave(user_id, turn)
-            raise TooManyRequests(self._crowded, retry_after=_RETRY_AFTER) from None
+            raise TooManyRequests("The processor is busy with earlier calls.", retry_after=_RETRY_AFTER) from None
         except asyncio.CancelledError:
             self._leave(user_id, turn)
             raise

@@ -103,7 +103,7 @@ async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
     application.go.set()
     await asyncio.gather(*held, *waiting, return_exceptions=True)
     assert application.under_way == []
-    assert application.frame._users.is_unused
+    assert not application.frame._users.calls
 
 
 async def test_a_long_line_is_refused_to_its_user() -> None:
@@ -116,4 +116,4 @@ async def test_a_long_line_is_refused_to_its_user() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert application.frame._users.is_unused
+    assert not application.frame._users.calls
