@@ -118,12 +118,16 @@ select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes fro
 where user_id = $1 and expires_at > now()
 """
 
+# Two uploads of one user must not both count before either is inserted, so that the lock comes first: the count is of
+# the snapshot that the second statement takes. A script is one transaction and one round trip, but has no parameters:
+# all values are numbers or hexadecimal digits.
 _ADD = """
+select pg_advisory_xact_lock({lock}, {user_id}::bigint::integer);
 insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
-select $1::bytea, $2::bigint, $3::text, $4::bigint, now() + $5::interval
-from import_uploads where user_id = $2 and expires_at > now()
-having count(*) < $6::bigint and coalesce(sum(size_bytes), 0)::bigint + $4 <= $7::bigint
-returning expires_at
+select decode('{digest}', 'hex'), {user_id}, convert_from(decode('{name}', 'hex'), 'UTF8'), {size_bytes},
+    now() + make_interval(secs => {keep_s})
+from import_uploads where user_id = {user_id} and expires_at > now()
+having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_bytes} <= {most_bytes}
 """
 
 
@@ -139,12 +143,17 @@ class ImportUploadRecords:
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         """Keep a file; when it expires. None: the user would have more than `most`."""
-        async with self._database.transaction() as connection:
-            # Two uploads of one user must not both count before either is inserted: each waits for the other's end.
-            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
-            return await connection.fetchval(
-                _ADD, new.digest, new.user_id, new.name, new.size_bytes, keep, most.files, most.size_bytes
-            )
+        script = _ADD.format(
+            lock=_LOCK,
+            user_id=int(new.user_id),
+            digest=new.digest.hex(),
+            name=new.name.encode().hex(),
+            size_bytes=int(new.size_bytes),
+            keep_s=keep.total_seconds(),
+            most_files=int(most.files),
+            most_bytes=int(most.size_bytes),
+        )
+        return datetime.now(UTC) + keep if await self._database.execute(script) else None
 
     async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
         row = await self._database.row(
