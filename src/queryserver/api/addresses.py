@@ -10,7 +10,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queryserver.api.errors import respond
 from queryserver.errors.base import too_many_connections
-from queryserver.platform.limits import counted
 from queryserver.platform.settings.sections import Network, contains, network_of, parsed_address
 
 log = structlog.get_logger(__name__)
@@ -105,5 +104,10 @@ class SharedByAddress:
             refusal = too_many_connections("Too many calls of your address are under way.")
             await respond(request, refusal)(scope, receive, send)
             return
-        with counted(self._under_way, address):
+        self._under_way[address] += 1
+        try:
             await self._app(scope, receive, send)
+        finally:
+            self._under_way[address] -= 1
+            if not self._under_way[address]:
+                del self._under_way[address]

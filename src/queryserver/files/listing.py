@@ -23,7 +23,7 @@ from queryserver.errors.files import StorageError, StorageUnavailable, too_many_
 from queryserver.files.model import FileStatus, StoragePath
 from queryserver.files.places import Caller, Place
 from queryserver.files.protocol import Batch
-from queryserver.platform.limits import LruCache, counted
+from queryserver.platform.limits import LruCache
 
 _COUNT_S = 5.0
 # A page far behind the beginning costs all calls up to it, also for a caller who left long ago.
@@ -310,8 +310,13 @@ class Listings:
         number = caller.user.id
         if self._large[number] >= _LARGE_AT_ONCE:
             raise TooManyRequests(f"{_LARGE_AT_ONCE} large directories are being sorted now. Try again later.")
-        with counted(self._large, number):
+        self._large[number] += 1
+        try:
             yield
+        finally:
+            self._large[number] -= 1
+            if not self._large[number]:
+                del self._large[number]
 
 
 class _Window:

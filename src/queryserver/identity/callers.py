@@ -22,7 +22,6 @@ from queryserver.identity.keys import Keyring
 from queryserver.identity.model import AuthRequest, User
 from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
 from queryserver.platform.deployment import RequestCounts
-from queryserver.platform.limits import counted
 from queryserver.platform.settings.sections import network_of
 from queryserver.platform.threads import background
 
@@ -400,5 +399,10 @@ class Streams:
         """Inside, one place is taken. Raises TooManyStreams."""
         if self._open[user.id] >= self.max_per_user:
             raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
-        with counted(self._open, user.id):
+        self._open[user.id] += 1
+        try:
             yield StreamPlace(user, self.records, self.every.total_seconds(), self.clock)
+        finally:
+            self._open[user.id] -= 1
+            if not self._open[user.id]:
+                del self._open[user.id]

@@ -7,8 +7,8 @@ import shutil
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -19,9 +19,6 @@ import structlog
 from queryserver.errors.base import TooManyRequests
 from queryserver.errors.files import InsufficientStorage
 from queryserver.platform.settings.tree import Settings
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 log = structlog.get_logger(__name__)
 
@@ -122,18 +119,6 @@ def raise_file_limit(max_connections: int) -> None:
             permitted=affordable,
             advice="raise the hard limit (ulimit -Hn, LimitNOFILE of systemd)",
         )
-
-
-@contextmanager
-def counted(counts: Counter[K], key: K) -> Generator[None]:
-    """One more of `key` while inside. A key that counts nothing is left out."""
-    counts[key] += 1
-    try:
-        yield
-    finally:
-        counts[key] -= 1
-        if not counts[key]:
-            del counts[key]
 
 
 class FairPlaces:
@@ -384,6 +369,10 @@ class ByteBudget:
     def _take(self, user_id: int, size_bytes: int) -> None:
         self._used += size_bytes
         self._by_user[user_id] += size_bytes
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 @dataclass(eq=False, repr=False)

@@ -18,7 +18,7 @@ from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.identity.model import User
-from queryserver.platform.limits import Slots, counted
+from queryserver.platform.limits import Slots
 from queryserver.statements.execution import Attached
 from queryserver.statements.model import Assignment
 from queryserver.statements.session_repository import CredentialBook, SessionRecord, SessionRecords
@@ -232,8 +232,14 @@ class SessionShares:
                 f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."
                 " Close some of them."
             )
-        with counted(self._opening, (connector, user_id)):
+        key = (connector, user_id)
+        self._opening[key] += 1
+        try:
             yield
+        finally:
+            self._opening[key] -= 1
+            if not self._opening[key]:
+                del self._opening[key]
 
 
 @dataclass(eq=False, kw_only=True)
