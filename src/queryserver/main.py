@@ -25,7 +25,6 @@ from typing import cast
 import structlog
 import uvicorn
 import uvloop
-from prometheus_client.multiprocess import mark_process_dead
 from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.config import STARTUP_FAILURE
@@ -109,11 +108,6 @@ class Worker(Process):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
             self._report.send(partial(remade, type(error), error.code, error.message))
             sys.exit(STARTUP_FAILURE)
-
-    def join(self) -> None:
-        """Wait for its end. What it has counted stays; what it had open is gone with it."""
-        super().join()
-        mark_process_dead(self.pid)
 
     def _begin(self) -> None:
         self._serves = True

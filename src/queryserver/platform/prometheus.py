@@ -7,13 +7,13 @@ import time
 from collections import Counter as Sums
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from queryserver import __version__
 from queryserver.errors.base import DatabaseUnavailable
@@ -60,11 +60,30 @@ class Merged:
         self._own = own
 
     def collect(self) -> Iterable[Metric]:
+        self._forget_dead()
         found = {one.name: one for one in MultiProcessCollector(CollectorRegistry(), str(self._directory)).collect()}
         for metric in self._own.collect():
             if metric.name not in found:
                 found[metric.name] = Metric(metric.name, metric.documentation, metric.type)
         return found.values()
+
+    def _forget_dead(self) -> None:
+        """What a dead process has counted stays; what it had open is gone with it."""
+        for file in self._directory.glob("gauge_live*_*.db"):
+            number = file.stem.rpartition("_")[2]
+            if number.isdecimal() and not _is_alive(int(number)):
+                with suppress(FileNotFoundError):  # another worker was quicker
+                    mark_process_dead(int(number), str(self._directory))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class MetricsPage:
