@@ -3,16 +3,23 @@
 from dataclasses import dataclass
 from typing import Any
 
-from thrift.Thrift import TApplicationException, TMessageType
-
 from queryserver.engines.hiveserver2.protocol import messages as methods
-from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, Method, Reader, encode_message
+from queryserver.engines.hiveserver2.protocol.messages import (
+    _CALL,
+    _EXCEPTION,
+    _REPLY,
+    MalformedMessage,
+    Method,
+    TApplicationException,
+    _Reader,
+    encode_message,
+)
 from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode
 
 METHODS = {one.name: one for one in vars(methods).values() if isinstance(one, Method)}
 SUCCESS = TStatus(status_code=TStatusCode.SUCCESS)
-UNKNOWN_METHOD = TApplicationException.UNKNOWN_METHOD
-INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
+UNKNOWN_METHOD = 1
+INTERNAL_ERROR = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +38,23 @@ class _Nothing(Struct):
 
 def decode_call(raw: bytes) -> Call:
     """The call in `raw`. Raises IncompleteMessage, MalformedMessage."""
-    reader = Reader(raw)
-    name, kind, sequence = reader.begin()
-    if kind != TMessageType.CALL:
+    reader = _Reader(raw)
+    name, kind, sequence = reader.header()
+    if kind != _CALL:
         raise MalformedMessage("not a call")
     method = METHODS.get(name)
     if method is None:
-        return Call(name, sequence, None, reader.rest(_Nothing, field=None))
-    return Call(name, sequence, method, reader.rest(method.request, field=1))
+        return Call(name, sequence, None, reader.whole(_Nothing))
+    return Call(name, sequence, method, reader.wrapped(method.request, field=1))
 
 
 def encode_reply(call: Call, reply: Struct) -> bytes:
     """The bytes of the answer to `call`."""
-    return encode_message(call.name, TMessageType.REPLY, call.sequence, reply, field=0)
+    return encode_message(call.name, _REPLY, call.sequence, reply, field=0)
 
 
 def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
     """The bytes of a refusal of `call`."""
-    refusal = TApplicationException(kind, message)
-    return encode_message(call.name, TMessageType.EXCEPTION, call.sequence, refusal, field=None)
+    return encode_message(
+        call.name, _EXCEPTION, call.sequence, TApplicationException(message=message, type=kind), field=None
+    )
