@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from queryserver.engines.connections import ConnectionPool, Retries, client_tls, first_reached, give_up
+from queryserver.engines.connections import Retries, client_tls, first_reached, give_up
 from queryserver.engines.hiveserver2 import transports
 from queryserver.engines.hiveserver2.errors import (
     LOST_IN_TRANSIT,
@@ -36,6 +36,7 @@ from queryserver.engines.hiveserver2.variants import CELL_BYTES, Hs2Address, Hs2
 from queryserver.engines.statement_texts import without_token
 from queryserver.errors.statements import EngineError, EngineUnavailable
 
+_MAX_CONNECTIONS = 3
 _OK = 200
 
 
@@ -131,21 +132,21 @@ class Hs2Connection:
 
 
 class Wire:
-    """Calls of one session: over the connection that opened it, or over one of `pool` while that is busy or broken."""
+    """Calls of one session. `more` makes another connection to the same member with the same login."""
 
     def __init__(
         self,
         opener: Hs2Connection,
-        pool: ConnectionPool[Hs2Login, Hs2Connection],
-        login: Hs2Login,
+        more: Callable[[], Awaitable[Hs2Connection]],
         limits: Limits,
         cell_max_bytes: int = CELL_BYTES,
     ) -> None:
         self.limits = limits
         self.cell_max_bytes = cell_max_bytes
         self._opener = opener
-        self._pool = pool
-        self._login = login
+        self._more = more
+        self._connections = [opener]
+        self._growing = asyncio.Lock()
         self.is_released = False  # no calls can be made any more
 
     @property
@@ -159,14 +160,13 @@ class Wire:
 
         `limit_s` applies to the wait for a connection, to the wait for its turn, and to the answer.
         """
-        self._check_kept()
-        lent = await self._lent(limit_s) if self._opener.is_busy or self._opener.is_closed() else None
         try:
-            self._check_kept()
-            return await (lent or self._opener).call(method, request, limit_s=limit_s, largest_cell=largest_cell)
-        finally:
-            if lent is not None:
-                await asyncio.shield(self._pool.give_back(self._login, lent))
+            async with asyncio.timeout(limit_s):
+                connection = self._idle() or await self._another()
+        except TimeoutError:
+            raise WireLost(sent=False) from None
+        self._check_kept()
+        return await connection.call(method, request, limit_s=limit_s, largest_cell=largest_cell)
 
     async def call_until_answered(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float
@@ -189,25 +189,43 @@ class Wire:
         self._check_kept()
         return await self._opener.call(method, request, limit_s=limit_s)
 
-    def release(self) -> Hs2Connection:
-        """The session's own connection; afterwards the wire makes no calls."""
+    def release(self) -> list[Hs2Connection]:
+        """All connections; afterwards the wire has none, and makes no calls."""
         self.is_released = True
-        return self._opener
+        connections, self._connections = self._connections, []
+        return connections
 
-    async def _lent(self, limit_s: float) -> Hs2Connection | None:
-        """Another connection to the same member; None: none can be made, and the session's own is busy."""
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self._pool.take(self._login)
-        except TimeoutError:
-            raise WireLost(sent=False) from None
-        except EngineError as error:
-            if self._opener.is_closed():
-                raise WireLost(sent=False, is_refused=not isinstance(error, EngineUnavailable)) from None
-            return None
+    def _idle(self) -> Hs2Connection | None:
+        return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
+
+    async def _another(self) -> Hs2Connection:
+        """One more connection; one of the present ones when there are enough, or none can be made."""
+        async with self._growing:
+            self._check_kept()
+            if idle := self._idle():
+                return idle
+            living = [one for one in self._connections if not one.is_closed()]
+            if len(living) >= _MAX_CONNECTIONS:
+                return living[-1]
+            try:
+                connection = await self._more()
+            except EngineError as error:
+                if not living:
+                    is_refused = not isinstance(error, EngineUnavailable)
+                    raise WireLost(sent=False, is_refused=is_refused) from None
+                return living[-1]
+            if self.is_released:
+                await connection.shut()
+                raise WireLost(sent=False)
+            self._connections.append(connection)
+            # A connection that broke still has its socket.
+            for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
+                await broken.shut()
+                self._connections = [one for one in self._connections if one is not broken]
+            return connection
 
     def _check_kept(self) -> None:
-        """After its release, the connection of a session may already serve another one."""
+        """After its release, the connections of a session may already serve another one."""
         if self.is_released:
             raise WireLost(sent=False)
 

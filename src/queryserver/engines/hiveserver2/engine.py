@@ -305,7 +305,7 @@ class Hs2Engine:
 
     def _wire(self, login: Hs2Login, opener: Hs2Connection) -> Wire:
         opener.opened_session = True
-        return Wire(opener, self._pool, login, self._address.limits, self._address.cell_max_bytes)
+        return Wire(opener, partial(self._pool.take, login), self._address.limits, self._address.cell_max_bytes)
 
     async def _leave_once_open(self, login: Hs2Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
         """Hive keeps a session whose connection is closed before it answers: only its handle ends it."""
@@ -321,9 +321,10 @@ class Hs2Engine:
         try:
             is_closed = session is not None and await session.leave()
         finally:
-            opener = wire.release()
-            opener.opened_session = not is_closed
-            await self._pool.give_back(login, opener)
+            for connection in wire.release():
+                if connection.opened_session:
+                    connection.opened_session = not is_closed
+                await self._pool.give_back(login, connection)
             if session is not None and session.is_left_open and not self._is_closed:
                 self._closing_later.start(self._close_later(login, session), name="close session")
 

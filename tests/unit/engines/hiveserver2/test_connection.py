@@ -11,7 +11,6 @@ import pytest
 from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.engines.connections import ConnectionPool
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import WireLost
 from queryserver.engines.hiveserver2.protocol.messages import (
@@ -446,15 +445,11 @@ class _Group:
         self.attempts = 0
         self.was_asked_twice = asyncio.Event()
 
-    async def more(self, _login: Hs2Login) -> Hs2Connection:
+    async def more(self) -> Hs2Connection:
         self.attempts += 1
         if self.attempts == 2:
             self.was_asked_twice.set()
         raise self.error
-
-    def wire(self, *, retry_s: float) -> Wire:
-        pool = ConnectionPool(self.more, max_idle=1, idle_s=60)
-        return Wire(_Broken(), pool, Hs2Login(Member("h", 1), "u"), Limits(retry_s=retry_s))
 
 
 async def _asked(wire: Wire) -> None:
@@ -466,20 +461,20 @@ async def test_a_login_that_is_refused_is_not_tried_again(error: EngineError) ->
     """An attempt per second for a minute would lock the user's account in the directory."""
     group = _Group(error)
     with pytest.raises(WireLost):
-        await _asked(group.wire(retry_s=5))
+        await _asked(Wire(_Broken(), group.more, Limits(retry_s=5)))
     assert group.attempts == 1
 
 
 async def test_a_server_out_of_reach_is_tried_again_until_the_time_is_over() -> None:
     group = _Group(EngineUnavailable("no answer"))
     with pytest.raises(WireLost):
-        await _asked(group.wire(retry_s=0.5))
+        await _asked(Wire(_Broken(), group.more, Limits(retry_s=0.5)))
     assert group.attempts > 2
 
 
 async def test_the_attempts_end_when_the_session_is_left() -> None:
     group = _Group(EngineUnavailable("no answer"))
-    wire = group.wire(retry_s=600)
+    wire = Wire(_Broken(), group.more, Limits(retry_s=600))
     asking = asyncio.create_task(_asked(wire))
     await group.was_asked_twice.wait()
     wire.release()

@@ -7,7 +7,6 @@ import pytest
 from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.engines.connections import ConnectionPool
 from queryserver.engines.hiveserver2 import operation as logs
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire
 from queryserver.engines.hiveserver2.errors import LogFilter, ServerRefused, WireLost
@@ -39,7 +38,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TStatusResp,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Hs2Login, Limits, Member
+from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Limits
 from queryserver.engines.sessions import MAX_LOG_LINES
 
 
@@ -63,11 +62,10 @@ class _FaultyConnection(Hs2Connection):
 
 
 async def test_a_fault_of_ours_does_not_look_like_a_statement_that_runs_for_ever() -> None:
-    async def more(_login: Hs2Login) -> Hs2Connection:
+    async def more() -> Hs2Connection:
         return _FaultyConnection()
 
-    pool = ConnectionPool(more, max_idle=1, idle_s=60)
-    wire = Wire(_FaultyConnection(), pool, Hs2Login(Member("h", 1), "u"), Limits())
+    wire = Wire(_FaultyConnection(), more, Limits())
     operation = Hs2Operation(wire, TSessionHandle(), TOperationHandle(), SPARKSQL)
     with pytest.raises(ZeroDivisionError):
         await operation.status(5)
