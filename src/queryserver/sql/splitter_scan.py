@@ -431,12 +431,12 @@ _MORE_QUERIES = {
 }
 
 
-def first_keyword(text: str, dialect: str, *, within: int | None = HEAD_CHARACTERS) -> str:
+def first_keyword(text: str, dialect: str) -> str:
     """The first word of a statement in upper case, past comments and opening parentheses; "" if there is none.
 
-    UNKNOWN if the text is longer than `within`, and its first word does not end there.
+    UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word does not end within them.
     """
-    head = text[:within]
+    head = text[:HEAD_CHARACTERS]
     lexis = lexis_of(dialect)
     word = _KEYWORD.match(head, _word_start(head, lexis))
     if len(head) < len(text) and (word is None or word.end() == len(head)):

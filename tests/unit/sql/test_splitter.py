@@ -9,7 +9,7 @@ from tests.cases import each
 
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.sql.splitter import PreviousStatement, Script, next_statement, statement_hash
-from queryserver.sql.splitter_scan import HEAD_CHARACTERS, UNKNOWN, expects_result_set, first_keyword
+from queryserver.sql.splitter_scan import expects_result_set, first_keyword
 
 
 def texts(script: str, dialect: str) -> list[str]:
@@ -226,11 +226,6 @@ def test_after_the_last_statement_the_full_form_starts_over_and_the_short_form_e
 def test_first_keyword_tells_whether_rows_are_expected(dialect: str, text: str, keyword: str, expected: bool):
     assert first_keyword(text, dialect) == keyword
     assert expects_result_set(text, dialect) is expected
-
-
-def test_first_keyword_of_a_long_head_is_searched_for_where_that_is_wanted():
-    text = f"/*{'x' * HEAD_CHARACTERS}*/ ((select 1))"
-    assert (first_keyword(text, "trino"), first_keyword(text, "trino", within=None)) == (UNKNOWN, "SELECT")
 
 
 HOSTILE = [

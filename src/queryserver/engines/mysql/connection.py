@@ -23,10 +23,9 @@ from queryserver import errors
 from queryserver.engines.connections import no_connection
 from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
+from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.columns import ROW_CELLS
-from queryserver.sql.splitter_scan import first_keyword
 
 INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED: the answer to KILL QUERY."""
@@ -361,7 +360,7 @@ class MysqlStatement(StatementSource):
     ) -> None:
         self._connection = connection
         self._sql = sql
-        self._keyword = first_keyword(sql, "mysql", within=None)
+        self._keyword = first_keyword(sql, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
         self._readers: list[ColumnReader] = []

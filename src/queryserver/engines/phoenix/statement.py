@@ -15,10 +15,10 @@ import pyarrow as pa
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import Answered, Overtaken, PhoenixConnection, unless
 from queryserver.engines.sessions import StatementSource, Stopped
+from queryserver.engines.statement_texts import first_keyword
 from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
-from queryserver.sql.splitter_scan import first_keyword
 
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
@@ -165,7 +165,7 @@ class PhoenixStatement(StatementSource):
     def __init__(self, connection: PhoenixConnection, sql: str) -> None:
         self._connection = connection
         self._sql = sql
-        self._keyword = first_keyword(sql, "phoenix", within=None)
+        self._keyword = first_keyword(sql, line_comments=("--", "//"))
         self._statement: int | None = None
         self._reader = AvaticaRowReader(())
         self._ready: Sequence[bytes] = ()

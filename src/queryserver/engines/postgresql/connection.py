@@ -34,9 +34,8 @@ from queryserver.engines.postgresql.values import (
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import KeptLines
+from queryserver.engines.statement_texts import KeptLines, first_keyword
 from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
-from queryserver.sql.splitter_scan import first_keyword
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -200,7 +199,7 @@ class PostgresqlStatement(StatementSource):
         self.log_lines = notices = KeptLines()
         self._connection = connection
         self._sql = sql
-        self._keyword = first_keyword(sql, "postgresql", within=None)
+        self._keyword = first_keyword(sql)
         self._interrupt_process = interrupt_process
         self._read_only = read_only
         self._readers: Sequence[ColumnReader] = ()

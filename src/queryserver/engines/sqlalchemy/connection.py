@@ -17,12 +17,11 @@ from sqlalchemy.engine import Dialect
 
 from queryserver import errors
 from queryserver.engines.sqlalchemy.values import column_reader, declare
-from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, pieces, place_in
+from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, first_keyword, pieces, place_in
 from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interrupted
 from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import guarded
-from queryserver.sql.splitter_scan import first_keyword
 
 _BROKEN_ANSWER = (
     OSError,
@@ -198,9 +197,7 @@ class ConnectionStopper:
                     return
 
 
-_STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW", ""})
-"""Without a first word too: the comments of an unknown dialect may have rules of their own."""
-
+_STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
 _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
 """Their server-side cursors live inside a transaction, and statements commit by themselves here."""
@@ -329,7 +326,7 @@ class SqlalchemyAnswer(DriverAnswer):
 
     def start(self, statement: str) -> None:
         """Run up to the first rows. Raises what the driver raises."""
-        self._keyword = first_keyword(statement, self._dialect.name, within=None)
+        self._keyword = first_keyword(statement)
         result = self._result = self._connection.exec_driver_sql(
             statement,
             execution_options={
