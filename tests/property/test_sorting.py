@@ -73,10 +73,27 @@ def _sorted_by(entries: list[FileStatus], key: SortKey, *, descending: bool) -> 
 def test_the_first_entries_are_those_of_a_whole_sort(
     entries: list[FileStatus], key: SortKey, descending: bool, limit: int, unsorted: int
 ) -> None:
-    first = FirstEntries(key, descending=descending, limit=limit, unsorted=unsorted)
+    first = FirstEntries("dir", key, descending=descending, limit=limit, unsorted=unsorted)
     for entry in entries:
         first.add([entry])
     window = list(first.window(0, limit))
     expected = _sorted_by(entries, key, descending=descending)[:limit]
     assert first.seen == len(entries)
-    assert window == expected
+    assert [entry.path for entry in window] == [entry.path for entry in expected]
+    for found, entry in zip(window, expected, strict=True):
+        assert (found.modified_at, found.accessed_at) == (
+            _whole_second(entry.modified_at),
+            _whole_second(entry.accessed_at),
+        )
+        assert (found.kind, found.size_bytes, found.permissions, found.owner, found.group) == (
+            entry.kind,
+            entry.size_bytes,
+            entry.permissions,
+            entry.owner,
+            entry.group,
+        )
+        assert (found.has_acl, found.block_size, found.replication) == (
+            entry.has_acl,
+            entry.block_size,
+            entry.replication,
+        )

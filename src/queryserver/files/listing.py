@@ -5,22 +5,21 @@ end of the page.
 """
 
 import asyncio
+import struct
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from operator import attrgetter
 
-import orjson
 import structlog
-from pydantic import TypeAdapter
 
 from queryserver.errors.base import PayloadTooLarge, QueryServerError, TooManyRequests
 from queryserver.errors.files import StorageError, StorageUnavailable, too_many_entries
-from queryserver.files.model import FileStatus, StoragePath
+from queryserver.files.model import EntryKind, FileStatus, StoragePath
 from queryserver.files.places import Caller, Place
 from queryserver.files.protocol import Batch
 from queryserver.platform.limits import LruCache
@@ -28,11 +27,9 @@ from queryserver.platform.limits import LruCache
 _COUNT_S = 5.0
 # A page far behind the beginning costs all calls up to it, also for a caller who left long ago.
 _WITHIN_S = 300.0
-# A listing that sorts more entries than these holds up to 35 MiB, and takes seconds: a user may run four at a time.
+# A listing that sorts more entries than these holds up to 25 MiB, and takes seconds: a user may run four at a time.
 _MANY_ENTRIES = 10_000
 _LARGE_AT_ONCE = 4
-_MOST_MARKS = 1000
-_MARK_LIFE_S = 300.0
 
 log = structlog.get_logger(__name__)
 
@@ -51,22 +48,25 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _UNSORTED = 8192  # one merge stays below 10 ms
 _LAST_CODE_POINT = 0x10FFFF
-_FIELDS = tuple(one.name for one in fields(FileStatus))
-_values_of = attrgetter(*_FIELDS)
-_ENTRY = TypeAdapter(FileStatus)
+_KINDS = tuple(EntryKind)
+_UNKNOWN_TIME = -(2**63)
+_LAYOUT = struct.Struct("<QqqQIIIHBB")
 
-_Record = tuple[int | str, str, str]
+_Record = tuple[int | str, str, bytes]
 
 
 class FirstEntries:
     """Keeps the first `limit` of the entries that it is given; ties are broken by name, ascending.
 
-    An entry takes some 350 bytes: it is held as its sort key, its name and a JSON list. At most `unsorted` of them wait
-    to be merged with those in order.
+    An entry takes some 250 bytes: it is held as its sort key, its name and a few packed numbers. At most `unsorted` of
+    them wait to be merged with those in order.
     """
 
-    def __init__(self, sort_by: SortKey, *, descending: bool, limit: int, unsorted: int = _UNSORTED) -> None:
+    def __init__(
+        self, parent: str, sort_by: SortKey, *, descending: bool, limit: int, unsorted: int = _UNSORTED
+    ) -> None:
         self.seen = 0
+        self._prefix = f"{parent}/" if parent else ""
         self._primary = _primary(sort_by, descending=descending)
         # Nothing ties with a name, so names are sorted backwards as they are.
         self._reverse = descending and sort_by is SortKey.NAME
@@ -74,6 +74,7 @@ class FirstEntries:
         self._unsorted = unsorted
         self._kept: list[_Record] = []
         self._fresh: list[_Record] = []
+        self._texts: dict[str, int] = {}
 
     def add(self, entries: Iterable[FileStatus]) -> None:
         for entry in entries:
@@ -83,18 +84,15 @@ class FirstEntries:
                 last = self._kept[-1][:2]
                 if key < last if self._reverse else key > last:
                     continue
-            # A text takes the room that it needs; the bytes of orjson leave holes of a kilobyte behind.
-            self._fresh.append((*key, orjson.dumps(_values_of(entry)).decode()))
+            self._fresh.append((*key, self._packed(entry)))
             if len(self._fresh) >= self._unsorted:
                 self._merge()
 
     def window(self, start: int, end: int) -> Sequence[FileStatus]:
         """Entries [start, end) of the order; `end` is at most `limit`."""
         self._merge()
-        return [
-            _ENTRY.validate_python(dict(zip(_FIELDS, orjson.loads(packed), strict=True)))
-            for _, _, packed in self._kept[start:end]
-        ]
+        texts = list(self._texts)
+        return [self._unpacked(name, packed, texts) for _, name, packed in self._kept[start:end]]
 
     def _merge(self) -> None:
         # Sorted and then unsorted entries: the sort finds the first part in order and merges the rest into it.
@@ -103,6 +101,36 @@ class FirstEntries:
         self._kept.sort(reverse=self._reverse)
         del self._kept[self._limit :]
         self._fresh.clear()
+
+    def _packed(self, entry: FileStatus) -> bytes:
+        return _LAYOUT.pack(
+            entry.size_bytes,
+            _seconds(entry.modified_at, _UNKNOWN_TIME),
+            _seconds(entry.accessed_at, _UNKNOWN_TIME),
+            entry.block_size,
+            self._texts.setdefault(entry.owner, len(self._texts)),
+            self._texts.setdefault(entry.group, len(self._texts)),
+            entry.replication,
+            entry.permissions,
+            _KINDS.index(entry.kind),
+            entry.has_acl,
+        )
+
+    def _unpacked(self, name: str, packed: bytes, texts: Sequence[str]) -> FileStatus:
+        size, modified, accessed, block_size, owner, group, replication, permissions, kind, acl = _LAYOUT.unpack(packed)
+        return FileStatus(
+            path=self._prefix + name,
+            kind=_KINDS[kind],
+            size_bytes=size,
+            modified_at=_time(modified),
+            permissions=permissions,
+            accessed_at=_time(accessed),
+            owner=texts[int(owner)],
+            group=texts[int(group)],
+            has_acl=bool(acl),
+            block_size=block_size,
+            replication=replication,
+        )
 
 
 def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], int | str]:
@@ -116,9 +144,9 @@ def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], in
             return lambda entry: 0 if entry.is_directory else sign * entry.size_bytes
         # Times are compared as they are shown, so that entries of one second stand by name.
         case SortKey.ATIME:
-            return lambda entry: sign * _seconds(entry.accessed_at)
+            return lambda entry: sign * _seconds(entry.accessed_at, 0)
         case SortKey.MTIME:
-            return lambda entry: sign * _seconds(entry.modified_at)
+            return lambda entry: sign * _seconds(entry.modified_at, 0)
         case SortKey.TYPE:
             return lambda entry: text(entry.kind.value)
         case SortKey.USER:
@@ -134,8 +162,12 @@ def _inverted(text: str) -> str:
     return "".join(chr(_LAST_CODE_POINT - ord(character)) for character in text) + last
 
 
-def _seconds(time: datetime | None) -> int:
-    return 0 if time is None else (time - _EPOCH) // _SECOND
+def _seconds(time: datetime | None, unknown: int) -> int:
+    return unknown if time is None else (time - _EPOCH) // _SECOND
+
+
+def _time(seconds: int) -> datetime | None:
+    return None if seconds == _UNKNOWN_TIME else _EPOCH + timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +189,25 @@ class Mark:
 
 
 BEGINNING = Mark(0, None)
+
+
+class Cursors:
+    """Marks by the start of a page. A lost one costs a listing from the beginning, nothing else."""
+
+    def __init__(
+        self, *, max_marks: int = 1000, life_s: float = 300, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._marks = LruCache[PageStart, Mark](max_marks, life_s=life_s, clock=clock)
+
+    def mark(self, start: PageStart) -> Mark:
+        return self._marks.get(start) or BEGINNING
+
+    def keep(self, start: PageStart, mark: Mark) -> None:
+        """Keep the mark of a page, in the place of the least recently used one."""
+        if mark == BEGINNING:
+            self._marks.pop(start)
+        else:
+            self._marks.put(start, mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +277,16 @@ class ListingLimits:
 class Listings:
     """Gives pages of directories. `count_s`: how long entries behind a page are counted; `within_s`: the whole call."""
 
-    def __init__(self, limits: ListingLimits, *, count_s: float = _COUNT_S, within_s: float = _WITHIN_S) -> None:
+    def __init__(
+        self,
+        limits: ListingLimits,
+        cursors: Cursors | None = None,
+        *,
+        count_s: float = _COUNT_S,
+        within_s: float = _WITHIN_S,
+    ) -> None:
         self._limits = limits
-        # A lost mark costs a listing from the beginning, nothing else.
-        self._marks = LruCache[PageStart, Mark](_MOST_MARKS, life_s=_MARK_LIFE_S)
+        self._cursors = cursors or Cursors()
         self._count_s = count_s
         self._within_s = within_s
         self._large: Counter[int] = Counter()
@@ -250,7 +307,7 @@ class Listings:
 
     async def _in_store_order(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
         start = PageStart(caller.acting.name, place.path, wanted.filter, wanted.start)
-        window = _Window(wanted, self._marks.get(start) or BEGINNING)
+        window = _Window(wanted, self._cursors.mark(start))
         try:
             await self._fill(place, window)
         except StorageUnavailable:
@@ -261,8 +318,7 @@ class Listings:
             # The store no longer knows the cursor.
             window = _Window(wanted, BEGINNING)
             await self._fill(place, window)
-        if window.next_mark != BEGINNING:
-            self._marks.put(replace(start, entries_before=wanted.end), window.next_mark)
+        self._cursors.keep(replace(start, entries_before=wanted.end), window.next_mark)
         return window.page()
 
     async def _fill(self, place: Place, window: "_Window") -> None:
@@ -288,7 +344,9 @@ class Listings:
 
     async def _sorted(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
         limits = self._limits
-        first = FirstEntries(wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort))
+        first = FirstEntries(
+            place.path.path, wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort)
+        )
         read = 0
         async with AsyncExitStack() as opened:
             batches = await opened.enter_async_context(aclosing(place.storage.list_directory(place.path.path)))
