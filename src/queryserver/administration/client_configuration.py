@@ -1,5 +1,6 @@
 """The configuration for clients, which depends on the caller (Contract platform 7.1)."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -89,6 +90,10 @@ class ClientConfiguration:
 
 
 _TAGS = frozenset({"a", "b", "i", "em", "strong", "p", "br", "span"})
+_WITH_THEIR_TEXT = frozenset({"script", "style", "template", "noscript", "iframe", "object", "svg", "math", "title"})
+"""Elements whose content is no text for people."""
+_WEB_ADDRESS = re.compile(r"https?://[^/?#\s\x00-\x1f\x7f-\xa0][^\s\x00-\x1f\x7f-\xa0]*", re.IGNORECASE)
+"""Browsers drop blanks and control characters from an address: here it has none."""
 
 
 def harmless(html: str) -> str:
@@ -100,7 +105,9 @@ def harmless(html: str) -> str:
     return nh3.clean(
         html,
         tags=_TAGS,
+        clean_content_tags=_WITH_THEIR_TEXT,
         attributes={"a": {"href"}, "*": set()},
+        attribute_filter=lambda _tag, _name, value: value if _WEB_ADDRESS.fullmatch(value) else None,
         url_schemes={"http", "https"},
         url_relative="deny",
         link_rel=None,

@@ -237,7 +237,7 @@ class CoalescingReader:
         self._waiting: _Waiting = {}
         self._are_waiting = asyncio.Event()
         self._readers = Tasks()
-        self._are_started = False
+        self._reading = 0
 
     def get(self, *key: object) -> "asyncio.Future[asyncpg.Record | None]":
         """The row of `key` or None, to be awaited. Raises DatabaseUnavailable."""
@@ -245,30 +245,32 @@ class CoalescingReader:
         if future is None:
             future = self._waiting[key] = asyncio.get_running_loop().create_future()
             self._are_waiting.set()
-        if not self._are_started:
-            self._are_started = True
-            for _ in range(self._side_by_side):
-                # Not in the context of this call: what is logged in the long life of a reader has no part in it.
-                Context().run(self._readers.start, self._read(), "coalescing-reader")
+        for _ in range(self._side_by_side - self._reading):
+            self._reading += 1
+            # Not in the context of this call: what is logged in the long life of a reader has no part in it.
+            Context().run(self._readers.start, self._read(), "coalescing-reader")
         return asyncio.shield(future)
 
     async def aclose(self) -> None:
         """Stops the queries on their way; their callers are canceled."""
         await self._readers.aclose()
-        self._are_started = False
+        self._reading = 0  # also of those that had not begun
         for future in self._waiting.values():
             future.cancel()
         self._waiting.clear()
 
     async def _read(self) -> None:
-        while True:
-            await self._are_waiting.wait()
-            keys = list(self._waiting)[:_LARGEST_QUERY]
-            asked = {key: self._waiting.pop(key) for key in keys}
-            if not self._waiting:
-                self._are_waiting.clear()
-            if asked:
-                await self._answer(asked)
+        try:
+            while True:
+                await self._are_waiting.wait()
+                keys = list(self._waiting)[:_LARGEST_QUERY]
+                asked = {key: self._waiting.pop(key) for key in keys}
+                if not self._waiting:
+                    self._are_waiting.clear()
+                if asked:
+                    await self._answer(asked)
+        finally:
+            self._reading -= 1
 
     async def _answer(self, asked: _Waiting) -> None:
         keys = list(asked)
