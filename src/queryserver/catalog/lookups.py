@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hash
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -160,7 +161,12 @@ class Forwarding:
         self._handlers: dict[str, Handler] = {}
         self._waiting: dict[UUID, asyncio.Event] = {}
         self._tasks = Tasks()
-        self.running = self._tasks.running
+        self._flights = Flights()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        async with self._tasks.running(), self._flights.running():
+            yield
 
     def serve(self, kind: str, handler: Handler) -> None:
         self._handlers[kind] = handler
@@ -235,11 +241,8 @@ class Forwarding:
             connector = self._connectors.find(request["connector"])
         if user is None or connector is None:
             raise errors.EngineUnavailable("The server that holds the data does not know this user or connector.")
-        try:
-            async with asyncio.timeout(request["budget_s"]):
-                return await self.run_here(user, connector, request["kind"], request["arguments"])
-        except TimeoutError:  # the other process has not waited longer either
-            raise errors.EngineTimeout("The data source did not answer in time.") from None
+        work = partial(self.run_here, user, connector, request["kind"], request["arguments"])
+        return await self._flights.join(object(), work, budget=timedelta(seconds=request["budget_s"]))
 
     async def _delete(self, lookup_id: UUID) -> None:
         try:
