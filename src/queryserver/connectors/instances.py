@@ -29,6 +29,7 @@ from queryserver.connectors.urls import driver_of
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT
 
+_CHANGE_ATTEMPTS = 5
 _LONGEST_NAME = 100
 _LONGEST_DESCRIPTION = 1000
 
@@ -171,6 +172,8 @@ class StoredConnectors:
             )
             for key, table in desktop.connectors.items()
         } or _IN_MEMORY
+        self._changing = asyncio.Lock()
+        """Changes that name no version take turns; those of other processes are few enough for `_CHANGE_ATTEMPTS`."""
         self._installed = dict[str, bool]()
         """By driver: what is installed later is seen after a restart."""
 
@@ -219,6 +222,9 @@ class StoredConnectors:
                     draft = await self.draft(given, None)
                     groups = self._default_groups if given.groups is None else given.groups
                     instance = await self._records.create(_new_instance(given, draft, groups))
+                elif given.version is None:
+                    async with self._changing:
+                        instance = await self._change(given)
                 else:
                     instance = await self._change(given)
             except errors.UnknownGroup as error:
@@ -297,7 +303,7 @@ class StoredConnectors:
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
         """Without a version in the call the present one is changed, also when another change comes in between."""
-        while True:
+        for attempt in range(_CHANGE_ATTEMPTS):
             instance = await self.stored(given.id or "")
             draft = await self.draft(given, instance)
             if given.version is not None and given.version != instance.version:
@@ -306,9 +312,9 @@ class StoredConnectors:
             try:
                 return await self._records.change(instance, new)
             except errors.VersionConflict:
-                # Another change was made each time: one call at least gets on.
-                if given.version is not None:
+                if given.version is not None or attempt == _CHANGE_ATTEMPTS - 1:
                     raise
+        raise errors.connector_not_found(given.id)
 
     def _row(self, given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
         dialect, interface = given.dialect or "", given.interface or ""
