@@ -12,6 +12,7 @@ from typing import assert_never
 from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
 
 _DOTS = "..."
+_FEW = 1000
 # Vowels of Thai and Lao, parts of Hangul syllables, letters of flags, colours of skin.
 _JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
 
@@ -49,6 +50,22 @@ def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
             assert_never(place)
 
 
+def place_within(place: ErrorPlace | None, prefix: str) -> ErrorPlace | None:
+    """The same place in a text without the `prefix` of one line that stands before it; None within the prefix."""
+    match place:
+        case Character(offset):
+            return Character(offset - len(prefix)) if offset >= len(prefix) else None
+        case Octet(offset):
+            size = len(prefix.encode())
+            return Octet(offset - size) if offset >= size else None
+        case LineColumn(1, int(column), unit):
+            return LineColumn(1, column - len(prefix), unit) if column > len(prefix) else None
+        case ErrorExcerpt(line, shown, mark, unit) if shown.startswith(prefix):
+            return ErrorExcerpt(line, shown[len(prefix) :], mark - len(prefix), unit) if mark >= len(prefix) else None
+        case _:
+            return place
+
+
 def without_prefix(position: Position | None, prefix: str) -> Position | None:
     """The same position in a text without the `prefix` of one line before it; None within the prefix."""
     if position is None or position.line > 1 or position.column is None:
@@ -79,12 +96,18 @@ def _position(statement: str, offset: int) -> Position | None:
 
 def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
     """Where a line, as engines count them, begins and ends."""
-    if line < 1:
+    if line < 1 or line - 1 > statement.count("\n"):
         return None
-    *before, rest = statement.split("\n", line - 1)
-    if len(before) < line - 1:
-        return None
-    start = len(statement) - len(rest)
+    start, stop, before = 0, len(statement), line - 1  # so many lines end between the two
+    while stop - start > _FEW:
+        middle = (start + stop) // 2
+        ends = statement.count("\n", start, middle)
+        if ends >= before:
+            stop = middle
+        else:
+            start, before = middle, before - ends
+    for _ in range(before):
+        start = statement.index("\n", start) + 1
     end = statement.find("\n", start)
     return start, len(statement) if end < 0 else end
 
