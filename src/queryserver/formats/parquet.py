@@ -72,12 +72,12 @@ def _metadata(file: IOBase) -> pq.FileMetaData:
 def _opened(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
     buffer_bytes = min(max(_BUFFERS_BYTES // max(metadata.num_columns, 1), _MIN_BUFFER_BYTES), _BATCH_BYTES)
     return pq.ParquetFile(
-        file,
+        _wide(file, metadata, buffer_bytes),
         metadata=metadata,
         # Values of dictionaries stay there: a text of 1 MiB in a million rows takes 1 MiB.
         read_dictionary=_plain_texts(metadata.schema),
         buffer_size=buffer_bytes,
-        pre_buffer=_has_short_columns(metadata, buffer_bytes),
+        pre_buffer=False,
         coerce_int96_timestamp_unit="us",
         thrift_container_size_limit=_MAX_METADATA_ITEMS,
         thrift_string_size_limit=_MAX_METADATA_BYTES,
@@ -114,23 +114,23 @@ def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
     yield from pa.Table.from_arrays(arrays, names=names).to_batches(_rows(group))
 
 
-def _has_short_columns(metadata: pq.FileMetaData, buffer_bytes: int) -> bool:
-    """Whether a row group is read at once: 20,000 columns of a few bytes are 20,000 reads of a store else.
+def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
+    """The file, read in larger pieces where its columns are short. Raises DecompressionLimit.
 
-    A column that is longer than its buffer is read a buffer at a time. Raises DecompressionLimit.
+    A column that is longer than its buffer is read a buffer at a time: then larger pieces would be read repeatedly.
     """
     columns = metadata.num_columns
     if columns <= _FEW_COLUMNS or not metadata.num_row_groups:
-        return False
+        return file
     longest = max(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     if longest // columns <= buffer_bytes:
-        return True
+        return _NearReads(file, _BATCH_BYTES)
     if columns * buffer_bytes > 2 * _BUFFERS_BYTES:
         raise DecompressionLimit(
             f"The parquet file has {columns} columns; of files with as many values at most"
             f" {2 * _BUFFERS_BYTES // buffer_bytes} columns can be shown."
         )
-    return False
+    return file
 
 
 class SeekableFile(io.RawIOBase, ABC):
@@ -157,6 +157,34 @@ class SeekableFile(io.RawIOBase, ABC):
         at_end = whence == io.SEEK_END
         self._place = max(self._end(offset) if at_end else offset + (self._place if whence == io.SEEK_CUR else 0), 0)
         return self._place
+
+
+class _NearReads(SeekableFile):
+    """A file that is read `window_bytes` at a time: 20,000 columns of a few bytes are 20,000 reads of a store else.
+
+    The file below is closed by its owner.
+    """
+
+    def __init__(self, file: io.IOBase, window_bytes: int) -> None:
+        super().__init__()
+        self._file: io.RawIOBase = file  # type: ignore[assignment]
+        self._window_bytes = window_bytes
+        self._window = b""
+        self._window_start = 0
+        self._place = file.tell()
+
+    def _end(self, offset: int) -> int:
+        return self._file.seek(offset, io.SEEK_END)
+
+    def read(self, size: int = -1, /) -> bytes:
+        begin = self._place - self._window_start
+        if size < 0 or not 0 <= begin <= len(self._window) - size:
+            self._file.seek(self._place)
+            self._window = self._file.read(size if size < 0 else max(size, self._window_bytes)) or b""
+            self._window_start, begin = self._place, 0
+        piece = self._window[begin:] if size < 0 else self._window[begin : begin + size]
+        self._place += len(piece)
+        return piece
 
 
 def _plain_texts(schema: pq.ParquetSchema) -> list[str]:
