@@ -94,40 +94,46 @@ class Term:
         )
 
     @cached_property
-    def _patterns(self) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-        """Of a text that has it inside, that starts with it, and that is it.
-
-        What stands between two `*` is searched once and never again (`(?>`), so that no text makes them slow.
-        """
-        runs = [""]
+    def _segments(self) -> Sequence[tuple[re.Pattern[str], int]]:
+        """The parts between `*`: patterns of one length each, so that no text makes them slow."""
+        runs: list[list[_Piece]] = [[]]
         for piece in self.pieces:
-            if isinstance(piece, str):
-                runs[-1] += re.escape(piece)
-            elif piece.sign == _ONE:
-                runs[-1] += "."
+            if isinstance(piece, _Wild) and piece.sign == _ANY:
+                runs.append([])
             else:
-                runs.append("")
-        first, *rest = runs
-        following = [f"(?>.*?{run})" for run in rest]
-        end = [f".*{rest[-1]}"] if rest else []
-        inside, start, whole = (
-            re.compile("".join(pieces), re.DOTALL)
-            for pieces in ([f"(?>.*?(){first})", *following], [first, *following], [first, *following[:-1], *end])
-        )
-        return inside, start, whole
+                runs[-1].append(piece)
+        return [
+            (
+                re.compile("".join("." if isinstance(p, _Wild) else re.escape(p) for p in run), re.DOTALL),
+                sum(1 if isinstance(p, _Wild) else len(p) for p in run),
+            )
+            for run in runs
+        ]
 
     def found_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
         """Where it occurs first, not before `start`: its begin and its end."""
-        found = self._patterns[0].match(folded_text, start)
-        return None if found is None else (found.start(1), found.end())
+        begin, at = None, start
+        for pattern, _ in self._segments:
+            found = pattern.search(folded_text, at)
+            if found is None:
+                return None
+            begin, at = (found.start() if begin is None else begin), found.end()
+        return (begin, at) if begin is not None else (start, start)
 
     def is_whole(self, folded_text: str) -> bool:
-        return self._patterns[2].fullmatch(folded_text) is not None
+        end = self._end_of_start(folded_text)
+        if end is None:
+            return False
+        if len(self._segments) == 1:
+            return end == len(folded_text)
+        last, length = self._segments[-1]
+        place = len(folded_text) - length
+        return place >= end and last.fullmatch(folded_text, place) is not None
 
     def position(self, folded_name: str) -> int:
         if self.is_whole(folded_name):
             return NameFit.EXACT
-        if self._patterns[1].match(folded_name):
+        if self._end_of_start(folded_name, whole=True) is not None:
             return NameFit.STARTS
         if self.found_in(folded_name) is None:
             return NameFit.NOT_IN_NAME
@@ -148,6 +154,20 @@ class Term:
         if not isinstance(first, str):
             return self
         return Term((spelling.sub(other, first, count=1), *rest), self.head)
+
+    def _end_of_start(self, text: str, *, whole: bool = False) -> int | None:
+        """The end of all segments but the last (`whole`: of all) when `text` starts with them."""
+        segments = self._segments
+        first = segments[0][0].match(text)
+        if first is None:
+            return None
+        at = first.end()
+        for pattern, _ in segments[1:] if whole else segments[1:-1]:
+            found = pattern.search(text, at)
+            if found is None:
+                return None
+            at = found.end()
+        return at
 
 
 @dataclass(frozen=True, slots=True)
