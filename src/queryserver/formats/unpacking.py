@@ -36,6 +36,7 @@ FRAMED_START = b"\xff\x06\x00\x00sNaPpY"
 
 # A copy of three bytes stands for at most 64; a block can grow by a sixth and 32 bytes (snappy.h: MaxCompressedLength).
 _MOST_GROWTH = 22
+_MAX_LENGTH = 2**32 - 1
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _FORM_BYTES = 4096
 _HADOOP_NUMBER = struct.Struct(">I")
@@ -84,28 +85,56 @@ def snappy_form(head: bytes, size_bytes: int) -> SnappyForm | None:
     """Which form a file of `size_bytes` that begins with `head` has; None: it holds no snappy data."""
     if head.startswith(FRAMED_START):
         return SnappyForm.FRAMED
-    if _is_raw_start(head, size_bytes):
+    if is_raw_start(head, size_bytes):
         return SnappyForm.RAW
     return SnappyForm.HADOOP if _is_hadoop_start(head, size_bytes) else None
 
 
-def _is_raw_start(head: bytes, size_bytes: int) -> bool:
-    """Whether a raw block of `size_bytes` can begin so: by the length of its data, and by all of it if that is here."""
-    length = _raw_length(head)
-    if length is None or size_bytes > 32 + length + length // 6 or length > _MOST_GROWTH * size_bytes:
+def is_raw_start(head: bytes, size_bytes: int) -> bool:
+    """Whether a raw block of `size_bytes` can begin so: its length, then literals and copies of what came before."""
+    preamble = raw_length(head)
+    if preamble is None:
         return False
-    try:
-        return len(head) < size_bytes or len(cramjam.snappy.decompress_raw(head)) == length
-    except cramjam.DecompressionError:
+    length, begin = preamble
+    if size_bytes > 32 + length + length // 6 or length > _MOST_GROWTH * size_bytes:
         return False
+    place, made = begin, 0
+    while (step := _step(head, place)) is not None:
+        size, count, distance = step
+        place, made = place + size, made + count
+        if place > size_bytes or made > length or not 0 <= distance <= made - count:
+            return False
+    return made == length if place == size_bytes else made < length
 
 
-def _raw_length(block: bytes) -> int | None:
-    """How long the data of a raw block are, by its first bytes; None: these are no length."""
-    try:
-        return cramjam.snappy.decompress_raw_len(block) if block else None
-    except cramjam.DecompressionError:
+def _step(head: bytes, place: int) -> tuple[int, int, int] | None:
+    """One element: its bytes, the bytes that it makes, how far back it copies from (0: a literal).
+
+    A copy from nowhere is -1. None where the head ends before the end of the element.
+    """
+    if place >= len(head):
         return None
+    tag, kind = head[place] >> 2, head[place] & 0b11
+    if kind == 0:
+        further = max(tag - 59, 0)
+        count = 1 + (int.from_bytes(head[place + 1 : place + 1 + further], "little") if further else tag)
+        return (1 + further + count, count, 0) if place + 1 + further <= len(head) else None
+    further = (1, 2, 4)[kind - 1]
+    if place + 1 + further > len(head):
+        return None
+    low = int.from_bytes(head[place + 1 : place + 1 + further], "little")
+    distance, count = (low | tag >> 3 << 8, 4 + (tag & 0b111)) if kind == 1 else (low, tag + 1)
+    return 1 + further, count, distance or -1
+
+
+def raw_length(block: bytes) -> tuple[int, int] | None:
+    """How long the data of a raw block are, and how many bytes hold this length; None: this is no length."""
+    length = 0
+    for place, byte in enumerate(block[:5]):
+        length |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return (length, place + 1) if length <= _MAX_LENGTH else None
+    return None
 
 
 def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
@@ -115,8 +144,8 @@ def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
     whole, part = int.from_bytes(head[:4]), int.from_bytes(head[4:8])
     if whole == 0 or part == 0 or part > size_bytes - 8:
         return False
-    length = _raw_length(head[8:])
-    return length is not None and 0 < length <= whole and _is_raw_start(head[8 : 8 + part], part)
+    preamble = raw_length(head[8:])
+    return preamble is not None and 0 < preamble[0] <= whole and is_raw_start(head[8 : 8 + part], part)
 
 
 class StreamsUnpacker:
@@ -267,9 +296,10 @@ def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | N
 
 def _raw_block(block: bytes, limit_bytes: int) -> bytes:
     """The data of one raw block. Raises DecompressionFailed, DecompressionLimit (by its own length)."""
-    length = _raw_length(block)
-    if length is None:
+    preamble = raw_length(block)
+    if preamble is None:
         raise DecompressionFailed("The snappy data are broken.")
+    length = preamble[0]
     if length > limit_bytes:
         raise DecompressionLimit(f"A block of the file unpacks to more than {limit_bytes} bytes.")
     if length == 0:
