@@ -53,12 +53,16 @@ _MOMENT_LENGTHS = frozenset({None, 10, 16, 19, *range(21, 27)})
 """Of dates, and of timestamps with minutes, seconds or up to six digits of a fraction. Null has None."""
 
 _SHORT_NUMBER = r"-?(?:(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
+_NUMBER = (
+    r"-?(?:(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{0,28})?|[1-9][0-9]{9,18}(?:\.[0-9]{0,19})?|[1-9][0-9]{19,37}|\.[0-9]{1,37})"
+)
+"""With at most 38 digits none has too many, or is out of the range of 32 bit floats."""
 _DAY = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
 _FAMILIES: Mapping[BaseType, str] = {
     **dict.fromkeys(RANGES, r"^-?(?:0|[1-9][0-9]{0,18})$"),
-    BaseType.FLOAT32: rf"^{_SHORT_NUMBER}(?:[eE][+-]?[0-9])?$",
-    BaseType.FLOAT64: rf"^{_SHORT_NUMBER}(?:[eE][+-]?[0-9]{{1,2}})?$",
-    BaseType.DECIMAL: r"^-?(?:(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{0,18})?|\.[0-9]{1,18})$",
+    BaseType.FLOAT32: rf"^(?:{_NUMBER}|{_SHORT_NUMBER}[eE][+-]?[0-9])$",
+    BaseType.FLOAT64: rf"^(?:{_NUMBER}|{_SHORT_NUMBER}[eE][+-]?[0-9]{{1,2}})$",
+    BaseType.DECIMAL: rf"^{_NUMBER}$",
     BaseType.BOOLEAN: r"^(?i:true|false)$",
     BaseType.DATE: rf"^{_DAY}$",
     BaseType.DATETIME: rf"^{_DAY}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?Z?)?$",

@@ -104,7 +104,8 @@ class Previews:
             analysis = self._analyses.get(key)
             if analysis is None:
                 analysis = await self._analysis(user_id, file, options, has_header)
-                self._analyses.put(key, analysis)
+                if _analysis_weight(analysis) <= _ANALYSES_BYTES // 4:  # a larger one would put too many out
+                    self._analyses.put(key, analysis)
             return analysis
 
     async def has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:

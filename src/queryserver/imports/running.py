@@ -267,8 +267,9 @@ class Conversion:
         async with aclosing(self._portions(converter, counted)) as portions:
             async for portion in portions:
                 counted.add(portion)
-                for batch in parts(portion.batch, _BATCH_BYTES):
-                    yield batch
+                if portion.batch.num_rows:
+                    for batch in parts(portion.batch, _BATCH_BYTES):
+                        yield batch
 
     def _portions(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
         reading = self.plan.reading

@@ -170,6 +170,8 @@ class CompoundFile:
             for number in table:
                 if number < _LAST_REGULAR:
                     self._next += self._numbers.unpack(self._sector(number))
+            if len(self._next) > 2 * len(self._content) // self._sector_bytes + self._sector_bytes:
+                raise FileCorrupt("The workbook is damaged: its table is longer than the file.")
             if more >= _LAST_REGULAR:
                 break
             *table, more = self._numbers.unpack(self._sector(more))

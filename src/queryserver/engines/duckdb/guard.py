@@ -116,8 +116,8 @@ def _scanned(encoded: bytes) -> list[tuple[int, duckdb.token_type]]:
         size *= 2
 
 
-MOST_PARSED = 200_000
-"""Words and signs that are parsed again for all that is called VARIANT in one statement, 0.7 s for these."""
+MOST_PARSED, _MOST_PARSED_BYTES = 200_000, 16 * 1024 * 1024
+"""Words and signs, and bytes, that are parsed again for all that is called VARIANT in one statement: about a second."""
 
 _ANY_TYPE = b"STRUCT(a INT)"
 """A type that is no name, and that every suffix of a type may follow."""
@@ -127,7 +127,7 @@ def refuse_variants(connection: duckdb.DuckDBPyConnection, text: str, tokens: Se
     """Raises StatementRejected where VARIANT is a type: where DuckDB can parse the text with another type instead."""
     encoded = text.encode()
     places = [place for place, token in enumerate(tokens) if token.is_name and token.name == "variant"]
-    if len(places) * len(tokens) > MOST_PARSED:
+    if len(places) * len(tokens) > MOST_PARSED or len(places) * len(encoded) > _MOST_PARSED_BYTES:
         raise StatementRejected("Parser Error: the name variant stands too often in one statement; divide it.")
     for place in places:
         first = place
