@@ -50,22 +50,6 @@ def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
             assert_never(place)
 
 
-def place_within(place: ErrorPlace | None, prefix: str) -> ErrorPlace | None:
-    """The same place in a text without the `prefix` of one line that stands before it; None within the prefix."""
-    match place:
-        case Character(offset):
-            return Character(offset - len(prefix)) if offset >= len(prefix) else None
-        case Octet(offset):
-            size = len(prefix.encode())
-            return Octet(offset - size) if offset >= size else None
-        case LineColumn(1, int(column), unit):
-            return LineColumn(1, column - len(prefix), unit) if column > len(prefix) else None
-        case ErrorExcerpt(line, shown, mark, unit) if shown.startswith(prefix):
-            return ErrorExcerpt(line, shown[len(prefix) :], mark - len(prefix), unit) if mark >= len(prefix) else None
-        case _:
-            return place
-
-
 def without_prefix(position: Position | None, prefix: str) -> Position | None:
     """The same position in a text without the `prefix` of one line before it; None within the prefix."""
     if position is None or position.line > 1 or position.column is None:

@@ -5,7 +5,7 @@ import time
 from tests.cases import each
 
 from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
-from queryserver.sql.positions import Position, behind, place_within, position_of, without_prefix
+from queryserver.sql.positions import Position, behind, position_of, without_prefix
 
 TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
 SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
@@ -68,15 +68,6 @@ def test_the_room_of_joined_characters_is_not_guessed(joined: str):
     line = f"'{joined}', x"
     assert position_of(ErrorExcerpt(1, line, 6, SCREEN), line) == Position(1, None)
     assert position_of(ErrorExcerpt(1, line, 0, SCREEN), line) == Position(1, 1)
-
-
-@each("place, within",
-    (Character(10), Character(2)), (Character(7), None), (Octet(8), Octet(0)), (LineColumn(1, 10), LineColumn(1, 2)),
-    (LineColumn(1, 8), None), (LineColumn(2, 1), LineColumn(2, 1)),
-    (ErrorExcerpt(1, "EXPLAIN SELECT x", 15), ErrorExcerpt(1, "SELECT x", 7)),
-    (ErrorExcerpt(1, "...ECT x", 7), ErrorExcerpt(1, "...ECT x", 7)), (None, None))  # fmt: skip
-def test_a_prefix_is_left_out(place: ErrorPlace | None, within: ErrorPlace | None):
-    assert place_within(place, "EXPLAIN ") == within
 
 
 def test_a_position_moves_with_its_text():

@@ -20,7 +20,7 @@ from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, pl
 from queryserver.engines.threaded import NO_USER, Interrupted
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
-from queryserver.sql.positions import place_within, position_of
+from queryserver.sql.positions import position_of
 
 # Behind them: traces, and advice to set what statements may not set.
 _TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
@@ -178,7 +178,6 @@ _WIDE = WeakValueDictionary[int, Semaphore]()
 
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
-_EXPLAIN = "EXPLAIN "
 _TRANSACTION = "SELECT txid_current()"
 _QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
 
@@ -300,11 +299,11 @@ class DuckdbConnection:
             first, second = (self.native.sql(_TRANSACTION).fetchall() for _ in range(2))
             if first == second:
                 return None
-            self.native.execute(f"{_EXPLAIN}{statement.query}")
+            self.native.execute(f"EXPLAIN\n{statement.query}")
         except FATAL:
             raise
         except duckdb.Error as error:
-            return place_within(_place(_with_lines(str(error), lines_before)), _EXPLAIN)
+            return _place(_with_lines(str(error), lines_before - 1))
         return None
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
