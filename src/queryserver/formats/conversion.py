@@ -53,9 +53,7 @@ _MOMENT_LENGTHS = frozenset({None, 10, 16, 19, *range(21, 27)})
 """Of dates, and of timestamps with minutes, seconds or up to six digits of a fraction. Null has None."""
 
 _SHORT_NUMBER = r"-?(?:(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
-_NUMBER = (
-    r"-?(?:(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{0,28})?|[1-9][0-9]{9,18}(?:\.[0-9]{0,19})?|[1-9][0-9]{19,37}|\.[0-9]{1,37})"
-)
+_NUMBER = r"-?(?:(?:0|[1-9]\d{0,8})(?:\.\d{0,28})?|[1-9]\d{9,18}(?:\.\d{0,19})?|[1-9]\d{19,37}|\.\d{1,37})"
 """With at most 38 digits none has too many, or is out of the range of 32 bit floats."""
 _DAY = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
 _FAMILIES: Mapping[BaseType, str] = {

@@ -263,8 +263,7 @@ class CoalescingReader:
         try:
             while True:
                 await self._are_waiting.wait()
-                keys = list(self._waiting)[:_LARGEST_QUERY]
-                asked = {key: self._waiting.pop(key) for key in keys}
+                asked = {key: self._waiting.pop(key) for key in list(self._waiting)[:_LARGEST_QUERY]}
                 if not self._waiting:
                     self._are_waiting.clear()
                 if asked:

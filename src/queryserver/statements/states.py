@@ -33,19 +33,11 @@ ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
 
 
 class StatementStates(StrEnum):
-    """The values of the parameter `state` of the list."""
+    """The values of the parameter `state` of the list: the states, and two for several of them."""
 
     ACTIVE = "active"
     ALL = "all"
-    WAITING = "waiting"
-    RUNNING = "running"
-    AVAILABLE = "available"
-    SUCCESS = "success"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    TIMED_OUT = "timed_out"
-    EXPIRED = "expired"
-    CLOSED = "closed"
+    vars().update({state.name: state.value for state in StatementState})
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
