@@ -175,6 +175,18 @@ class TestFile:
 
 
 @pytest.mark.importer(56)
+async def test_an_upload_lives_as_long_as_its_import(tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("queryserver.imports.running._KEEP_ALIVE_EVERY_S", 0.05)
+    database = tables.api.database
+    tables.slow.hold()
+    operation = await started(ana, "slow", "kept", file_path=await uploaded(ana, CONTENT))
+    await eventually_loading(tables)
+    await database.execute("update import_uploads set expires_at = now() + interval '30 seconds'")
+    await until(lambda: database.value("select max(expires_at) > now() + interval '1 minute' from import_uploads"))
+    tables.slow.release()
+    assert (await ana.ended(operation))["query_status"]["state"] == "available"
+
+
 class TestJanitor:
     @each("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_what_a_crash_left_is_dropped(self, tables: Tables, ana: Caller, connector: str):
