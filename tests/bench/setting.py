@@ -5,15 +5,18 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import asyncpg
 import httpx
 import psutil
 from tests.bench.client import Client
 from tests.e2e.harness import PROGRAM, ServerProcess, running_server
 
-from queryserver.platform.embedded.postgres import sample_interpreters
+from queryserver.platform.embedded.cluster import SAMPLE_OWNER
+from queryserver.platform.embedded.postgres import EmbeddedDefaults, sample_interpreters
 from queryserver.platform.embedded.sample import prepare
 
 PASSWORD = "bench-" + os.urandom(8).hex()
@@ -85,7 +88,8 @@ async def bench_server(
 
     `more` are further interpreters, `settings` further variables of the environment.
     """
-    async with prepare(folder / "state") as defaults:
+    async with prepare(folder / "state") as given:
+        defaults = replace(given, sample_dsn=await _login_without_limit(given))
         interpreters = {
             name: table.model_dump(include={"interface", "options"})
             for name, table in sample_interpreters(defaults).items()
@@ -104,6 +108,18 @@ async def bench_server(
                 await _create_user(f"user{number}", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(data_dir)})
             tokens = await asyncio.gather(*(_token(server, f"user{number}") for number in range(USERS)))
             yield Bench(server, data_dir, tuple(tokens), defaults.sample_dsn, defaults.service_dsn)
+
+
+async def _login_without_limit(defaults: EmbeddedDefaults) -> str:
+    """The sample database for a login of the measurements: its own one has few connections."""
+    connection = await asyncpg.connect(defaults.service_dsn)
+    try:
+        await connection.execute(f"CREATE ROLE bench LOGIN PASSWORD '{PASSWORD}'")
+        await connection.execute(f"GRANT {SAMPLE_OWNER} TO bench")
+    finally:
+        await connection.close()
+    url = urlsplit(defaults.sample_dsn)
+    return url._replace(netloc=f"bench:{PASSWORD}@{url.netloc.rpartition('@')[2]}").geturl()
 
 
 async def administrator_token(bench: Bench) -> str:
