@@ -52,6 +52,7 @@ _MOMENTS = frozenset({BaseType.DATE, BaseType.DATETIME})
 _MOMENT_LENGTHS = frozenset({None, 10, 16, 19, *range(21, 27)})
 """Of dates, and of timestamps with minutes, seconds or up to six digits of a fraction. Null has None."""
 
+_MAX_PLAIN_NUMBER = 38
 _SHORT_NUMBER = r"-?(?:(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _NUMBER = r"-?(?:(?:0|[1-9]\d{0,8})(?:\.\d{0,28})?|[1-9]\d{9,18}(?:\.\d{0,19})?|[1-9]\d{19,37}|\.\d{1,37})"
 """With at most 38 digits none has too many, or is out of the range of 32 bit floats."""
@@ -315,9 +316,26 @@ def _whole(texts: pa.StringArray, column: ColumnType) -> pa.Array | None:
             values = kernels.cast(texts, arrow_type(column))
             is_same = kernels.all(kernels.equal(kernels.cast(values, pa.string()), texts), min_count=0).as_py()
             return values if is_same else None
+        if column.base in {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}:
+            return _cast(texts, arrow_type(column)) if _are_plain_fractions(texts) else None
     except pa.ArrowInvalid:
         pass
     return None
+
+
+def _are_plain_fractions(texts: pa.StringArray) -> bool:
+    """Whether no number has more than 38 characters, an exponent, a plus or a leading zero, or is nan or infinite."""
+    known = texts.drop_null()
+    joined = kernels.binary_join(pa.ListArray.from_arrays([0, len(known)], known), ",")[0].as_buffer().to_pybytes()
+    if any(sign in joined for sign in (b"e", b"E", b"n", b"N", b"+", b"-0")) or _longest(known) > _MAX_PLAIN_NUMBER:
+        return False
+    zeros = kernels.starts_with(known, "0"), kernels.equal(known, "0"), kernels.starts_with(known, "0.")
+    begun, alone, fractions = (kernels.sum(each, min_count=0).as_py() for each in zeros)
+    return begun == alone + fractions
+
+
+def _longest(texts: pa.StringArray) -> int:
+    return kernels.max(kernels.binary_length(texts)).as_py() or 0
 
 
 def _cast(texts: pa.StringArray, wanted: pa.DataType) -> pa.Array:
@@ -330,7 +348,7 @@ def _cast(texts: pa.StringArray, wanted: pa.DataType) -> pa.Array:
         return kernels.cast(moments, wanted)
     if types.is_timestamp(wanted):
         return kernels.cast(kernels.ascii_rtrim(texts, characters="Z"), wanted)
-    if types.is_decimal(wanted):
+    if types.is_decimal(wanted) and _longest(texts) + wanted.scale > _MAX_PLAIN_NUMBER:
         # Arrow does not see when moving the point leaves 128 bits; 256 it does not leave.
         return kernels.cast(kernels.cast(texts, pa.decimal256(76, wanted.scale)), wanted)
     return kernels.cast(texts, wanted)
