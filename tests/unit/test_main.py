@@ -23,13 +23,13 @@ def test_pauses_grow_from_one_second_to_thirty():
 @each("error",
     ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."),
     DatabaseUnavailable(), ids=lambda error: error.code)  # fmt: skip
-def test_why_a_worker_cannot_start_reaches_its_parent_unchanged(error, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_a_worker_cannot_start_reaches_its_parent(error, monkeypatch: pytest.MonkeyPatch) -> None:
     def serve(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("queryserver.main.Thread", Mock())
     monkeypatch.setattr("queryserver.main.signal.signal", Mock())
-    worker = Worker(Config("none"), [], serve)
+    worker = Worker(Config("none", log_config=None), [], serve)
     with pytest.raises(SystemExit):
         worker.target()
     heard = worker.refusal()

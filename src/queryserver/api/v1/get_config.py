@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import orjson
 from fastapi import Response
+from pydantic import BaseModel
 
 from queryserver import __version__
 from queryserver.administration.client_configuration import Browser, Configuration
@@ -85,37 +86,31 @@ def _interpreter(connector: Connector) -> orjson.Fragment:
 @lru_cache(maxsize=4096)
 def _written_interpreter(key: str, name: str, dialect: str, interface: str) -> orjson.Fragment:
     flags = flags_of(dialect, interface)
-    written = wire.Interpreter(
-        name=name,
-        type=key,
-        id=key,
-        displayName=name,
-        buttonName="Query",
-        tooltip=f"{dialect.title()} Query",
-        optimizer="off",
-        page=_page(key),
-        is_sql=bool(flags.get("is_sql")),
-        is_batchable=True,
-        dialect=dialect,
-        dialect_properties=wire.DialectProperties.model_validate(dict(flags)),
+    return _written(
+        wire.Interpreter(
+            **_names(key, name, dialect),
+            optimizer="off",
+            is_sql=bool(flags.get("is_sql")),
+            is_batchable=True,
+            dialect=dialect,
+            dialect_properties=wire.DialectProperties.model_validate(dict(flags)),
+        )
     )
-    return orjson.Fragment(written.__pydantic_serializer__.to_json(written, by_alias=True))
 
 
 @lru_cache(maxsize=4096)
 def _catalog_entry(key: str, name: str, dialect: str) -> orjson.Fragment:
-    written = wire.CatalogEntry(
-        name=name,
-        type=key,
-        id=key,
-        displayName=name,
-        buttonName="Query",
-        tooltip=f"{dialect.title()} Query",
-        page=_page(key),
-        is_sql=True,
-        is_catalog=True,
-    )
-    return orjson.Fragment(written.__pydantic_serializer__.to_json(written, by_alias=True))
+    return _written(wire.CatalogEntry(**_names(key, name, dialect), is_sql=True, is_catalog=True))
+
+
+def _names(key: str, name: str, dialect: str) -> dict[str, str]:
+    tooltip = f"{dialect.title()} Query"
+    shown = {"displayName": name, "buttonName": "Query", "tooltip": tooltip, "page": _page(key)}
+    return {"name": name, "type": key, "id": key, **shown}
+
+
+def _written(model: BaseModel) -> orjson.Fragment:
+    return orjson.Fragment(model.__pydantic_serializer__.to_json(model, by_alias=True))
 
 
 def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
