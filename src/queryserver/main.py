@@ -33,7 +33,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 from queryserver.api.application import CorsPolicy, create_application, framed
 from queryserver.api.calls import AccessLog, RequestMetrics
 from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
-from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch, remade
+from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
 from queryserver.platform.embedded.postgres import with_defaults
 from queryserver.platform.embedded.sample import prepare
@@ -106,7 +106,7 @@ class Worker(Process):
             self._serve(sockets or [], self._begin)
         except (ConfigurationError, SchemaMismatch, DatabaseUnavailable) as error:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
-            self._report.send(partial(remade, type(error), error.code, error.message))
+            self._report.send(_remade(error))
             sys.exit(STARTUP_FAILURE)
 
     def _begin(self) -> None:
@@ -281,6 +281,17 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:
+    """A function that makes the error anew: exceptions with arguments of their own cannot be pickled."""
+    match error:
+        case ConfigurationError():
+            return partial(ConfigurationError, error.problems)
+        case SchemaMismatch():
+            return partial(SchemaMismatch, error.message)
+        case DatabaseUnavailable():
+            return DatabaseUnavailable
 
 
 class _Server(uvicorn.Server):
