@@ -164,7 +164,7 @@ class TestContinuing:
         first = (await ana.run("duckdb", "SELECT 1; SELECT 2", limit=7))["history_uuid"]
         conflict = (400, -1, "conflicting_parameters")
         assert await ana.refused("editor/execute/sqlite", operationId=first) == conflict
-        assert await ana.refused("editor/execute/duckdb", operationId=first, session_id=1) == conflict
+        assert await ana.refused("editor/execute/duckdb", operationId=first, session_id=2**31 - 1) == conflict
         for unknown in ("0c0f6d1e-2f0b-4a55-9a53-5d3c8e6c9a10", "x"):
             assert await ana.refused("editor/execute/duckdb", operationId=unknown) == (404, 2, "operation_not_found")
 
