@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.dialects import POSTGRESQL, Dialect, every_dialect
-from tests.api.driving import Api, Caller, open_api, verdict
+from tests.api.driving import Api, Caller, open_api, until, verdict
 from tests.cases import each
 
 from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings, InterpreterSettings
@@ -77,11 +78,17 @@ class TestCreate:
 
     async def test_statements_of_one_session_take_turns_in_order(self, ana: Caller):
         session = (await opened(ana, "mysql"))["id"]
+
+        async def has_begun(operation: str) -> bool:
+            return await ana.state(operation) != "waiting"
+
         for seconds in (0.2, 2, 20):  # on a busy machine the first statement may end before the others are sent
             statements = [f"sleep {seconds}", *(f"set x {number}" for number in range(5)), "get x"]
-            operations = [
-                (await ana.execute("mysql", statement, session_id=session))["history_uuid"] for statement in statements
-            ]
+            operations: list[str] = []
+            for statement in statements:
+                operations.append((await ana.execute("mysql", statement, session_id=session))["history_uuid"])
+                # The first may have to wait for a place that a statement of another test has.
+                await until(partial(has_begun, operations[0]))
             states = {await ana.state(one) for one in operations[1:]}
             if first_runs := await ana.state(operations[0]) == "running":
                 assert states == {"waiting"}

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 import httpx
 from starlette.types import ASGIApp, Message, Scope
 
+_MOST_UNREAD = 16
+"""Messages of an answer that the app may be ahead of the client."""
+
 
 class AppTransport(httpx.AsyncBaseTransport):
     """Unlike httpx.ASGITransport it does not wait for the end of an answer, so event streams can be followed."""
@@ -28,7 +31,7 @@ class _Exchange(httpx.AsyncByteStream):
 
     def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
         self._left = asyncio.Event()
-        self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._sent: asyncio.Queue[Message | None] = asyncio.Queue(_MOST_UNREAD)
         self._body = request.stream.__aiter__()
         self._body_ended = False
         self._task = asyncio.create_task(self._serve(app, scope_of(request)))
@@ -58,9 +61,22 @@ class _Exchange(httpx.AsyncByteStream):
 
     async def _serve(self, app: ASGIApp, scope: Scope) -> None:
         try:
-            await app(scope, self._receive, self._sent.put)
+            await app(scope, self._receive, self._send)
         finally:
-            await self._sent.put(None)
+            await self._send(None)
+
+    async def _send(self, message: Message | None) -> None:
+        """Waits while much is unread, as a socket does. What is sent to a client that has left is lost."""
+        if not self._sent.full():
+            self._sent.put_nowait(message)
+            return
+        putting, leaving = asyncio.ensure_future(self._sent.put(message)), asyncio.ensure_future(self._left.wait())
+        try:
+            await asyncio.wait([putting, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (putting, leaving):
+                one.cancel()
+            await asyncio.gather(putting, leaving, return_exceptions=True)
 
     async def _receive(self) -> Message:
         if not self._body_ended:

@@ -2,7 +2,7 @@
 
 The file goes from rows over columns to single cells. What a column gives is always what `converter` gives for each
 cell. Arrow reads numbers and times more freely than the rules do (`007`, `0x1F`, `+5`), so it reads the cells that
-match a pattern of the rules, and the others are converted one by one. Most columns of integers, dates and timestamps
+match a pattern of the rules, and the others are converted one by one. Most columns of numbers, dates and timestamps
 need no patterns, which take half of the time.
 """
 
