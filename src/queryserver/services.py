@@ -21,6 +21,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
 from queryserver.statements.build import StatementServices
+from queryserver.tasks.instances import Instances
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,4 @@ class Services:
     metrics: Metrics
     metrics_text: MetricsPage | None
     """None: nothing is counted."""
+    instances: Instances

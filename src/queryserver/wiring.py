@@ -1,8 +1,9 @@
 """Settings to services: opens every capability, in one stack."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -28,7 +29,7 @@ from queryserver.identity.users import Users
 from queryserver.imports.build import import_services, open_import_files
 from queryserver.platform.computing import computing_of
 from queryserver.platform.database import Notices, listening
-from queryserver.platform.deployment import RequestCounts
+from queryserver.platform.deployment import RequestCounts, Role
 from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_newest
@@ -39,12 +40,14 @@ from queryserver.platform.threads import open_threads
 from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
 from queryserver.statements.build import open_records, statement_services
+from queryserver.tasks.instances import Instances, Load
 
 
 @asynccontextmanager
 async def open_services(
     settings: Settings,
     *,
+    role: Role = Role.SERVER,
     registry: CollectorRegistry | None = None,
     alone: bool = False,
     engines: Callable[[EngineBuilder, Connector], Engine] = EngineBuilder.build,
@@ -158,24 +161,33 @@ async def open_services(
             registry=registry,
             metrics=metrics,
             metrics_text=page,
+            instances=Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s)),
         )
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
             kept.retention.include(clean_up)
-        for running in (
-            page.running if page else nullcontext,
-            services.request_limits.running,
-            kept.retention.running,
-            services.connection_tests.running,
-            metadata.lookups.running,
-            partial(statements.runner.running, take_over_all=alone),
-            importing.janitor.running,
-            searching.running,
-            statements.queue.listening,
-            connectors.watching,
-            partial(listening, kept.dsn, partial(_notified, services), connectors.may_have_changed),
-        ):
+        for running in _running(services, role, dsn=kept.dsn, alone=alone):
             await stack.enter_async_context(running())
         yield services
+
+
+def _running(
+    services: Services, role: Role, *, dsn: str, alone: bool
+) -> Iterator[Callable[[], AbstractAsyncContextManager[None]]]:
+    """What goes on by itself while the services are open, in the order in which it begins."""
+    statements, connectors = services.statements, services.connectors
+    yield partial(services.instances.present, statements.runner.owner, role, partial(_load, services))
+    if services.metrics_text:
+        yield services.metrics_text.running
+    yield services.request_limits.running
+    yield statements.retention.running
+    yield services.connection_tests.running
+    yield services.metadata.lookups.running
+    yield partial(statements.runner.running, take_over_all=alone)
+    yield services.importing.janitor.running
+    yield services.searching.running
+    yield statements.queue.listening
+    yield connectors.watching
+    yield partial(listening, dsn, partial(_notified, services), connectors.may_have_changed)
 
 
 async def _close_engines(connectors: Connectors) -> None:
@@ -183,6 +195,10 @@ async def _close_engines(connectors: Connectors) -> None:
     with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S), suppress(TimeoutError):
         async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):
             await connectors.aclose()
+
+
+def _load(services: Services) -> Load:
+    return Load(running=services.statements.runner.active)
 
 
 def _notified(services: Services, kind: str, subject: str) -> None:

@@ -25,11 +25,12 @@ from queryserver.api.calls import (
 )
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.table import operations
-from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, taskserver, token
+from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, token
 from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.editor import results, statements
 from queryserver.api.v1.storage import calls as storage_calls
 from queryserver.api.v1.storage import changing, reading, uploads
+from queryserver.api.v1.taskserver import space
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.sections import Network
 
@@ -100,7 +101,7 @@ class Cors:
 
 _GROUPS = (
     *(admin, connector, context, debug, get_config, iam, importer, metadata, pages),
-    *(taskserver, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
+    *(space, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
 )
 
 

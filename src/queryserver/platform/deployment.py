@@ -2,9 +2,21 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Protocol
 
 from queryserver.platform.database import Database
+
+
+class Role(StrEnum):
+    """What a process of the deployment does; stored with the instance."""
+
+    SERVER = "server"
+    """Answers calls; runs statements too where the task server is off."""
+    WORKER = "worker"
+    """Runs statements and tasks."""
+    BEAT = "beat"
+    """Fires schedules; runs nothing itself."""
 
 
 class Sealer(Protocol):

@@ -1,0 +1,103 @@
+"""The processes of the fleet that live, by the clock of the database (Contract platform 10.6)."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from queryserver import __version__
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.database import Database
+from queryserver.platform.deployment import Role
+from queryserver.platform.threads import background, every
+
+log = structlog.get_logger(__name__)
+
+_GONE_AFTER_BEATS = 3
+_FORGOTTEN_AFTER = timedelta(days=1)
+
+_BEAT = """
+insert into instances as known (id, kind, name, version, running, capacity) values ($1, $2, $3, $4, $5, $6)
+on conflict (id) do update set heartbeat_at = now(), running = excluded.running, capacity = excluded.capacity
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One process of the fleet. `running` and `capacity` count statements and tasks."""
+
+    id: str
+    kind: Role
+    name: str
+    version: str
+    started_at: datetime
+    heartbeat_at: datetime
+    running: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one process runs, and how much it runs at once; 0: it takes nothing from the queue."""
+
+    running: int = 0
+    capacity: int = 0
+
+
+class Instances:
+    """Records of processes. One lives while its heartbeat is younger than three of them."""
+
+    def __init__(self, database: Database, *, heartbeat: timedelta) -> None:
+        self._database = database
+        self._heartbeat = heartbeat
+
+    @asynccontextmanager
+    async def present(self, instance_id: str, role: Role, load: Callable[[], Load] = Load) -> AsyncGenerator[None]:
+        """Inside, this process counts as alive. Raises DatabaseUnavailable at the beginning only."""
+
+        async def beat() -> None:
+            now = load()
+            name = f"{socket.gethostname()}-{os.getpid()}"
+            await self._database.execute(_BEAT, instance_id, role.value, name, __version__, now.running, now.capacity)
+
+        await beat()
+        try:
+            async with background(every(self._heartbeat.total_seconds(), beat), "instance-heartbeat"):
+                yield
+        finally:
+            with suppress(DatabaseUnavailable, asyncio.TimeoutError):
+                async with asyncio.timeout(self._heartbeat.total_seconds()):
+                    await self._database.execute("delete from instances where id = $1", instance_id)
+
+    async def living(self, role: Role | None = None) -> Sequence[Instance]:
+        """Those that live, in the order of their starts."""
+        found = await self._database.fetch(
+            """select * from instances where heartbeat_at > now() - $1::interval and ($2::text is null or kind = $2)
+            order by started_at, id""",
+            self._heartbeat * _GONE_AFTER_BEATS,
+            role.value if role else None,
+        )
+        return [
+            Instance(
+                id=row["id"],
+                kind=Role(row["kind"]),
+                name=row["name"],
+                version=row["version"],
+                started_at=row["started_at"],
+                heartbeat_at=row["heartbeat_at"],
+                running=row["running"],
+                capacity=row["capacity"],
+            )
+            for row in found
+        ]
+
+    async def forget_dead(self) -> None:
+        """Delete the records of processes that died a day ago."""
+        await self._database.execute(
+            "delete from instances where heartbeat_at < now() - $1::interval", _FORGOTTEN_AFTER
+        )
