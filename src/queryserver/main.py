@@ -6,7 +6,6 @@ _searches = gc.isenabled()
 gc.disable()  # until all is imported: searches for cycles take a tenth of that time, and free next to nothing
 
 import asyncio
-import ctypes
 import logging
 import math
 import os
@@ -14,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
 from multiprocessing import Pipe, parent_process
 from socket import SocketType, socket
@@ -35,10 +34,13 @@ from queryserver.api.calls import AccessLog, RequestMetrics
 from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
+from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet
 from queryserver.platform.embedded.postgres import with_defaults
 from queryserver.platform.embedded.sample import prepare
+from queryserver.platform.embedded.valkey import embedded_valkey
 from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
+from queryserver.platform.memory import keep_what_is_there, return_memory, use_one_heap
 from queryserver.platform.migrations import migrate, require_newest
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
@@ -69,14 +71,6 @@ _ONE_SIGNAL_S = 2.0
 _THREADS_END_WITHIN_S = 2.0  # once all else is closed
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
-# Calls make little that only the search for cycles can free: by default it would run at every tenth call.
-_GARBAGE_THRESHOLDS = (20_000, 10, 10)
-_TRIM_EVERY_S = 15.0
-# malloc.h of glibc
-_M_ARENA_MAX = -8
-_M_MMAP_THRESHOLD = -3
-_M_TRIM_THRESHOLD = -1
-_LARGEST_IN_HEAP = 16 * 1024 * 1024
 
 
 def pause_s(failures: int) -> float:
@@ -397,13 +391,18 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
     )
 
 
-def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]) -> None:
+def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None], with_workers: bool = False) -> None:
     """Serve until the signal to stop. `announce` shows a person the password of a new administrator.
 
+    `with_workers`: a broker, a worker and a beat run beside it, in the embedded mode only.
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
     """
     use_one_heap()
-    if not embedded and not settings.desktop.database.embedded:
+    is_embedded = embedded or settings.desktop.database.embedded
+    if with_workers and not (is_embedded and settings.desktop.database.dsn is None):
+        problem = "serve --with-workers: only with --embedded; else run `queryserver worker` and `beat`."
+        raise ConfigurationError([problem])
+    if not is_embedded:
         if settings.desktop.workers > 1:
             _serve_in_workers(settings)
         else:
@@ -413,7 +412,8 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
         problem = "desktop.workers: the embedded mode serves in one process; set desktop.database.url for more."
         raise ConfigurationError([problem])
     if settings.desktop.database.dsn is None:
-        uvloop.run(_timely(partial(_serve_embedded, settings, announce)))
+        serve_embedded = _serve_fleet if with_workers else _serve_embedded
+        uvloop.run(_timely(partial(serve_embedded, settings, announce)))
     else:
         uvloop.run(_timely(partial(_serve_alone, settings, auto_migrate=True, announce=announce)))
 
@@ -432,6 +432,15 @@ async def _serve_embedded(settings: Settings, announce: Callable[[str], None], c
         await _serve_alone(settings, clock, auto_migrate=True, alone=True, announce=announce)
 
 
+async def _serve_fleet(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
+    """The same with a private Valkey, a worker and a beat, which stop before it."""
+    async with prepare(settings.desktop.data_dir) as defaults, embedded_valkey() as broker_url:
+        settings = with_fleet(with_defaults(settings, defaults), broker_url)
+        end_within_s = settings.desktop.shutdown_grace.total_seconds() + REST_S + _THREADS_END_WITHIN_S
+        companions = Companions(fleet_environment(os.environ, broker_url), end_within_s=end_within_s)
+        await _serve_alone(settings, clock, auto_migrate=True, alone=True, announce=announce, beside=companions.running)
+
+
 async def _serve_alone(
     settings: Settings,
     clock: StopClock,
@@ -439,6 +448,7 @@ async def _serve_alone(
     auto_migrate: bool = False,
     alone: bool = False,
     announce: Callable[[str], None] | None = None,
+    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> None:
     """Migrate the database if wanted, check it, and serve in this process.
 
@@ -451,7 +461,8 @@ async def _serve_alone(
             await ensure_administrator(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
-        await _serve_with(services, clock)
+        async with beside():
+            await _serve_with(services, clock)
 
 
 async def _serve_in_worker(
@@ -467,13 +478,10 @@ async def _serve_with(
     """Until the signal to stop. Without `sockets` the server makes its own."""
     settings = services.settings
     raise_file_limit(settings.desktop.max_connections)
-    # Objects that live as long as the process are left out of every later search for garbage, which stops the loop.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    keep_what_is_there()
     config = server(settings, create_app(settings, services=services))
     try:
-        async with background(_return_memory(), "return-memory"):
+        async with background(return_memory(), "return-memory"):
             serving = _Server(config, services, began, clock)
             # In a task of its own: uvicorn wakes ten times a second, and with it each frame that awaits it.
             await asyncio.create_task(serving.serve(sockets), name="uvicorn")
@@ -492,32 +500,6 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
     if auto_migrate or settings.desktop.database.auto_migrate:
         await migrate(dsn)
     await require_newest(dsn)
-
-
-def use_one_heap() -> None:
-    """Let all threads take memory from one heap. To be called before they begin.
-
-    glibc gives each thread a heap of its own, up to eight for each core, and returns little of them: the pieces of a
-    hundred downloads at once, made by a dozen threads, cost three times their size. Blocks above 16 MiB stay outside
-    of the heap: glibc would take the second hash of a password (19 MiB) from it, and keep that. Without glibc nothing
-    happens.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_M_ARENA_MAX, 1)
-        set_option(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
-        set_option(_M_TRIM_THRESHOLD, 2 * _LARGEST_IN_HEAP)
-
-
-async def _return_memory() -> None:
-    """Give free pages inside the heap back to the system; by itself glibc returns its end only.
-
-    After a preview of 20,000 columns they are 150 MiB. Without glibc nothing happens.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while trim is not None:
-        await asyncio.sleep(_TRIM_EVERY_S)
-        await asyncio.to_thread(trim, 0)
 
 
 def _serve_in_workers(settings: Settings) -> None:

@@ -1,6 +1,7 @@
 """All services of one process."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -22,6 +23,9 @@ from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
 from queryserver.statements.build import StatementServices
 from queryserver.tasks.instances import Instances
+
+if TYPE_CHECKING:
+    from queryserver.tasks.broker import RedisBroker  # arq: not in the memory of a server without task server
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +52,6 @@ class Services:
     metrics: Metrics
     metrics_text: MetricsPage | None
     """None: nothing is counted."""
+    broker: "RedisBroker | None"
+    """None: the task server is off."""
     instances: Instances

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -34,6 +35,7 @@ from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.prometheus import MetricsPage
+from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
@@ -41,6 +43,9 @@ from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
 from queryserver.statements.build import open_records, statement_services
 from queryserver.tasks.instances import Instances, Load
+
+if TYPE_CHECKING:
+    from queryserver.tasks.broker import RedisBroker
 
 
 @asynccontextmanager
@@ -82,6 +87,7 @@ async def open_services(
         rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(kept.database)
         storage = await stack.enter_async_context(open_storage(settings, kept.database, streams, threads, stores))
         import_files = await stack.enter_async_context(open_import_files(settings, kept.database, storage.stores))
+        broker = _broker(settings.desktop.task_server)
         cache = metadata_cache(kept.database, threads.metadata, settings.editor)
         statements = statement_services(
             settings,
@@ -97,6 +103,8 @@ async def open_services(
             rendering=rendering,
             computing=computing,
             metrics=metrics,
+            role=role,
+            broker=broker,
         )
         feed = index_feed(settings.metadata, kept.database, connectors)
         metadata = metadata_services(
@@ -161,6 +169,7 @@ async def open_services(
             registry=registry,
             metrics=metrics,
             metrics_text=page,
+            broker=broker,
             instances=Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s)),
         )
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
@@ -178,6 +187,10 @@ def _running(
     yield partial(services.instances.present, statements.runner.owner, role, partial(_load, services))
     if services.metrics_text:
         yield services.metrics_text.running
+    if services.broker:
+        yield services.broker.running
+        if role is Role.SERVER:
+            yield partial(services.broker.listening, statements.signals.notify)
     yield services.request_limits.running
     yield statements.retention.running
     yield services.connection_tests.running
@@ -197,8 +210,17 @@ async def _close_engines(connectors: Connectors) -> None:
             await connectors.aclose()
 
 
+def _broker(settings: TaskServerSettings) -> "RedisBroker | None":
+    if not settings.enabled:
+        return None
+    from queryserver.tasks.broker import RedisBroker  # noqa: PLC0415 arq: not in the memory of a server without it
+
+    return RedisBroker(settings)
+
+
 def _load(services: Services) -> Load:
-    return Load(running=services.statements.runner.active)
+    runner = services.statements.runner
+    return Load(running=runner.active, capacity=runner.limits.capacity)
 
 
 def _notified(services: Services, kind: str, subject: str) -> None:

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 # The C library tells of its heaps in XML, on the output here.
 _THREADS_THAT_ALLOCATE = """
 import ctypes, sys, threading
-from queryserver.main import use_one_heap
+from queryserver.platform.memory import use_one_heap
 if sys.argv[1] == "one":
     use_one_heap()
 ready = threading.Barrier(9)
@@ -69,9 +69,9 @@ assert "duckdb" not in sys.modules
 # The last piece stays, at the end of the heap: without help all free memory before it stays with the process.
 _FREE_MEMORY_INSIDE_THE_HEAP = """
 import asyncio, psutil
-from queryserver import main
-main.use_one_heap()
-main._TRIM_EVERY_S = 0.1
+from queryserver.platform import memory, threads
+memory.use_one_heap()
+memory._TRIM_EVERY_S = 0.1
 def resident():
     return psutil.Process().memory_info().rss
 async def work():
@@ -79,7 +79,7 @@ async def work():
     last = pieces.pop()
     pieces.clear()
     before = resident()
-    async with main.background(main._return_memory(), "trim"):
+    async with threads.background(memory.return_memory(), "trim"):
         for _ in range(300):
             if before - resident() > 100_000_000:
                 return "returned"

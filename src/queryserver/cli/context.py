@@ -43,6 +43,14 @@ def settings_of(config: Path | None) -> Settings:
     configure_logging(
         logs.model_copy(update={"level": "WARNING", "file": None, "audit_file": audit_file, "access_log": False})
     )
+    return with_running_database(settings)
+
+
+def with_running_database(settings: Settings) -> Settings:
+    """The settings with the address of the embedded database where they have none and one runs.
+
+    Raises ConfigurationError.
+    """
     if settings.desktop.database.dsn:
         return settings
     from queryserver.platform.embedded.cluster import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not

@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from queryserver.cli.context import ConfigFile, run, settings_of
+from queryserver.cli.context import ConfigFile, run, settings_of, with_running_database
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
 from queryserver.platform.settings.loading import (
     CONFIG_FILE,
@@ -31,6 +32,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that serve.", min=1)] = None,
+    with_workers: Annotated[
+        bool, typer.Option("--with-workers", help="Run broker, worker and beat too (embedded).")
+    ] = False,
 ) -> None:
     """Run the server."""
     let_arrow_use_the_common_heap()
@@ -47,11 +51,34 @@ def serve(
     settings = load_settings(config, os.environ)
     configure_logging(settings.desktop.logging)
     try:
-        main.serve(settings, embedded=embedded, announce=_print_to_terminal)
+        main.serve(settings, embedded=embedded, with_workers=with_workers, announce=_print_to_terminal)
     except EmbeddedPostgresNotInstalled as error:
         raise ConfigurationError([f"desktop.database.embedded: {error}"]) from error
     except EmbeddedPostgresError as error:
         raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
+
+
+@app.command("worker")
+def worker(
+    config: ConfigFile = None,
+    concurrency: Annotated[int | None, typer.Option(help="Statements that it runs at once.", min=1)] = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Run statements and tasks of the task server, until the signal to stop."""
+    let_arrow_use_the_common_heap()
+    from queryserver.worker import run_worker  # noqa: PLC0415 half a second that other commands need not wait
+
+    _set("desktop__task_server__concurrency", concurrency)
+    run_worker(process_settings(config), with_parent=with_parent)
+
+
+def process_settings(config: Path | None) -> Settings:
+    """The settings of a process of the fleet that is no server; it logs as servers do."""
+    from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
+
+    settings = load_settings(config, os.environ)
+    configure_logging(settings.desktop.logging)
+    return with_running_database(settings)
 
 
 def let_arrow_use_the_common_heap() -> None:

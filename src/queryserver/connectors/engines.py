@@ -284,6 +284,10 @@ class Connectors:
         """Keys of the connectors whose statements a process may run that holds these data."""
         return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
 
+    def bound_to(self, held: Collection[str]) -> Sequence[str]:
+        """Keys of the connectors whose statements only the process can run that holds these data."""
+        return [one.key for one in self._connectors.values() if self.data_of(one) in held]
+
     def data_to_hold(self) -> frozenset[str]:
         """Names of the data of connectors that only one process can have open."""
         return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)

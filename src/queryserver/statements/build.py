@@ -19,6 +19,7 @@ from queryserver.identity.build import AccountServices
 from queryserver.identity.callers import Streams
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
+from queryserver.platform.deployment import Role
 from queryserver.platform.limits import ByteBudget, disk_floor
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database, require_newest
@@ -31,11 +32,12 @@ from queryserver.sql.splitter import Choosing
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import ImportOpener
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Intake
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
-from queryserver.statements.runner import CANCEL, Runner, RunnerLimits, StatementQueue, StateSignals
+from queryserver.statements.runner import CANCEL, Broker, Runner, RunnerLimits, StatementQueue, StateSignals
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import Access, Ending, Following, History
@@ -103,6 +105,7 @@ class StatementServices:
     credentials: CredentialBook
     runner: Runner
     queue: StatementQueue
+    signals: StateSignals
 
 
 def statement_services(
@@ -120,11 +123,14 @@ def statement_services(
     rendering: ByteBudget,
     computing: Computing,
     metrics: Metrics,
+    role: Role,
+    broker: Broker | None,
 ) -> StatementServices:
     """All of them; nothing runs before `runner.running` and `queue.listening` are entered.
 
-    `imports` opens the session of an import, `import_lost` is called when one has ended with its server;
-    `objects_changed` is called with user and connector after statements that may change tables.
+    `broker` is there where the task server is on. `imports` opens the session of an import, `import_lost` is called
+    when one has ended with its server; `objects_changed` is called with user and connector after statements that may
+    change tables.
     """
     editor, records, signals = settings.editor, kept.records, StateSignals()
     allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
@@ -143,14 +149,18 @@ def statement_services(
         signals=signals,
         editor=editor,
         limits=RunnerLimits(
-            shutdown_grace=settings.desktop.shutdown_grace, recheck_every=settings.desktop.auth.recheck
+            shutdown_grace=settings.desktop.shutdown_grace,
+            recheck_every=settings.desktop.auth.recheck,
+            capacity=settings.desktop.task_server.concurrency if role is Role.WORKER else 0,
         ),
         objects_changed=objects_changed,
         metrics=metrics,
         imports=imports,
         import_lost=import_lost,
+        intake=_intake(role, has_workers=broker is not None),
+        broker=broker,
     )
-    queue = StatementQueue(runner, notices)
+    queue = StatementQueue(runner, notices, broker)
     access = Access(records, connectors)
     following = Following(records, access, signals, streams)
     reading = ResultReader(
@@ -210,7 +220,14 @@ def statement_services(
         credentials=credentials,
         runner=runner,
         queue=queue,
+        signals=signals,
     )
+
+
+def _intake(role: Role, *, has_workers: bool) -> Intake:
+    if role is Role.WORKER:
+        return Intake.QUEUED
+    return Intake.BOUND if has_workers else Intake.OWN
 
 
 def results_location(settings: Settings) -> Path:

@@ -15,7 +15,16 @@ from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
 from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Sealer
-from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, OnEnd, Outcome, Resumption
+from queryserver.statements.model import (
+    Assignment,
+    ClaimScope,
+    EngineMark,
+    Lease,
+    OnEnd,
+    Outcome,
+    QueuePlaces,
+    Resumption,
+)
 from queryserver.statements.repository import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)
@@ -56,7 +65,7 @@ where id in (
     where state in ('waiting', 'running')
         and (
             connector = any($3::text[]) or session_id = any($5::bigint[])
-            or sent_at is not null or deadline_at < now() or {_HAS_NO_CONNECTOR}
+            or (sent_at is not null and ($6 or engine_handle is null)) or deadline_at < now() or {_HAS_NO_CONNECTOR}
         )
         and ($4 or lease_until is null or lease_until < now())
         and ($4 or not exists (
@@ -68,6 +77,48 @@ where id in (
 )
 returning {_ASSIGNMENT}
 """
+
+# Users take turns, in the order that `queue_position` shows: those who run less come first, and statements of people
+# before those of schedules. A session that another process holds is no place for its statements here.
+_WAITING = f"""
+with busy as (
+    select connector, user_id, count(*) as running from statements
+    where state in ('waiting', 'running') and owner is not null and lease_until >= now()
+    group by connector, user_id
+), turns as (
+    select id, connector, user_id, priority, history_id,
+        row_number() over (partition by connector, user_id order by priority, history_id) as turn
+    from statements as orphan
+    where state = 'waiting' and sent_at is null and (owner is null or lease_until < now())
+        and connector = any($3::text[])
+        and (not (in_named_session or keeps_session) or not exists (
+            select from sessions
+            where sessions.id = orphan.session_id and closed_at is null
+                and sessions.owner <> $1 and sessions.lease_until > now()
+        ))
+), placed as (
+    select id, priority, history_id, coalesce(running, 0) + turn as turn,
+        row_number() over (
+            partition by connector order by priority, coalesce(running, 0) + turn, history_id
+        ) + coalesce((select sum(running) from busy where busy.connector = turns.connector), 0) as place
+    from turns left join busy using (connector, user_id)
+    where coalesce(running, 0) + turn <= $5
+)
+update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
+where id in (
+    select id from placed where place <= $4 order by priority, turn, history_id limit $6
+) and state = 'waiting' and (owner is null or lease_until < now())
+returning {_ASSIGNMENT}
+"""
+_ANY_WAITS = """
+select exists (
+    select from statements where state = 'waiting' and sent_at is null
+        and (owner is null or lease_until < now()) and connector = any($1::text[])
+)
+"""
+_QUEUE_LOCK = 0x71737175  # "qsqu": one worker takes from the queue at a time, so that places are counted exactly
+
+_EXPIRE_ALL = "update statements set lease_until = now() where state in ('waiting', 'running') and lease_until > now()"
 
 _LOGGED = """
 logged as (
@@ -158,9 +209,27 @@ class StatementLeases:
         any connector: they need no engine to end. `everything` ignores leases: no other instance is alive.
         """
         found = await self._database.fetch(
-            _ORPHANS, owner, lease, list(within.connectors), everything, list(within.sessions)
+            _ORPHANS, owner, lease, list(within.connectors), everything, list(within.sessions), within.resumes
         )
         return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
+
+    async def claim_waiting(
+        self, *, owner: str, lease: timedelta, connectors: Sequence[str], places: QueuePlaces, most: int
+    ) -> Sequence[Assignment]:
+        """Take up to `most` unsent statements from the queue of all workers, in the order of their turns."""
+        reachable = list(connectors)
+        if not await self._database.value(_ANY_WAITS, reachable):
+            return ()
+        async with self._database.transaction() as connection:
+            await connection.execute("select pg_advisory_xact_lock($1)", _QUEUE_LOCK)
+            found = await connection.fetch(
+                _WAITING, owner, lease, reachable, places.per_connector, places.per_user, most
+            )
+        return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
+
+    async def expire_all(self) -> None:
+        """End all leases: no process that holds one is alive."""
+        await self._database.execute(_EXPIRE_ALL)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
         """Extend leases of `owner`; for each statement still its own, whether a cancel is requested."""

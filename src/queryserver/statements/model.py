@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -151,12 +152,33 @@ class Lease:
     fence: int
 
 
+class Intake(StrEnum):
+    """Which new statements a process runs (Contract platform 10.1)."""
+
+    OWN = "own"
+    """Those that it records: the task server is off."""
+    QUEUED = "queued"
+    """Those that wait in the queue of all workers."""
+    BOUND = "bound"
+    """Those alone whose session or data it holds: workers run all others."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
     """What a runner can run: statements of these connectors, and those of the sessions that it holds."""
 
     connectors: Sequence[str]
     sessions: Sequence[int] = ()
+    resumes: bool = True
+    """Statements that another server has left at an engine, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlaces:
+    """How many statements all workers together run at once, on one connector and of one user there."""
+
+    per_connector: int
+    per_user: int
 
 
 @dataclass(frozen=True, slots=True)

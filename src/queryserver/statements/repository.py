@@ -134,15 +134,17 @@ _STATUSES = f"""
 select n, {_STATUS} from unnest($1::uuid[]) with ordinality as asked (key, n) join statements on id = key
 """
 
-# Users take turns: the first statements of all of them come before the second ones.
+# Users take turns: the first statements of all of them come before the second ones, and all that somebody waits for
+# before those of schedules.
 _QUEUE_POSITIONS = """
 with queued as (
-    select id, connector, history_id, row_number() over (partition by connector, user_id order by history_id) as turn
+    select id, connector, history_id, priority,
+        row_number() over (partition by connector, user_id order by priority, history_id) as turn
     from statements
     where state = 'waiting' and sent_at is null
         and connector in (select connector from statements where id = any($1::uuid[]))
 ), placed as (
-    select id, row_number() over (partition by connector order by turn, history_id) as position from queued
+    select id, row_number() over (partition by connector order by priority, turn, history_id) as position from queued
 )
 select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """

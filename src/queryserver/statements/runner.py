@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 import structlog
@@ -34,7 +35,7 @@ from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, ClaimScope, Outcome
+from queryserver.statements.model import Assignment, ClaimScope, Intake, Outcome, QueuePlaces
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.states import StatementState
 
@@ -65,6 +66,21 @@ class RunnerLimits:
     shutdown_grace: timedelta = timedelta(seconds=30)
     recheck_every: timedelta = timedelta(seconds=5)
     """Within this time what disabled users run and hold here is ended."""
+    capacity: int = 0
+    """Statements that a worker runs at once. Those that it takes over from a lost one come in addition."""
+
+    @property
+    def places(self) -> QueuePlaces:
+        """With the task server the places of a connector and of a user count over all workers."""
+        return QueuePlaces(self.per_connector, self.per_user)
+
+
+class Broker(Protocol):
+    """Wakes other processes of the fleet. Returns at once, never raises; what it loses is found by sweeps."""
+
+    def statement_waits(self, statement_id: UUID, *, fence: int) -> None: ...
+
+    def statement_changed(self, statement_id: UUID) -> None: ...
 
 
 class StateSignals:
@@ -120,6 +136,10 @@ class Runner:
     imports: ImportOpener | None = None
     metrics: Metrics = UNMEASURED
     import_lost: Callable[[], None] | None = None
+    intake: Intake = Intake.OWN
+    broker: Broker | None = None
+    _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _freed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _runs: dict[UUID, Execution] = field(default_factory=dict[UUID, Execution], init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
     _data_held: set[str] = field(default_factory=set[str], init=False)
@@ -145,14 +165,20 @@ class Runner:
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
         """Keep leases alive and take over orphans; drain at the end. `take_over_all`: no other process is alive."""
-        await self._hold(self.connectors.data_to_hold(), everything=take_over_all)
-        await self._claim_orphans(everything=take_over_all)
+        if self.intake is Intake.BOUND:
+            if take_over_all:
+                await self.leases.expire_all()
+                await self.sessions.expire_all()
+        else:
+            await self._hold(self.connectors.data_to_hold(), everything=take_over_all)
+        await self._claim_orphans(everything=take_over_all and self.intake is Intake.OWN)
         limits = self.limits
         async with (
             background(self._every(self.editor.lease_timeout / 3, self._renew), "lease-heartbeat"),
             background(self._every(limits.sweep_every, self._sweep), "orphan-sweep"),
             background(self._every(limits.recheck_every, self._end_disabled), "disabled-users"),
             background(self._follow_connectors(), "connector-changes"),
+            background(self._refill(), "queue-refill"),
         ):
             try:
                 yield
@@ -192,7 +218,7 @@ class Runner:
             settings=self.editor,
             open_session=partial(self.opener.session, user=user),
             reattach=partial(self.opener.reattached, user=user),
-            notify=partial(self.signals.notify, statement_id),
+            notify=partial(self._changed, statement_id),
             before_end=self._before_end(assignment),
             metrics=self.metrics,
         )
@@ -200,6 +226,49 @@ class Runner:
         task = asyncio.create_task(execution.run(), name=f"statement-{statement_id}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._forget, execution))
+
+    def holds(self, data: str | None) -> bool:
+        """Whether this process has the data of that name; acquires nothing."""
+        return not self._draining and data in self._data_held
+
+    @property
+    def has_room(self) -> bool:
+        """Whether this worker takes statements from the queue."""
+        return self.intake is Intake.QUEUED and not self._draining and self.active < self.limits.capacity
+
+    async def take_waiting(self, most: int) -> int:
+        """Run up to `most` statements of the queue, as far as there is room; the number. Raises DatabaseUnavailable."""
+        async with self._taking:
+            room = min(most, self.limits.capacity - self.active) if self.has_room else 0
+            if room <= 0:
+                return 0
+            found = await self.leases.claim_waiting(
+                owner=self.owner,
+                lease=self.editor.lease_timeout,
+                connectors=self.connectors.runnable_by(self._data_held),
+                places=self.limits.places,
+                most=room,
+            )
+            for assignment in found:
+                await self._start_claimed(assignment)
+            return len(found)
+
+    async def _refill(self) -> None:
+        """A place that becomes free takes what waits: its message may have come while no place was free."""
+        while True:
+            await self._freed.wait()
+            self._freed.clear()
+            try:
+                await self.take_waiting(self.limits.capacity)
+            except DatabaseUnavailable:
+                log.warning("nothing taken from the queue; the sweep will")
+            except Exception:  # the outer wall of a task: the next free place must be used
+                log.exception("nothing taken from the queue")
+
+    def _changed(self, statement_id: UUID) -> None:
+        self.signals.notify(statement_id)
+        if self.broker is not None:
+            self.broker.statement_changed(statement_id)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """The shutdown waits for the task."""
@@ -221,6 +290,8 @@ class Runner:
         assignment = await self.leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
         if assignment is not None:
             await self._start_claimed(assignment)
+        elif self.has_room:
+            await self.take_waiting(1)
 
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
         """Stop a statement; False when it does not run here."""
@@ -247,7 +318,9 @@ class Runner:
         statement_id = execution.assignment.lease.statement_id
         if self._runs.get(statement_id) is execution:
             del self._runs[statement_id]
-        self.signals.notify(statement_id)
+        self._changed(statement_id)
+        if self.has_room:
+            self._freed.set()
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or record its end: a statement that may have been sent is never sent again."""
@@ -277,7 +350,7 @@ class Runner:
         retention, lines = self.editor.result_retention, [outcome.message]
         await self.leases.finish(assignment.lease, outcome, retention=retention, lines=lines, start_line=None)
         self.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
-        self.signals.notify(assignment.lease.statement_id)
+        self._changed(assignment.lease.statement_id)
         if assignment.import_plan is not None and self.import_lost is not None:
             self.import_lost()
 
@@ -318,8 +391,10 @@ class Runner:
         # What runs here is not lost, even if an outage of the database let its lease run out.
         await self._renew()
         await self.sessions.close_lost()
-        await self._hold(self.connectors.data_to_hold() - self._data_held)
+        if self.intake is not Intake.BOUND:
+            await self._hold(self.connectors.data_to_hold() - self._data_held)
         await self._claim_orphans()
+        await self.take_waiting(self.limits.capacity)
 
     async def _follow_connectors(self) -> None:
         async for _ in self.connectors.changes():
@@ -340,7 +415,14 @@ class Runner:
 
     def _claim_scope(self) -> ClaimScope:
         """A session that is open here takes its statements, also when its connector as it is now cannot run here."""
-        return ClaimScope(self.connectors.runnable_by(self._data_held), self.held.ids())
+        match self.intake:
+            case Intake.OWN:
+                connectors = self.connectors.runnable_by(self._data_held)
+            case Intake.BOUND:
+                connectors = self.connectors.bound_to(self._data_held)
+            case Intake.QUEUED:
+                connectors = ()
+        return ClaimScope(connectors, self.held.ids(), resumes=self.intake is not Intake.BOUND)
 
     async def _hold(self, names: Iterable[str], *, everything: bool = False) -> None:
         for name in names:
@@ -453,9 +535,11 @@ class StatementQueue:
     they announced.
     """
 
-    def __init__(self, runner: Runner, notices: Notices) -> None:
+    def __init__(self, runner: Runner, notices: Notices, broker: Broker | None = None) -> None:
+        """`broker`: set where workers run the statements."""
         self._runner = runner
         self._notices = notices
+        self._broker = broker
         self.start = runner.start
         """Runs a statement that was recorded with the owner of this process."""
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
@@ -465,14 +549,23 @@ class StatementQueue:
 
         `data` is what `Connectors.data_of` says of its connector.
         """
-        self._runner.require_open()
-        if session_owner not in (None, self._runner.owner) or not (data is None or await self._runner.may_hold(data)):
+        runner = self._runner
+        runner.require_open()
+        if runner.intake is not Intake.OWN:
+            return runner.owner if session_owner == runner.owner or runner.holds(data) else None
+        if session_owner not in (None, runner.owner) or not (data is None or await runner.may_hold(data)):
             return None
-        return self._runner.owner
+        return runner.owner
 
-    async def announce(self, statement_id: UUID) -> None:
-        """Notify the other instances that a statement waits. Never raises."""
-        await self._notices.publish(_WAITING, str(statement_id))
+    async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
+        """Notify the other instances that a statement waits. Never raises.
+
+        `is_bound`: only the instance that holds its session or its data can run it.
+        """
+        if self._broker is not None and not is_bound:
+            self._broker.statement_waits(statement_id, fence=0)
+        else:
+            await self._notices.publish(_WAITING, str(statement_id))
 
     async def cancel(self, statement_id: UUID, *, owner: str | None) -> None:
         """Notify the runner `owner` that the record now requests a cancel. Never raises."""

@@ -223,6 +223,11 @@ class SessionRecords:
         """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of others."""
         return await self._database.value(_HOLD, connector, owner, lease, everything) is True
 
+    async def expire_all(self) -> None:
+        """End all leases of sessions and engines: no process that holds one is alive."""
+        await self._database.execute("update sessions set lease_until = now() where closed_at is null")
+        await self._database.execute("delete from engine_owners")
+
     async def release_engines(self, *, owner: str) -> None:
         """Give up all engines that `owner` holds."""
         await self._database.execute("delete from engine_owners where owner = $1", owner)

@@ -137,10 +137,11 @@ class Submissions:
         session = await self._session(user, asked, before, connector)
         data = self.connectors.data_of(connector)  # asked anew: the connector may have changed meanwhile
         owner = await self.queue.owner_for(data, session_owner=session.owner)
+        is_bound = data is not None or session.owner is not None
         new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
         if before_recording is not None:
             before_recording()
-        return await self._record(user, connector, new, "statement.start")
+        return await self._record(user, connector, new, "statement.start", is_bound=is_bound)
 
     async def import_replay(self, user: User, connector: Connector, new: NewImport) -> model.Recorded | None:
         """The import that was recorded under the same key. Raises idempotency_conflict."""
@@ -150,6 +151,7 @@ class Submissions:
 
     async def submit_import(self, user: User, connector: Connector, new: NewImport) -> model.Recorded:
         """Record an import and start it. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
+        data = self.connectors.data_of(connector)
         *lines, last = new.text.split("\n")
         handle = model.StatementHandle(
             statement=new.text,
@@ -172,16 +174,16 @@ class Submissions:
             row_limit=1,
             timeout=connector.limits.statement_timeout,
             has_result_set=True,
-            owner=await self.queue.owner_for(self.connectors.data_of(connector), session_owner=None),
+            owner=await self.queue.owner_for(data, session_owner=None),
             limits=self.limits,
             idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
             import_plan=new.plan,
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
         )
-        return await self._record(user, connector, statement, "import.start")
+        return await self._record(user, connector, statement, "import.start", is_bound=data is not None)
 
     async def _record(
-        self, user: User, connector: Connector, new: model.NewStatement, operation: str
+        self, user: User, connector: Connector, new: model.NewStatement, operation: str, *, is_bound: bool
     ) -> model.Recorded:
         """Record a statement and start it; one that the connector forbids ends here."""
         recorded = await self.records.record(new)
@@ -189,7 +191,7 @@ class Submissions:
             return recorded
         AUDIT.record(user.username, operation, connector.key, facts={"operation_id": str(new.id)})
         if new.owner is None:
-            await self.queue.announce(new.id)
+            await self.queue.announce(new.id, is_bound=is_bound)
             return recorded
         lease = model.Lease(new.id, new.owner, fence=1)
         refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None

@@ -1,0 +1,80 @@
+"""The processes that `serve --embedded --with-workers` starts beside itself."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+import structlog
+from pydantic import SecretStr
+
+from queryserver.platform.settings.loading import PREFIX
+from queryserver.platform.settings.tree import Settings
+
+log = structlog.get_logger(__name__)
+
+_PROGRAM = "from queryserver.cli import main; main()"
+_LASTED_S = 60.0
+_LONGEST_PAUSE_S = 30.0
+
+
+def with_fleet(settings: Settings, broker_url: str) -> Settings:
+    """The settings with task server and schedules switched on, over that broker."""
+    desktop = settings.desktop
+    changed = {"enabled": True, "beat_enabled": True, "broker_url": SecretStr(broker_url)}
+    tasks = desktop.task_server.model_copy(update=changed)
+    return settings.model_copy(update={"desktop": desktop.model_copy(update={"task_server": tasks})})
+
+
+def fleet_environment(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:
+    """The same for processes that read their settings themselves."""
+    values = {"ENABLED": "true", "BEAT_ENABLED": "true", "BROKER_URL": broker_url}
+    chosen = {f"{PREFIX}DESKTOP__TASK_SERVER__{key}".upper(): value for key, value in values.items()}
+    return {name: value for name, value in environ.items() if name.upper() not in chosen} | chosen
+
+
+class Companions:
+    """Worker and beat: processes of this program that end with the server, and are started again when they die."""
+
+    def __init__(self, environment: Mapping[str, str], *, end_within_s: float) -> None:
+        self._environment = environment
+        self._end_within_s = end_within_s
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        commands = [("worker", "--with-parent"), ("beat", "--with-parent")]
+        keepers = [asyncio.create_task(self._keep(*command), name=command[0]) for command in commands]
+        try:
+            yield
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def _keep(self, *command: str) -> None:
+        failures = 0
+        while True:
+            started = asyncio.get_running_loop().time()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _PROGRAM, *command), stdin=asyncio.subprocess.PIPE, env=self._environment
+            )
+            try:
+                await process.wait()
+            finally:
+                await self._end(process)
+            failures = 0 if asyncio.get_running_loop().time() - started > _LASTED_S else failures + 1
+            wait_s = min(2.0 ** min(failures, 5), _LONGEST_PAUSE_S)
+            log.error("process ended", command=command[0], exit_code=process.returncode, again_in_s=wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdin is not None:
+            process.stdin.close()
+        if process.returncode is not None:
+            return
+        try:
+            async with asyncio.timeout(self._end_within_s):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

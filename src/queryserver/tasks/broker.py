@@ -1,0 +1,227 @@
+"""The queue of the fleet in Redis or Valkey, by arq (Contract platform 10.2).
+
+It wakes processes and holds nothing else: what is to be done stands in the service database, and sweeps find it there.
+So a job carries the id of a record only, a lost one costs seconds, and a repeated one finds nothing to do.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import CoroutineType
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import orjson
+import structlog
+from arq.connections import ArqRedis, RedisSettings, create_pool
+from arq.worker import Worker, func
+from redis.exceptions import RedisError
+
+from queryserver.platform.settings.sections import TaskServerSettings
+from queryserver.platform.threads import background
+
+log = structlog.get_logger(__name__)
+# One line for each job at the level of ours.
+logging.getLogger("arq").setLevel(logging.WARNING)
+
+_OUT_OF_REACH = (RedisError, OSError, TimeoutError)
+_RETRY_S = 1.0
+_CALL_WITHIN_S = 5.0
+_SILENCE_S = 30.0
+_MOST_UNSENT = 10_000
+# The worker polls, for arq has no blocking read: 50 requests a second cost 1 % of a core, and a job waits 10 ms.
+_POLL_S = 0.02
+# Jobs only start work. One that was begun by a worker that died is given to another after this time.
+_JOB_WITHIN_S = 30
+_JOB_KEPT_S = 24 * 3600
+# A job is due at once by any clock: arq compares the clock of who sends it with that of who takes it.
+_DUE = datetime(2000, 1, 1, tzinfo=UTC)
+_SEPARATOR = " "
+
+Job: TypeAlias = Callable[[str], Awaitable[object]]
+"""Work for one job id. What it raises is logged, and the job counts as done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsent:
+    function: str
+    job_id: str
+
+
+class RedisBroker:
+    """One connection pool, used by the tasks that send and listen. Use `running()`.
+
+    Messages are sent by one task in the order of their calls. While the broker is out of reach they are dropped.
+    """
+
+    def __init__(self, settings: TaskServerSettings) -> None:
+        self.queue = settings.queue
+        self._changes = f"{settings.queue}:changes"
+        self._address = redis_settings(settings)
+        self._jobs: deque[_Unsent] = deque(maxlen=_MOST_UNSENT)
+        self._changed: dict[UUID, None] = {}
+        self._has_news = asyncio.Event()
+        self.is_reachable = False
+        """By the last call."""
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return background(self._send_all(), "broker-messages")
+
+    def statement_waits(self, statement_id: UUID, *, fence: int) -> None:
+        """Wake one worker. Its job id is that of the statement and fence, so that a repeated call queues nothing."""
+        self._enqueue("statement", f"stmt:{statement_id}:{fence}")
+
+    def task_waits(self, task_id: UUID, *, fence: int) -> None:
+        self._enqueue("task", f"task:{task_id}:{fence}")
+
+    def statement_changed(self, statement_id: UUID) -> None:
+        """Wake the calls that wait for the statement, in all servers."""
+        if len(self._changed) < _MOST_UNSENT:
+            self._changed[statement_id] = None
+            self._has_news.set()
+
+    def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[None]:
+        """Call `changed` for each statement that other processes report while inside; reconnects by itself."""
+        return background(self._listen(changed), "broker-changes")
+
+    async def ping(self) -> None:
+        """Raises RedisError, OSError, TimeoutError when the broker does not answer within five seconds."""
+        async with asyncio.timeout(_CALL_WITHIN_S), self._connected() as redis:
+            await redis.echo("ping")
+
+    def _enqueue(self, function: str, job_id: str) -> None:
+        self._jobs.append(_Unsent(function, job_id))
+        self._has_news.set()
+
+    async def _send_all(self) -> None:
+        while True:
+            try:
+                async with self._connected() as redis:
+                    if not self.is_reachable:
+                        log.info("the broker answers")
+                    self.is_reachable = True
+                    while True:
+                        await self._has_news.wait()
+                        self._has_news.clear()
+                        async with asyncio.timeout(_CALL_WITHIN_S):
+                            await self._send(redis)
+            except _OUT_OF_REACH as error:
+                if self.is_reachable:
+                    log.warning("the broker is out of reach; sweeps find what waits", reason=type(error).__name__)
+                self.is_reachable = False
+                self._jobs.clear()
+                self._changed.clear()
+            await asyncio.sleep(_RETRY_S)
+
+    async def _send(self, redis: ArqRedis) -> None:
+        while self._jobs:
+            job = self._jobs.popleft()
+            await redis.enqueue_job(
+                job.function, job.job_id, _job_id=job.job_id, _defer_until=_DUE, _expires=_JOB_KEPT_S
+            )
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            await redis.publish(self._changes, _SEPARATOR.join(map(str, changed)))
+
+    async def _listen(self, changed: Callable[[UUID], None]) -> None:
+        while True:
+            with suppress(*_OUT_OF_REACH):
+                async with self._connected() as redis, redis.pubsub(ignore_subscribe_messages=True) as channel:
+                    await channel.subscribe(self._changes)
+                    while True:
+                        message = await channel.get_message(timeout=_SILENCE_S)
+                        if message is None:
+                            # A connection that was lost without a word looks like one on which nothing happens.
+                            async with asyncio.timeout(_CALL_WITHIN_S):
+                                await redis.echo("ping")
+                            continue
+                        for statement_id in filter(None, _text(message["data"]).split(_SEPARATOR)):
+                            changed(UUID(statement_id))
+            await asyncio.sleep(_RETRY_S)
+
+    async def serve(self, jobs: dict[str, Job], *, has_room: Callable[[], bool]) -> None:
+        """Take jobs and do them while `has_room`, for ever. Goes on when the broker comes back."""
+        while True:
+            with suppress(*_OUT_OF_REACH):
+                async with self._connected() as redis:
+                    await self._serve(redis, jobs, has_room)
+            # arq's worker ends at the first call that the broker does not answer.
+            await asyncio.sleep(_RETRY_S)
+
+    async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], has_room: Callable[[], bool]) -> None:
+        worker = _GatedWorker(
+            [func(_guarded(name, job), name=name) for name, job in jobs.items()],
+            has_room=has_room,
+            redis_pool=redis,
+            queue_name=self.queue,
+            poll_delay=_POLL_S,
+            job_timeout=_JOB_WITHIN_S,
+            keep_result=0,
+            handle_signals=False,
+            log_results=False,
+            job_serializer=orjson.dumps,
+            job_deserializer=orjson.loads,
+        )
+        try:
+            await worker.async_run()
+        finally:
+            for task in worker.tasks.values():
+                task.cancel()
+            await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
+            if worker.main_task is not None:
+                worker.main_task.cancel()
+                await asyncio.gather(worker.main_task, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[ArqRedis]:
+        redis = await create_pool(
+            self._address, job_serializer=orjson.dumps, job_deserializer=orjson.loads, default_queue_name=self.queue
+        )
+        # arq has no option for it: without, a broker that stops answering would hold its callers for ever.
+        pool: Any = redis.connection_pool
+        pool.connection_kwargs["socket_timeout"] = _CALL_WITHIN_S
+        await pool.disconnect()
+        try:
+            yield redis
+        finally:
+            with suppress(*_OUT_OF_REACH):
+                await pool.aclose()
+
+
+class _GatedWorker(Worker):
+    """Takes jobs only while there is room: those that it leaves are taken by another process."""
+
+    def __init__(self, *arguments: Any, has_room: Callable[[], bool], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._has_room = has_room
+
+    async def _poll_iteration(self) -> None:
+        self.allow_pick_jobs = self._has_room()
+        await super()._poll_iteration()
+
+
+def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None]]":
+    async def do(ctx: dict[Any, Any], job_id: str) -> None:
+        del ctx  # arq passes it
+        try:
+            await job(job_id)
+        except Exception:  # the outer wall of a task: the sweep does what this job did not
+            log.exception("job failed", job=name, job_id=job_id)
+
+    return do
+
+
+def _text(data: object) -> str:
+    return data.decode() if isinstance(data, bytes) else ""
+
+
+def redis_settings(settings: TaskServerSettings) -> RedisSettings:
+    """The address of the broker, with one try of a second for a connection."""
+    address = RedisSettings.from_dsn(settings.broker_url.get_secret_value())
+    address.conn_retries = 0
+    address.conn_timeout = 1
+    return address

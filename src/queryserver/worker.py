@@ -1,0 +1,111 @@
+"""The processes beside the API servers: workers, which run statements and tasks (Contract platform 10)."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
+
+import structlog
+import uvloop
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.deployment import Role
+from queryserver.platform.memory import keep_what_is_there, return_memory, use_one_heap
+from queryserver.platform.settings.tree import Settings
+from queryserver.platform.stopping import REST_S, StopClock
+from queryserver.platform.threads import background
+from queryserver.services import Services
+from queryserver.wiring import open_services
+
+log = structlog.get_logger(__name__)
+
+_THREADS_END_WITHIN_S = 2.0  # once all else is closed
+
+Work = Callable[[Services], Awaitable[None]]
+"""What a process does, for ever."""
+
+
+def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
+    """Run statements and tasks until the signal to stop. `with_parent`: also until standard input is closed.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    """
+    if not settings.desktop.task_server.enabled:
+        raise ConfigurationError(["desktop.task_server.enabled: false, so that there is nothing for a worker to do."])
+    run_process(settings, Role.WORKER, work, with_parent=with_parent)
+
+
+async def work(services: Services) -> None:
+    """Take what the broker announces, as long as there is room; sweeps of the runner find what it loses."""
+    runner = services.statements.runner
+    if services.broker is None:
+        raise AssertionError
+
+    async def statement(_job: str) -> None:
+        # Not the statement of the job: of those that wait it is the turn of one, whoever announced it.
+        await runner.take_waiting(1)
+
+    await services.broker.serve({"statement": statement}, has_room=lambda: runner.has_room)
+
+
+def run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
+    """Do `work` in a process of that role until the signal to stop."""
+    use_one_heap()
+    uvloop.run(_run(settings, role, work, with_parent=with_parent))
+
+
+async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
+    clock, stopped = StopClock(), asyncio.Event()
+    grace_s = settings.desktop.shutdown_grace.total_seconds()
+
+    def stop() -> None:
+        clock.set(grace_s + REST_S)
+        stopped.set()
+
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, stop)
+    async with (
+        _parent_watched(stop) if with_parent else nullcontext(),
+        open_services(settings, role=role) as services,
+        background(return_memory(), "return-memory"),
+    ):
+        keep_what_is_there()
+        log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
+        await _until(stopped, work(services))
+        services.readiness.stopping = True
+        await services.statements.runner.drain()
+    clock.set(_THREADS_END_WITHIN_S)
+
+
+async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
+    """Do the work until the event. What the work raises ends it too."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _parent_watched(stop: Callable[[], None]) -> AsyncGenerator[None]:
+    """Inside, `stop` is called when the parent closes our standard input, as its death does."""
+
+    async def watch() -> None:
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+        )
+        try:
+            await reader.read()
+            stop()
+        finally:
+            transport.close()
+
+    async with background(watch(), "parent"):
+        yield
