@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.fixtures.engines",
     "tests.fixtures.logs",
     "tests.fixtures.passwords",
+    "tests.fixtures.valkey",
 ]
 
 

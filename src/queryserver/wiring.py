@@ -181,7 +181,7 @@ async def open_services(
 
 def _running(
     services: Services, role: Role, *, dsn: str, alone: bool
-) -> Iterator[Callable[[], AbstractAsyncContextManager[None]]]:
+) -> Iterator[Callable[[], AbstractAsyncContextManager[object]]]:
     """What goes on by itself while the services are open, in the order in which it begins."""
     statements, connectors = services.statements, services.connectors
     yield partial(services.instances.present, statements.runner.owner, role, partial(_load, services))

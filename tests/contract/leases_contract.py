@@ -1,5 +1,6 @@
 """What every keeper of leases must do (`StatementLeases`), inherited by one class per keeper."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ import pytest
 
 from queryserver.formats.columns import Column, ResultType, Segment
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, Resumption
+from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, QueuePlaces, Resumption
 from queryserver.statements.states import StatementState
 
 ME, OTHER = "me", "other"
 HELD = 10**12
 LEASE = timedelta(seconds=30)
+ROOMY = QueuePlaces(per_connector=100, per_user=100)
 COLUMNS = (Column("n", ResultType.INT, "integer"),)
 FAILED = Outcome(StatementState.FAILED, error_code="engine_error", message="no")
 SUCCESS = Outcome(StatementState.SUCCESS)
@@ -46,8 +48,10 @@ class LeaseDesk(ABC):
         connector: str = "here",
         session: int | None = None,
         timeout_s: int = 60,
+        user: int = 0,
+        priority: int = 0,
     ) -> Lease:
-        """A new waiting statement."""
+        """A new waiting statement of the user of that number."""
 
     @abstractmethod
     async def look(self, statement_id: UUID) -> Seen:
@@ -66,6 +70,15 @@ class LeaseDesk(ABC):
         """Take over as such a one."""
         found = await self.leases.claim_orphans(owner=owner, lease=LEASE, within=self.within, everything=everything)
         return {one.lease.statement_id: one.lease for one in found}
+
+    async def taken(
+        self, most: int = 100, *, owner: str = ME, places: QueuePlaces = ROOMY, connectors: Sequence[str] = ("here",)
+    ) -> list[UUID]:
+        """Take from the queue of all workers; in the order in which they start."""
+        found = await self.leases.claim_waiting(
+            owner=owner, lease=LEASE, connectors=connectors, places=places, most=most
+        )
+        return [one.lease.statement_id for one in found]
 
     async def resumptions(self, *, everything: bool = True) -> dict[UUID, Resumption | None]:
         """Take over, and say what each statement was found with."""
@@ -88,6 +101,63 @@ class LeasesContract:
         assert mine is not None
         assert (mine.owner, mine.fence > 0) == (ME, True)
         assert await desk.claim(free, owner=OTHER) is None
+
+    async def test_the_queue_gives_each_statement_once(self, desk: LeaseDesk) -> None:
+        added = {(await desk.add(owner=None)).statement_id for _ in range(7)}
+        await desk.add(owner=None, connector="elsewhere")
+        await desk.add(owner=OTHER)
+        taken = await asyncio.gather(*(desk.taken(2, owner=f"worker {number}") for number in range(6)))
+        assert sorted(one for some in taken for one in some) == sorted(added)
+
+    async def test_users_take_turns_in_the_queue_however_many_statements_one_has(self, desk: LeaseDesk) -> None:
+        many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(50)]
+        one = (await desk.add(owner=None, user=1)).statement_id
+        other = (await desk.add(owner=None, user=2)).statement_id
+        assert await desk.taken(1) == many[:1]
+        # The first user runs one already.
+        assert [await desk.taken(1) for _ in range(3)] == [[one], [other], many[1:2]]
+
+    async def test_statements_of_people_come_before_those_of_schedules(self, desk: LeaseDesk) -> None:
+        later = (await desk.add(owner=None, priority=1, user=1)).statement_id
+        sooner = [(await desk.add(owner=None)).statement_id for _ in range(3)]
+        assert [one for _ in range(4) for one in await desk.taken(1)] == [*sooner, later]
+
+    async def test_places_of_a_user_and_of_a_connector_count_over_all_workers(self, desk: LeaseDesk) -> None:
+        for user in (0, 1, 2):
+            for _ in range(4):
+                await desk.add(owner=None, user=user)
+        places = QueuePlaces(per_connector=5, per_user=2)
+        first = await desk.taken(4, owner="one", places=places)
+        second = await desk.taken(100, owner="two", places=places)
+        assert (len(first), len(second)) == (4, 1)
+        assert await desk.taken(owner="three", places=places) == []
+
+    async def test_what_a_lost_worker_had_not_sent_is_in_the_queue_again(self, desk: LeaseDesk) -> None:
+        lost = await desk.add(owner=OTHER, lease_s=-1)
+        assert await desk.taken() == [lost.statement_id]
+        assert not await desk.leases.mark_sent(lost)
+
+    async def test_a_canceled_statement_is_not_in_the_queue(self, desk: LeaseDesk) -> None:
+        canceled = await desk.add(owner=None)
+        await desk.ask_to_cancel(canceled.statement_id)
+        assert await desk.taken() == []
+
+    async def test_all_leases_end_where_nobody_is_alive(self, desk: LeaseDesk) -> None:
+        held = await desk.add(owner=OTHER)
+        assert await desk.taken() == []
+        await desk.leases.expire_all()
+        assert await desk.taken() == [held.statement_id]
+
+    async def test_a_server_beside_workers_leaves_them_what_they_can_follow(self, desk: LeaseDesk) -> None:
+        followed, unknown = await desk.add(), await desk.add()
+        for lease in (followed, unknown):
+            assert await desk.leases.mark_sent(lease)
+        assert await desk.leases.mark_running(followed, mark=EngineMark("token", 0))
+        assert await desk.leases.mark_running(unknown)
+        await desk.leases.expire_all()
+        beside = ClaimScope((), (), resumes=False)
+        found = await desk.leases.claim_orphans(owner=OTHER, lease=LEASE, within=beside, everything=False)
+        assert [one.lease.statement_id for one in found] == [unknown.statement_id]
 
     async def test_a_statement_of_another_connector_is_not_claimed(self, desk: LeaseDesk) -> None:
         assert await desk.claim(await desk.add(owner=None, connector="elsewhere")) is None

@@ -44,10 +44,14 @@ class MemoryDesk(LeaseDesk):
         connector: str = "here",
         session: int | None = None,
         timeout_s: int = 60,
+        user: int = 0,
+        priority: int = 0,
     ) -> Lease:
         deadline = datetime.now(UTC) + timedelta(seconds=timeout_s)
         more = {"connector": connector, "deadline_at": deadline} | ({"session_id": session} if session else {})
-        return self.leases.add("x", owner=owner, lease_s=lease_s, **more).lease
+        assignment = self.leases.add("x", owner=owner, lease_s=lease_s, user_id=user, **more)
+        self.leases.of(assignment).priority = priority
+        return assignment.lease
 
     async def look(self, statement_id: UUID) -> Seen:
         entry = self.leases.entries[statement_id]
@@ -64,7 +68,14 @@ class DatabaseDesk(LeaseDesk):
         self.database = database
         self.records = StatementRecords(database)
         self.leases = StatementLeases(database, sealer_of("first key"))
-        self._user_id = user_id
+        self._users = {0: user_id}
+
+    async def _user(self, number: int) -> int:
+        if number not in self._users:
+            name = Username(f"user{number}", f"user{number}")
+            new = NewAccount(name, is_admin=False, groups=())
+            self._users[number] = await AccountRepository(self.database).create(new, default_group="default")
+        return self._users[number]
 
     async def add(
         self,
@@ -74,6 +85,8 @@ class DatabaseDesk(LeaseDesk):
         connector: str = "here",
         session: int | None = None,
         timeout_s: int = 60,
+        user: int = 0,
+        priority: int = 0,
         first_line: bool = False,
     ) -> Lease:
         """A statement; its log has the line that is written with the record only if `first_line`."""
@@ -82,7 +95,7 @@ class DatabaseDesk(LeaseDesk):
         handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", *guids, session or number, "a:b")
         new = NewStatement(
             id=uuid4(),
-            user_id=self._user_id,
+            user_id=await self._user(user),
             connector=connector,
             dialect="fake",
             handle=handle,
@@ -102,6 +115,7 @@ class DatabaseDesk(LeaseDesk):
             idempotency=None,
         )
         await self.records.record(new)
+        await self.database.execute("UPDATE statements SET priority = $2 WHERE id = $1", new.id, priority)
         if not first_line:
             await self.database.execute("DELETE FROM statement_logs WHERE statement_id = $1", new.id)
         return Lease(new.id, owner or "", 1 if owner else 0)

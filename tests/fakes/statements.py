@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column, Segment
 from queryserver.identity.model import User
-from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, Outcome, Resumption
+from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, Outcome, QueuePlaces, Resumption
 from queryserver.statements.session_repository import SessionRecord
 from queryserver.statements.states import StatementState
 
@@ -36,6 +37,7 @@ class Entry:
     segments: list[Segment] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     mark: EngineMark | None = None
+    priority: int = 0
 
     @property
     def resumption(self) -> Resumption | None:
@@ -117,10 +119,42 @@ class MemoryLeases:
             entry
             for entry in self.entries.values()
             if not entry.state.is_terminal
-            and (_is_within(entry, within) or entry.sent or _is_late(entry))
+            and (
+                _is_within(entry, within) or (entry.sent and (within.resumes or entry.mark is None)) or _is_late(entry)
+            )
             and (everything or _is_free(entry))
         ]
         return [_taken(entry, owner, lease) for entry in found]
+
+    async def claim_waiting(
+        self, *, owner: str, lease: timedelta, connectors: Sequence[str], places: QueuePlaces, most: int
+    ) -> Sequence[Assignment]:
+        await self._reached("claim_waiting")
+        active = [one for one in self.entries.values() if not one.state.is_terminal]
+        busy = Counter(_place(one) for one in active if not _is_free(one))
+        on = Counter(connector for connector, _ in busy.elements())
+        waiting = [one for one in active if not one.sent and _is_free(one) and _place(one)[0] in connectors]
+        taken: list[Entry] = []
+        while waiting and len(taken) < most:
+            waiting.sort(key=lambda one: (one.priority, busy[_place(one)], one.assignment.history_id))
+            free = [
+                one
+                for one in waiting
+                if busy[_place(one)] < places.per_user and on[_place(one)[0]] < places.per_connector
+            ]
+            if not free:
+                break
+            taken.append(free[0])
+            waiting.remove(free[0])
+            busy[_place(free[0])] += 1
+            on[_place(free[0])[0]] += 1
+        found = [_taken(entry, owner, lease) for entry in taken]
+        return sorted(found, key=lambda one: one.history_id)
+
+    async def expire_all(self) -> None:
+        await self._reached("expire_all")
+        for entry in self.entries.values():
+            entry.lease_until = 0
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
         await self._reached("renew")
@@ -303,6 +337,10 @@ class MemorySessions:
             self.engines[connector] = owner
         return self.engines[connector] == owner
 
+    async def expire_all(self) -> None:
+        await self._reached("expire_all")
+        self.engines.clear()
+
     async def release_engines(self, *, owner: str) -> None:
         await self._reached("release_engines")
         self.engines = {key: holder for key, holder in self.engines.items() if holder != owner}
@@ -337,6 +375,10 @@ class PlainSealer:
 def _is_within(entry: Entry, within: ClaimScope) -> bool:
     one = entry.assignment
     return one.connector in within.connectors or one.session_id in within.sessions
+
+
+def _place(entry: Entry) -> tuple[str, int]:
+    return entry.assignment.connector, entry.assignment.user_id
 
 
 def _is_free(entry: Entry) -> bool:

@@ -7,7 +7,7 @@ So a job carries the id of a record only, a lost one costs seconds, and a repeat
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,6 @@ from arq.worker import Worker, func
 from redis.exceptions import RedisError
 
 from queryserver.platform.settings.sections import TaskServerSettings
-from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
 # One line for each job at the level of ours.
@@ -32,6 +31,7 @@ _OUT_OF_REACH = (RedisError, OSError, TimeoutError)
 _RETRY_S = 1.0
 _CALL_WITHIN_S = 5.0
 _SILENCE_S = 30.0
+_CANCEL_AGAIN_S = 0.1
 _MOST_UNSENT = 10_000
 # The worker polls, for arq has no blocking read: 50 requests a second cost 1 % of a core, and a job waits 10 ms.
 _POLL_S = 0.02
@@ -68,8 +68,8 @@ class RedisBroker:
         self.is_reachable = False
         """By the last call."""
 
-    def running(self) -> AbstractAsyncContextManager[None]:
-        return background(self._send_all(), "broker-messages")
+    def running(self) -> AbstractAsyncContextManager[object]:
+        return _background(self._send_all(), "broker-messages")
 
     def statement_waits(self, statement_id: UUID, *, fence: int) -> None:
         """Wake one worker. Its job id is that of the statement and fence, so that a repeated call queues nothing."""
@@ -84,9 +84,9 @@ class RedisBroker:
             self._changed[statement_id] = None
             self._has_news.set()
 
-    def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[None]:
+    def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[object]:
         """Call `changed` for each statement that other processes report while inside; reconnects by itself."""
-        return background(self._listen(changed), "broker-changes")
+        return _background(self._listen(changed), "broker-changes")
 
     async def ping(self) -> None:
         """Raises RedisError, OSError, TimeoutError when the broker does not answer within five seconds."""
@@ -167,14 +167,13 @@ class RedisBroker:
             job_deserializer=orjson.loads,
         )
         try:
-            await worker.async_run()
+            async with _background(worker.main(), "broker-jobs") as polling:
+                await asyncio.wait({polling})
+                polling.result()
         finally:
             for task in worker.tasks.values():
                 task.cancel()
             await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
-            if worker.main_task is not None:
-                worker.main_task.cancel()
-                await asyncio.gather(worker.main_task, return_exceptions=True)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[ArqRedis]:
@@ -190,6 +189,22 @@ class RedisBroker:
         finally:
             with suppress(*_OUT_OF_REACH):
                 await pool.aclose()
+
+
+@asynccontextmanager
+async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenerator["asyncio.Task[None]"]:
+    """The work runs in a task of its own while inside, and has ended after it.
+
+    It is canceled again and again: the client of Redis drops a cancel that comes together with an answer.
+    """
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield task
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_AGAIN_S)
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class _GatedWorker(Worker):

@@ -18,8 +18,8 @@ from queryserver.engines.protocol import EngineSession, OperationHandle, Session
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.execution import Attached, Execution
-from queryserver.statements.model import Assignment
-from queryserver.statements.runner import Runner, RunnerLimits, StateSignals
+from queryserver.statements.model import Assignment, Intake
+from queryserver.statements.runner import Broker, Runner, RunnerLimits, StateSignals
 from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.states import StatementState
 
@@ -89,7 +89,9 @@ class Fleet:
     changes: list[tuple[int, str]] = field(default_factory=list)
     """Who was told to have changed objects, and of which connector."""
 
-    def runner(self, owner: str = OWNER, **limits: Any) -> Runner:
+    def runner(
+        self, owner: str = OWNER, *, intake: Intake = Intake.OWN, broker: Broker | None = None, **limits: Any
+    ) -> Runner:
         """A runner; use its `running()`."""
         connectors = Connectors([replace(CONNECTOR, read_only=self.read_only)], build=lambda _: self.engine)
         return Runner(
@@ -104,6 +106,8 @@ class Fleet:
             editor=FAST,
             limits=replace(self.limits, **limits),
             objects_changed=self._objects_changed,
+            intake=intake,
+            broker=broker,
         )
 
     @asynccontextmanager

