@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
+# All calls of the editor that need a statement.
+EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts sessions idempotency \
+	logs history download metadata_rules faults stalls upkeep_commands)) tests/api/importer
 SOURCES := src tests scripts alembic
 RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
 # Tests start Python many times: byte code that is kept saves each start a second, also where the shell says not to.
@@ -37,6 +40,10 @@ test: $(DEV) ## Run all tests but the slow ones and those on real engines, four 
 .PHONY: test-slow
 test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, hostile users, much data, fuzzing
 	$(BIN)/pytest -n 2 --dist worksteal -m slow $(ARGS)
+
+.PHONY: test-fleet
+test-fleet: $(DEV) ## Run the tests of the editor with the task server on: its statements run in workers
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --task-server $(or $(ARGS),$(EDITOR_TESTS))
 
 .PHONY: test-engines
 test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)

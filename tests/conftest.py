@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import re
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.modes import TASK_SERVER
 from tests.rewriting import rewrite_assertions
 
 # A slow moment of the machine is no fault of what is tested.
@@ -31,6 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="run only the tests that need the real engine NAME; `all` for every engine (make test-engines)",
     )
+    parser.addoption(
+        "--task-server",
+        action="store_true",
+        help="run the statements of tests/api in workers that a Valkey wakes (make test-fleet)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The tests of the editor are the same with a task server (Contract platform, item 102)."""
+    if config.getoption("--task-server"):
+        os.environ[TASK_SERVER] = "1"
 
 
 @pytest.hookimpl(optionalhook=True)

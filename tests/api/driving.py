@@ -1,19 +1,23 @@
 """A service in this process, and the users who call it."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 from starlette.types import ASGIApp
 from tests.api.answers import require_contract
 from tests.api.transport import AppTransport
 from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loading import FakeLoadingEngine
+from tests.fixtures.valkey import running_valkey
+from tests.modes import TASK_SERVER
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
@@ -24,10 +28,13 @@ from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount, StoredLogin
 from queryserver.main import create_app
 from queryserver.platform.database import Database, open_database
+from queryserver.platform.deployment import Role
 from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import background
 from queryserver.services import Services
 from queryserver.wiring import open_services
+from queryserver.worker import work
 
 _numbers = count(1)
 _ACTIVE = {"waiting", "running"}
@@ -84,13 +91,26 @@ class Api:
 async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDERS) -> AsyncGenerator[Api]:
     """The application on services of its own. `stores` makes the file system of a scheme."""
     fakes = Fakes()
-    async with (
-        open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2)) as database,
-        open_services(settings, engines=fakes.build, stores=stores) as services,
-    ):
+    async with AsyncExitStack() as stack:
+        if TASK_SERVER in os.environ:
+            valkey = await stack.enter_async_context(running_valkey())
+            settings = _with_broker(settings, valkey.url)
+            worker = await stack.enter_async_context(
+                open_services(settings, role=Role.WORKER, engines=fakes.build, stores=stores)
+            )
+            await stack.enter_async_context(background(work(worker), "worker"))
+        database = await stack.enter_async_context(
+            open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2))
+        )
+        services = await stack.enter_async_context(open_services(settings, engines=fakes.build, stores=stores))
         app = create_app(settings, services=services)
         async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=90) as http:
             yield Api(app, services, database, fakes.built, http)
+
+
+def _with_broker(settings: Settings, url: str) -> Settings:
+    tasks = settings.desktop.task_server.model_copy(update={"enabled": True, "broker_url": SecretStr(url)})
+    return settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"task_server": tasks})})
 
 
 async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ...]) -> "Caller":

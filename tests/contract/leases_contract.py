@@ -50,6 +50,7 @@ class LeaseDesk(ABC):
         timeout_s: int = 60,
         user: int = 0,
         priority: int = 0,
+        keeps_session: bool = False,
     ) -> Lease:
         """A new waiting statement of the user of that number."""
 
@@ -64,7 +65,7 @@ class LeaseDesk(ABC):
     async def claim(self, lease: Lease, *, owner: str = ME) -> Lease | None:
         """Claim by somebody who runs the connector `here`, and holds the session HELD."""
         found = await self.leases.claim(lease.statement_id, owner=owner, lease=LEASE, within=self.within)
-        return found.lease if found else None
+        return found[-1].lease if found else None
 
     async def orphans(self, *, owner: str = ME, everything: bool = False) -> dict[UUID, Lease]:
         """Take over as such a one."""
@@ -136,6 +137,19 @@ class LeasesContract:
         lost = await desk.add(owner=OTHER, lease_s=-1)
         assert await desk.taken() == [lost.statement_id]
         assert not await desk.leases.mark_sent(lost)
+
+    async def test_statements_of_one_session_go_to_one_worker(self, desk: LeaseDesk) -> None:
+        first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
+        assert await desk.taken(1, owner="one") == [first.statement_id]
+        # Its session has no record yet: it is being opened.
+        assert await desk.taken(owner="two") == []
+        assert await desk.taken(owner="one") == [second.statement_id]
+
+    async def test_a_statement_brings_those_that_wait_before_it_in_its_session(self, desk: LeaseDesk) -> None:
+        before, given, after = [await desk.add(owner=None, session=HELD, keeps_session=True) for _ in range(3)]
+        found = await desk.leases.claim(given.statement_id, owner=ME, lease=LEASE, within=desk.within)
+        assert [one.lease.statement_id for one in found] == [before.statement_id, given.statement_id]
+        assert await desk.claim(after) is not None
 
     async def test_a_canceled_statement_is_not_in_the_queue(self, desk: LeaseDesk) -> None:
         canceled = await desk.add(owner=None)

@@ -46,10 +46,13 @@ class MemoryDesk(LeaseDesk):
         timeout_s: int = 60,
         user: int = 0,
         priority: int = 0,
+        keeps_session: bool = False,
     ) -> Lease:
         deadline = datetime.now(UTC) + timedelta(seconds=timeout_s)
         more = {"connector": connector, "deadline_at": deadline} | ({"session_id": session} if session else {})
-        assignment = self.leases.add("x", owner=owner, lease_s=lease_s, user_id=user, **more)
+        assignment = self.leases.add(
+            "x", owner=owner, lease_s=lease_s, user_id=user, keeps_session=keeps_session, **more
+        )
         self.leases.of(assignment).priority = priority
         return assignment.lease
 
@@ -87,6 +90,7 @@ class DatabaseDesk(LeaseDesk):
         timeout_s: int = 60,
         user: int = 0,
         priority: int = 0,
+        keeps_session: bool = False,
         first_line: bool = False,
     ) -> Lease:
         """A statement; its log has the line that is written with the record only if `first_line`."""
@@ -108,7 +112,7 @@ class DatabaseDesk(LeaseDesk):
             has_result_set=True,
             in_history=True,
             in_named_session=False,
-            keeps_session=False,
+            keeps_session=keeps_session,
             parent_uuid="",
             owner=owner,
             limits=EditorSettings.model_construct(lease_timeout_s=lease_s, max_statements_per_user=10_000),

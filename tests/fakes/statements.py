@@ -104,12 +104,23 @@ class MemoryLeases:
         if not entry.sent and not entry.state.is_terminal:
             entry.state, entry.fence = StatementState.CANCELED, entry.fence + 1
 
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope) -> Assignment | None:
+    async def claim(
+        self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
+    ) -> Sequence[Assignment]:
         await self._reached("claim")
-        entry = self.entries[statement_id]
-        if entry.state is not StatementState.WAITING or not _is_free(entry):
-            return None
-        return _taken(entry, owner, lease) if _is_within(entry, within) else None
+        given = self.entries[statement_id].assignment
+        before = [
+            one
+            for one in self.entries.values()
+            if (given.keeps_session or given.in_named_session)
+            and one.assignment.session_id == given.session_id
+            and one.assignment.history_id < given.history_id
+        ]
+        return [
+            _taken(one, owner, lease)
+            for one in [*before, self.entries[statement_id]]
+            if one.state is StatementState.WAITING and _is_free(one) and _is_within(one, within)
+        ]
 
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
@@ -133,7 +144,15 @@ class MemoryLeases:
         active = [one for one in self.entries.values() if not one.state.is_terminal]
         busy = Counter(_place(one) for one in active if not _is_free(one))
         on = Counter(connector for connector, _ in busy.elements())
-        waiting = [one for one in active if not one.sent and _is_free(one) and _place(one)[0] in connectors]
+        opening = {one.assignment.session_id for one in active if not _is_free(one) and one.owner != owner}
+        waiting = [
+            one
+            for one in active
+            if not one.sent
+            and _is_free(one)
+            and _place(one)[0] in connectors
+            and one.assignment.session_id not in opening
+        ]
         taken: list[Entry] = []
         while waiting and len(taken) < most:
             waiting.sort(key=lambda one: (one.priority, busy[_place(one)], one.assignment.history_id))

@@ -46,9 +46,17 @@ _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
 
+# Those that wait before it in its session come with it: the statements of a session run in their order.
 _CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
-where id = $1 and state = 'waiting' and (owner is null or lease_until < now())
+where id in (
+        select one.id from statements as given join statements as one on one.id = given.id or (
+            (given.keeps_session or given.in_named_session)
+            and one.session_id = given.session_id and one.history_id < given.history_id and one.state = 'waiting'
+        )
+        where given.id = $1
+    )
+    and state = 'waiting' and (owner is null or lease_until < now())
     and (connector = any($4::text[]) or session_id = any($5::bigint[]))
     and not exists (
         select from sessions
@@ -91,11 +99,17 @@ with busy as (
     from statements as orphan
     where state = 'waiting' and sent_at is null and (owner is null or lease_until < now())
         and connector = any($3::text[])
-        and (not (in_named_session or keeps_session) or not exists (
+        and not exists (
             select from sessions
             where sessions.id = orphan.session_id and closed_at is null
                 and sessions.owner <> $1 and sessions.lease_until > now()
-        ))
+        )
+        and not exists (
+            -- Another worker opens the session at this moment.
+            select from statements as other
+            where other.session_id = orphan.session_id and other.state in ('waiting', 'running')
+                and other.owner <> $1 and other.lease_until >= now()
+        )
 ), placed as (
     select id, priority, history_id, coalesce(running, 0) + turn as turn,
         row_number() over (
@@ -194,11 +208,16 @@ class StatementLeases:
         self._on_end = on_end
         self._sealer = sealer
 
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope) -> Assignment | None:
-        """Take a waiting statement within reach that has no live owner, and whose session no other process holds."""
+    async def claim(
+        self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
+    ) -> Sequence[Assignment]:
+        """Take a waiting statement within reach that has no live owner, and whose session no other process holds.
+
+        Those that wait before it in its session come first.
+        """
         connectors, sessions = list(within.connectors), list(within.sessions)
-        row = await self._database.row(_CLAIM, statement_id, owner, lease, connectors, sessions)
-        return self._assignment_of(row) if row else None
+        found = await self._database.fetch(_CLAIM, statement_id, owner, lease, connectors, sessions)
+        return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
 
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool

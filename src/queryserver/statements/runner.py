@@ -287,10 +287,10 @@ class Runner:
         if self._draining:
             return
         lease, scope = self.editor.lease_timeout, self._claim_scope()
-        assignment = await self.leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
-        if assignment is not None:
+        found = await self.leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
+        for assignment in found:
             await self._start_claimed(assignment)
-        elif self.has_room:
+        if not found and self.has_room:
             await self.take_waiting(1)
 
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
@@ -540,6 +540,8 @@ class StatementQueue:
         self._runner = runner
         self._notices = notices
         self._broker = broker
+        self.here = runner.owner
+        """The owner that names this process."""
         self.start = runner.start
         """Runs a statement that was recorded with the owner of this process."""
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()

@@ -5,7 +5,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -186,6 +186,9 @@ class Submissions:
         self, user: User, connector: Connector, new: model.NewStatement, operation: str, *, is_bound: bool
     ) -> model.Recorded:
         """Record a statement and start it; one that the connector forbids ends here."""
+        refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
+        if refusal is not None and new.owner is None and not is_bound:
+            new = replace(new, owner=self.queue.here)  # no worker is needed to refuse it
         recorded = await self.records.record(new)
         if recorded.replayed:
             return recorded
@@ -194,7 +197,6 @@ class Submissions:
             await self.queue.announce(new.id, is_bound=is_bound)
             return recorded
         lease = model.Lease(new.id, new.owner, fence=1)
-        refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None:
             outcome = model.Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
             await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
