@@ -62,13 +62,11 @@ def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-Whole: TypeAlias = Annotated[int, BeforeValidator(_no_flag)]
-"""An integer, also as decimal text (Contract platform 1.2)."""
-
-Days: TypeAlias = Annotated[Whole, Field(ge=0, le=_CENTURY_DAYS)]
+# Integers may come as decimal text, too (Contract platform 1.2).
+Days: TypeAlias = Annotated[int, Field(ge=0, le=_CENTURY_DAYS), BeforeValidator(_no_flag)]
 
 Name: TypeAlias = Annotated[
-    str, BeforeValidator(_as_text), StringConstraints(strip_whitespace=True, min_length=1, max_length=200)
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), BeforeValidator(_as_text)
 ]
 """A name, or the id of a connector as an integer."""
 
@@ -82,7 +80,7 @@ class TaskParameters(BaseModel):
 class DocumentCleanup(TaskParameters):
     """As the command `cleanup`."""
 
-    keep_days: Annotated[Whole, Field(ge=1, le=_CENTURY_DAYS)] = 30
+    keep_days: Annotated[int, Field(ge=1, le=_CENTURY_DAYS), BeforeValidator(_no_flag)] = 30
 
 
 class ResultCleanup(TaskParameters):
@@ -92,7 +90,7 @@ class ResultCleanup(TaskParameters):
 class UploadCleanup(TaskParameters):
     """What uploads have left; those that go on keep their own expiry."""
 
-    older_than_minutes: Annotated[Whole, Field(ge=10, le=_CENTURY_DAYS * 24 * 60)] = 60
+    older_than_minutes: Annotated[int, Field(ge=10, le=_CENTURY_DAYS * 24 * 60), BeforeValidator(_no_flag)] = 60
 
 
 class CloseQueries(TaskParameters):
