@@ -129,6 +129,7 @@ class TaskRunner:
         claimed = await self._records.claim(worker=self._owner, lease=self._lease)
         if claimed is None:
             return False
+        log.info("task claimed", task=claimed.name, task_id=str(claimed.id), fence=claimed.fence)
         if claimed.cancel_requested:  # of a process that died before it saw that
             await self._record_end(claimed, _CANCELED)
         else:

@@ -94,8 +94,8 @@ _STATEMENT_COLUMNS = f"""id, '{STATEMENT}' as name,
     progress, coalesce(error_code, '') as message,
     case when ended_at is not null and error_code is null then jsonb_build_object('rows', rows) end as result"""
 
-# By the index on recorded_at. Those that are older and have not ended are few, and among the active ones.
-_RECENT_STATEMENTS = "(recorded_at > now() - {keep}::interval or state in ('waiting', 'running'))"
+_RECENT = "recorded_at > now() - {keep}::interval"
+_ACTIVE = "state in ('waiting', 'running')"  # as in the partial indexes
 
 _SHOWN = """
 select shown.*, coalesce(username, '') as owner from ({rows}) as shown left join users on users.id = owner_id
@@ -180,13 +180,11 @@ class TaskRecords:
                     conditions.append(f"{column} = ${len(arguments)}")
             sources.append((_COLUMNS, "tasks", " and ".join(conditions), "created_at"))
         if chosen.name in (None, STATEMENT):
-            arguments.append(self._keep)
-            condition = _RECENT_STATEMENTS.format(keep=f"${len(arguments)}")
-            if chosen.state is not None:
-                # As in the partial indexes, which a parameter would not fit.
-                states = ", ".join(repr(state.value) for state in STATES_OF_STATEMENTS[chosen.state])
-                condition = f"state in ({states}) and {condition}"
-            sources.append((_STATEMENT_COLUMNS, "statements", condition, "recorded_at"))
+            for condition in _statements_in(chosen.state):
+                if "{keep}" in condition and self._keep not in arguments:
+                    arguments.append(self._keep)
+                shown = condition.format(keep=f"${len(arguments)}")
+                sources.append((_STATEMENT_COLUMNS, "statements", shown, "recorded_at"))
         return sources, arguments
 
     async def active(self) -> ActiveCounts:
@@ -208,6 +206,14 @@ class TaskRecords:
             )
             total += deleted
         return {"ended tasks": total}
+
+
+def _statements_in(state: TaskState | None) -> Sequence[str]:
+    """The conditions of the statements that are listed; no statement fits two. Each is served by an index alone."""
+    if state is None:
+        return _RECENT, f"{_ACTIVE} and not {_RECENT}"
+    states = f"state in ({', '.join(repr(one.value) for one in STATES_OF_STATEMENTS[state])})"
+    return [f"{states} and {_ACTIVE if state in (TaskState.QUEUED, TaskState.RUNNING) else _RECENT}"]
 
 
 def _fence(claimed: ClaimedTask) -> tuple[UUID, str, int]:

@@ -360,7 +360,7 @@ async def test_a_page_is_read_by_indexes_however_many_statements_there_are(recor
     page, count = await records.page(TaskFilter(), offset=40, limit=20)
     assert (len(page), count) == (20, 20000)
     sources, arguments = records._sources(TaskFilter())  # type: ignore[attr-defined] the conditions of the page
-    assert len(sources) == 2
+    assert len(sources) == 3
     _, table, condition, moment = sources[1]
     plan = await database.fetch(
         f"explain select id from {table} where {condition} order by {moment} desc, id desc limit 60", *arguments
