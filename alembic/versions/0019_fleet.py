@@ -46,7 +46,8 @@ create table tasks (
     fence bigint not null default 0,
     lease_until timestamptz
 );
-create index ix_tasks_created_at on tasks (created_at desc);
+create index ix_tasks_created_at on tasks (created_at desc, id desc);
+create index ix_tasks_ended_at on tasks (ended_at) where ended_at is not null;
 create index ix_tasks_active on tasks (lease_until) where state in ('queued', 'running');
 
 create table schedules (

@@ -22,6 +22,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
 from queryserver.statements.build import StatementServices
+from queryserver.tasks.build import TaskServices
 from queryserver.tasks.instances import Instances
 
 if TYPE_CHECKING:
@@ -55,3 +56,4 @@ class Services:
     broker: "RedisBroker | None"
     """None: the task server is off."""
     instances: Instances
+    tasks: TaskServices

@@ -41,7 +41,8 @@ from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
 from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
-from queryserver.statements.build import open_records, statement_services
+from queryserver.statements.build import Kept, open_records, statement_services
+from queryserver.tasks.build import task_services
 from queryserver.tasks.instances import Instances, Load
 
 if TYPE_CHECKING:
@@ -71,14 +72,7 @@ async def open_services(
         kept = await stack.enter_async_context(open_records(settings, metrics))
         accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
         builder, stored = EngineBuilder(settings), ConnectorRepository(kept.database, accounts.sealer)
-        connectors = Connectors(
-            configured_connectors(settings),
-            build=partial(engines, builder),
-            wheel=settings.notebook.interpreters_shown_on_wheel,
-            default=settings.notebook.default_interpreter,
-            read_stored=partial(read_stored, stored, settings),
-            metrics=metrics,
-        )
+        connectors = _connectors(settings, partial(engines, builder), stored, metrics)
         stack.push_async_callback(_close_engines, connectors)
         await connectors.refresh()
         threads = stack.enter_context(open_threads())
@@ -142,13 +136,25 @@ async def open_services(
             metadata=metadata,
             statements=statements,
         )
-        readiness = Readiness(
-            database=partial(kept.database.value, "select 1"),
-            schema=partial(require_newest, kept.dsn),
-            result_store=kept.results.ping,
-        )
+        readiness = _readiness(kept)
         stored_ones = StoredConnectors(stored, builder, connectors.refresh)
-        page = MetricsPage(registry, metrics, kept.database, threads.upkeep) if is_measured else None
+        instances = Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
+        tasks = task_services(
+            settings,
+            kept.database,
+            statements=statements,
+            orphans=storage.orphans,
+            area=import_files.area,
+            refresh=searching.refresh,
+            connectors=connectors,
+            users=accounts.directory,
+            instances=instances,
+            notices=notices,
+            broker=broker,
+            metrics=metrics,
+        )
+        gauges = tasks.service.gauges
+        page = MetricsPage(registry, metrics, kept.database, threads.upkeep, gauges) if is_measured else None
         services = Services(
             settings=settings,
             accounts=accounts,
@@ -170,7 +176,8 @@ async def open_services(
             metrics=metrics,
             metrics_text=page,
             broker=broker,
-            instances=Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s)),
+            instances=instances,
+            tasks=tasks,
         )
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
             kept.retention.include(clean_up)
@@ -191,6 +198,8 @@ def _running(
         yield services.broker.running
         if role is Role.SERVER:
             yield partial(services.broker.listening, statements.signals.notify)
+    if role is Role.WORKER:
+        yield services.tasks.runner.running
     yield services.request_limits.running
     yield statements.retention.running
     yield services.connection_tests.running
@@ -201,6 +210,27 @@ def _running(
     yield statements.queue.listening
     yield connectors.watching
     yield partial(listening, dsn, partial(_notified, services), connectors.may_have_changed)
+
+
+def _connectors(
+    settings: Settings, build: Callable[[Connector], Engine], stored: ConnectorRepository, metrics: Metrics
+) -> Connectors:
+    return Connectors(
+        configured_connectors(settings),
+        build=build,
+        wheel=settings.notebook.interpreters_shown_on_wheel,
+        default=settings.notebook.default_interpreter,
+        read_stored=partial(read_stored, stored, settings),
+        metrics=metrics,
+    )
+
+
+def _readiness(kept: Kept) -> Readiness:
+    return Readiness(
+        database=partial(kept.database.value, "select 1"),
+        schema=partial(require_newest, kept.dsn),
+        result_store=kept.results.ping,
+    )
 
 
 async def _close_engines(connectors: Connectors) -> None:
@@ -220,11 +250,11 @@ def _broker(settings: TaskServerSettings) -> "RedisBroker | None":
 
 def _load(services: Services) -> Load:
     runner = services.statements.runner
-    return Load(running=runner.active, capacity=runner.limits.capacity)
+    return Load(running=runner.active + services.tasks.runner.active, capacity=runner.limits.capacity)
 
 
 def _notified(services: Services, kind: str, subject: str) -> None:
     if kind == CONNECTORS_CHANGED:
         services.connectors.may_have_changed()
-    elif not services.metadata.forwarding.notified(kind, subject):
+    elif not services.metadata.forwarding.notified(kind, subject) and not services.tasks.runner.notified(kind, subject):
         services.statements.queue.notified(kind, subject)

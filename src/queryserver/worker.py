@@ -46,7 +46,10 @@ async def work(services: Services) -> None:
         # Not the statement of the job: of those that wait it is the turn of one, whoever announced it.
         await runner.take_waiting(1)
 
-    await services.broker.serve({"statement": statement}, has_room=lambda: runner.has_room)
+    async def task(_job: str) -> None:
+        services.tasks.runner.wake()
+
+    await services.broker.serve({"statement": statement, "task": task}, has_room=lambda: runner.has_room)
 
 
 def run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:

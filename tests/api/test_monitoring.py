@@ -102,8 +102,6 @@ async def test_readiness_shows_no_address(api: Api):
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TOKEN = "metrics-token-of-the-tests"
 
-# The five of the task server come with it (Contract platform 10): tasks_total, tasks_queued, workers_alive,
-# schedules_fired_total, emails_total.
 NAMES = {
     *("http_requests_total", "http_request_seconds", "http_requests_active"),
     *("logins_total", "login_throttled_total", "tokens_issued_total", "external_jwt_total", "jwks_fetch_total"),
@@ -111,6 +109,7 @@ NAMES = {
     *("results_bytes", "results_expired_total", "storage_operations_total", "uploads_active"),
     *("db_pool_connections", "db_query_seconds", "leases_lost_total"),
     *("metadata_index_objects", "search_seconds", "build_info"),
+    *("tasks_total", "tasks_queued", "workers_alive", "schedules_fired_total", "emails_total"),
 }
 
 LABELS = {

@@ -535,6 +535,8 @@ class NameConvertor(RawConvertor):
 register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
 _CALLS = "query_risk|query_compatibility|similar_queries|predict"
 register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{_CALLS}"))
+# The id of a task; `submit` is a call of its own, by another method.
+register_url_convertor("task", NameConvertor("(?!submit$)[^/]+"))
 # What stands behind `=` in storage calls.
 register_url_convertor("raw", RawConvertor(".*"))
 # One segment or more that are not empty: `names_of` takes them apart.

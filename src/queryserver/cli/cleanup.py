@@ -46,10 +46,15 @@ def close_sessions(
     config: ConfigFile = None,
 ) -> None:
     """Close sessions that no client has used for so many days."""
+    from queryserver.connectors.repository import keys_meant  # noqa: PLC0415 slow to import
+
     settings = settings_of(config)
 
     async def work(kept: "Kept") -> None:
-        connectors = await _connectors(settings, kept, dialect)
+        connectors = await keys_meant(settings, kept.database, dialect)
+        if connectors == []:
+            typer.echo(f"Unknown dialect: {dialect}", err=True)
+            raise typer.Exit(1)
         typer.echo(f"Closing {dialect} sessions older than {age_in_days} days...")
         done = await kept.retention.close_sessions(connectors, timedelta(days=age_in_days))
         found = done.closed + done.already_closed + done.in_use + len(done.failed)
@@ -108,30 +113,12 @@ def _fail_for(done: "Closed") -> None:
         raise typer.Exit(1)
 
 
-async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] | None:
-    """Keys of the connectors that a dialect, a key, an id or `all` means."""
-    from queryserver.connectors.repository import keys_named  # noqa: PLC0415 slow to import
-
-    if name == "all":
-        return None
-    wanted = {"beeswax": "hive"}.get(name.lower(), name.lower())
-    found = [
-        key
-        for key, table in settings.notebook.interpreters.items()
-        if wanted in {key.lower(), (table.dialect or key).lower()}
-    ]
-    found += await keys_named(kept.database, wanted)
-    if not found:
-        typer.echo(f"Unknown dialect: {name}", err=True)
-        raise typer.Exit(1)
-    return found
-
-
 def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, with_stores: bool = False) -> None:
     """`with_stores`: `clean_up` works in the file stores and the upload area, too."""
     from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import
+    from queryserver.tasks.build import task_records  # noqa: PLC0415 slow to import
 
     async def opened() -> None:
         async with AsyncExitStack() as stack:
@@ -141,6 +128,7 @@ def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, wit
                 kept.retention.include(orphan_sweep(kept.database, stores).clean_up)
                 area = await stack.enter_async_context(open_upload_area(settings, kept.database))
                 kept.retention.include(area.clean_up)
+                kept.retention.include(task_records(settings, kept.database).clean_up)
             await work(kept)
 
     run(opened)

@@ -12,6 +12,7 @@ from queryserver.connectors.model import ConnectorInstance, NewInstance, Setting
 from queryserver.connectors.secrets import masked, secrets_of, without_secrets
 from queryserver.platform.database import Connection, Database, Row, notify
 from queryserver.platform.deployment import Sealer
+from queryserver.platform.settings.tree import Settings
 
 CHANGED = "connectors"
 """Kind of the notice to every server about a change; its subject is the number of the new state."""
@@ -60,12 +61,30 @@ _DELETE = """
 """
 
 
-async def keys_named(database: Database, name: str) -> list[str]:
-    """Ids, as text, of the stored connectors with this id or dialect."""
+ALL = "all"
+
+_DIALECTS_OF_HUE = {"beeswax": "hive"}
+
+
+async def keys_meant(settings: Settings, database: Database, name: str) -> list[str] | None:
+    """Keys of the connectors that a dialect, a key, an id or `all` means; None: all of them (Contract platform 12.1).
+
+    Empty where the name means nothing.
+    """
+    wanted = name.lower()
+    if wanted == ALL:
+        return None
+    wanted = _DIALECTS_OF_HUE.get(wanted, wanted)
+    found = [
+        key
+        for key, table in settings.notebook.interpreters.items()
+        if wanted in {key.lower(), (table.dialect or key).lower()}
+    ]
     rows = await database.fetch(
-        "select id::text from connectors where deleted_at is null and (id::text = $1 or dialect = $1) order by id", name
+        "select id::text from connectors where deleted_at is null and (id::text = $1 or dialect = $1) order by id",
+        wanted,
     )
-    return [row["id"] for row in rows]
+    return [*found, *(row["id"] for row in rows)]
 
 
 class ConnectorRepository:

@@ -226,6 +226,9 @@ class UnsupportedMediaType(QueryServerError, code="unsupported_media_type"): ...
 class NotSupported(QueryServerError, code="not_supported"): ...
 
 
+task_server_disabled = FixedError(NotSupported, "task_server_disabled", "The task server is switched off.")
+
+
 # Missing objects, and objects in another state than the call needs
 
 
@@ -239,6 +242,7 @@ class UnknownGroup(NotFound, code="unknown_group"):
 
 
 unknown_user = FixedError(NotFound, "unknown_user", "User {} does not exist.")
+task_not_found = FixedError(NotFound, "task_not_found", "Task {:.100} does not exist.")
 
 
 class Conflict(QueryServerError, code="conflict"):

@@ -91,6 +91,10 @@ where touched_at < now() - $1::interval and not exists (
     select from part_uploads
     where scheme = written.scheme and state = 'open' and expires_at > now()
         and regexp_replace(path, '/?[^/]*$', '') = written.directory
+) and not exists (
+    select from unfinished_writes as other
+    where other.scheme = written.scheme and other.directory = written.directory
+        and other.touched_at > now() - $2::interval
 )
 order by touched_at limit 1000
 """
@@ -168,7 +172,9 @@ class UnfinishedWrites:
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(self, *, older_than: timedelta) -> Sequence[UnfinishedWrite]:
-        """Writes that were not touched for so long, except where an upload in parts is open in the directory."""
+        """Writes that were not touched for so long, except in directories where an upload in parts is open, or where
+        another write goes on: its files may be older than itself.
+        """
         return [
             UnfinishedWrite(
                 row["id"],
@@ -176,7 +182,7 @@ class UnfinishedWrites:
                 row["name"],
                 StorageUser(row["username"], is_admin=row["is_admin"]),
             )
-            for row in await self._database.fetch(_ABANDONED, older_than)
+            for row in await self._database.fetch(_ABANDONED, older_than, _SLACK)
         ]
 
 
@@ -394,14 +400,18 @@ class OrphanSweep:
         except DatabaseUnavailable:
             log.warning("record of a finished write stays")
 
-    async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Remove expired uploads and what crashes left; kind to number."""
+    async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
+        """Remove expired uploads and what crashes left; kind to number.
+
+        `older_than`: the age of what crashes left, where it is not the usual one. Uploads keep their own expiry.
+        """
+        age = self._age if older_than is None else older_than
         expired = await self._uploads.expired(limit=_BATCH)
-        abandoned = await self._writes.abandoned(older_than=self._age + _SLACK)
+        abandoned = await self._writes.abandoned(older_than=age + _SLACK)
         if dry_run:
             return {"expired uploads": len(expired), "interrupted uploads": len(abandoned)}
         removed = [await self._remove(upload) for upload in expired]
-        swept = [await self._swept(write) for write in abandoned]
+        swept = [await self._swept(write, age) for write in abandoned]
         return {"expired uploads": sum(removed), "interrupted uploads": sum(swept)}
 
     async def _remove(self, upload: PartUpload) -> bool:
@@ -422,10 +432,10 @@ class OrphanSweep:
         await self._uploads.forget(upload.id)
         return True
 
-    async def _swept(self, write: UnfinishedWrite) -> bool:
+    async def _swept(self, write: UnfinishedWrite, age: timedelta) -> bool:
         """Whether the directory was swept. A store that fails now is tried again at the next sweep."""
         try:
-            storage, age_s = self._stores.as_user(write.directory.scheme, write.user), self._age.total_seconds()
+            storage, age_s = self._stores.as_user(write.directory.scheme, write.user), age.total_seconds()
             removed = await storage.sweep_orphans(write.directory.path, age_s)
             if write.name and isinstance(storage, UnseenUploads):
                 removed += await storage.discard_unseen(write.directory.child(write.name).path, age_s)

@@ -37,9 +37,11 @@ _FRAME_BYTES = 1024 * 1024
 """What boundaries, headers and other parts of a body may add to the bytes of the file."""
 _NAME_BYTES = 32
 _AREA_NAME = re.compile(r"[0-9a-f]{64}")
-_TOUCH_EVERY_S = 600.0
+_TOUCH_EVERY_S = 240.0
 _ABANDONED_AFTER = timedelta(hours=1)
-"""Age at which a file without a record is an orphan: records are inserted, and copies touched, much more often."""
+"""Age at which a file without a record is an orphan. The task `upload_cleanup` may set one of 10 minutes: copies are
+touched more than twice as often.
+"""
 _BATCH = 500
 _UNREADABLE = (
     errors.SymlinkNotFollowed,
@@ -380,15 +382,17 @@ class UploadAreaSweep:
         self._area = area
         self._abandoned_after = abandoned_after
 
-    async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        abandoned = await self._area.sweep_everywhere(self._abandoned_after, dry_run=dry_run)
+    async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
+        """`older_than`: the age of orphans, where it is not the usual one. Uploads keep their own expiry."""
+        age = self._abandoned_after if older_than is None else older_than
+        abandoned = await self._area.sweep_everywhere(age, dry_run=dry_run)
         expired = await self._records.count_expired() if dry_run else 0
         # Records go first: a file without a record cannot be read, and the next clean-up finds it.
         while not dry_run and (digests := await self._records.take_expired(limit=_BATCH)):
             for digest in digests:
                 await self._removed(digest.hex())
             expired += len(digests)
-        before = datetime.now(UTC) - self._abandoned_after
+        before = datetime.now(UTC) - age
         async with aclosing(self._area.list_directory("")) as batches:
             async for batch in batches:
                 old = {bytes.fromhex(entry.name) for entry in batch.entries if _is_old_file(entry, before)}

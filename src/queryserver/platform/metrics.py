@@ -62,6 +62,10 @@ class Metrics:
             ["state"],
         )
 
+        self.tasks_ended = counter("queryserver_tasks", "Tasks that have ended.", ["task", "outcome"])
+        self.schedules_fired = counter("queryserver_schedules_fired", "Runs of schedules.", ["outcome"])
+        self.emails = counter("queryserver_emails", "Mails that were sent or given up.", ["outcome"])
+
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
         """A statement reached its terminal state `outcome`, that long after a runner had begun with it."""
         known = self.dialect(dialect)

@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections import Counter as Sums
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
@@ -89,12 +89,21 @@ def _is_alive(pid: int) -> bool:
 class MetricsPage:
     """The answer to GET /metrics, and a collector of the facts in the database. Use `running()`."""
 
-    def __init__(self, registry: CollectorRegistry, metrics: Metrics, database: Database, threads: Executor) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        metrics: Metrics,
+        database: Database,
+        threads: Executor,
+        fleet: Callable[[], Awaitable[tuple[int, int]]],
+    ) -> None:
+        """`fleet`: how many tasks wait and how many workers live. Raises DatabaseUnavailable."""
         self._metrics = metrics
+        self._fleet = fleet
         self._database = database
         self._threads = threads
-        self._facts: tuple[Sequence[Row], int] | None = None
-        """Active statements by dialect and state, and the bytes of stored results, of all servers."""
+        self._facts: tuple[Sequence[Row], int, tuple[int, int]] | None = None
+        """Active statements by dialect and state, the bytes of stored results, and the fleet, of all servers."""
         self._facts_due_at = 0.0
         self._reading = asyncio.Lock()
         self._shown = CollectorRegistry()
@@ -117,7 +126,7 @@ class MetricsPage:
                 try:
                     async with asyncio.timeout(_FACTS_WITHIN_S):
                         active = await self._database.fetch(_ACTIVE)
-                        self._facts = active, await self._database.value(_STORED_BYTES)
+                        self._facts = active, await self._database.value(_STORED_BYTES), await self._fleet()
                 except (DatabaseUnavailable, TimeoutError):
                     log.warning("metrics of the database are not up to date")
         self._count_pool()
@@ -137,15 +146,19 @@ class MetricsPage:
         results = GaugeMetricFamily(
             "queryserver_results_bytes", "Stored results that can be read, of all servers of this database."
         )
+        queued = GaugeMetricFamily("queryserver_tasks_queued", "Tasks that wait, of all servers of this database.")
+        workers = GaugeMetricFamily("queryserver_workers_alive", "Workers of this database that live.")
         if self._facts is not None:
-            counts, results_bytes = self._facts
+            counts, results_bytes, (tasks_queued, workers_alive) = self._facts
             results.add_metric([], results_bytes)
+            queued.add_metric([], tasks_queued)
+            workers.add_metric([], workers_alive)
             sums = Sums[tuple[str, str]]()
             for row in counts:
                 sums[self._metrics.dialect(row["dialect"]), row["state"]] += row["statements"]
             for labels, statements in sums.items():
                 active.add_metric(labels, statements)
-        yield from (active, results)
+        yield from (active, results, queued, workers)
 
     def _count_pool(self) -> None:
         total, idle = self._database.connections

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
@@ -17,6 +17,14 @@ from queryserver.platform.limits import FairPlaces
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+Progress: TypeAlias = Callable[[float, str], None]
+"""Called between the batches of long work: the share that is done, 0 to 1, and what was done last."""
+
+
+def no_progress(share: float, text: str) -> None:
+    """Where no one follows the work."""
+    del share, text
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Catalog
 from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.threads import Progress, no_progress
 from queryserver.search.feeding import described, kind_of, scope_key
 from queryserver.search.model import DATABASE, IndexedObject, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
@@ -33,6 +34,7 @@ _UNUSED_FOR = timedelta(days=30)
 _TABLES_PER_CATALOG = 200  # then the catalog is closed, so that no session lives for hours
 _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
+_TRY_EVERY_S = 2.0
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
 # An object that does not exist, or not for this user.
 _GONE = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
@@ -91,26 +93,51 @@ class IndexRefresh:
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
         """Read a data source as the user, if it is due and no other server does. Never raises QueryServerError."""
         try:
-            if not await self.lookups.runs_here(connector):
-                return
-            async with self._places:
-                limits = self.limits
-                # Of this reading alone: where the connector is changed meanwhile, another one may be under way here.
-                owner = f"{self.owner}-{uuid4().hex}"
-                scope = await self.records.claim(key, owner=owner, lease=limits.lease, interval=limits.interval)
-                if scope is None:
-                    return
-                try:
-                    await _Reading(self, user, connector, scope.id, owner).read()
-                except (errors.QueryServerError, asyncio.CancelledError) as error:
-                    # A user without a login may have one the next moment; after a stop another server may go on.
-                    soon = isinstance(
-                        error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError
-                    )
-                    await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
-                    raise
+            if await self.lookups.runs_here(connector):
+                await self._read(user, connector, key, interval=self.limits.interval)
         except errors.QueryServerError as error:
             log.info("metadata not read", connector=connector.key, code=error.code)
+
+    async def refresh_now(self, user: User, connector: Connector, progress: Progress = no_progress) -> int:
+        """Read a data source whether that is due or not; how many tables and views were found.
+
+        As the user, where the data source acts as its callers. Waits while another server reads it, for as long as the
+        lease of a server that died lasts. Raises QueryServerError.
+        """
+        key = scope_key(self.connectors, user, connector)
+        if key is None:
+            raise errors.NotSupported("This connector has no metadata, or does not run here.")
+        if not await self.lookups.runs_here(connector):
+            raise errors.EngineUnavailable("Another server holds the data of this connector.")
+        reader = _SERVICE if key.user_id is None else user
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + 1.5 * self.limits.lease.total_seconds()
+        while True:
+            tables = await self._read(reader, connector, key, interval=timedelta(0), progress=progress)
+            if tables is not None:
+                return tables
+            if clock() > give_up:
+                raise errors.Conflict("Another server reads this data source.")
+            progress(0, "Waiting for another server that reads this data source.")
+            await asyncio.sleep(_TRY_EVERY_S)
+
+    async def _read(
+        self, user: User, connector: Connector, key: ScopeKey, *, interval: timedelta, progress: Progress = no_progress
+    ) -> int | None:
+        """How many tables were found; None: it is not due, or another server reads it. Raises QueryServerError."""
+        async with self._places:
+            # Of this reading alone: where the connector is changed meanwhile, another one may be under way here.
+            owner = f"{self.owner}-{uuid4().hex}"
+            scope = await self.records.claim(key, owner=owner, lease=self.limits.lease, interval=interval)
+            if scope is None:
+                return None
+            try:
+                return await _Reading(self, user, connector, scope.id, owner, progress).read()
+            except (errors.QueryServerError, asyncio.CancelledError) as error:
+                # A user without a login may have one the next moment; after a stop another server may go on.
+                soon = isinstance(error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError)
+                await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
+                raise
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -143,7 +170,16 @@ class IndexRefresh:
 class _Reading:
     """One refresh of one claimed scope: one lookup after the other, written in portions."""
 
-    def __init__(self, refresh: IndexRefresh, user: User, connector: Connector, scope_id: int, owner: str) -> None:
+    def __init__(
+        self,
+        refresh: IndexRefresh,
+        user: User,
+        connector: Connector,
+        scope_id: int,
+        owner: str,
+        progress: Progress = no_progress,
+    ) -> None:
+        self._progress = progress
         self._records, self._lookups, self._limits = refresh.records, refresh.lookups, refresh.limits
         self._user, self._connector, self._scope_id, self._owner = user, connector, scope_id, owner
         self._timeout_s = connector.limits.metadata_timeout.total_seconds()
@@ -155,8 +191,8 @@ class _Reading:
         self._found_no_room = False
         self._waiting: list[IndexedObject] = []
 
-    async def read(self) -> None:
-        """Raises the error that ends the refresh; the index then stays as it is."""
+    async def read(self) -> int:
+        """How many tables there are. Raises the error that ends the refresh; the index then stays as it is."""
         began = await self._records.now()
         self._indexed = await self._records.tables_by_database(self._scope_id)
         # One lookup may take longer than a lease lasts: the lease is renewed beside it.
@@ -180,6 +216,7 @@ class _Reading:
             # What is removed now, if anything, leaves room for what found none.
             again=self._found_no_room,
         )
+        return self._tables
 
     async def _keep_lease(self) -> None:
         """Raises DatabaseUnavailable when another server reads by now."""
@@ -196,7 +233,8 @@ class _Reading:
         async with self._lookups.catalog(self._user, self._connector) as catalog:
             databases = list(await self._limited(catalog.databases()))
             databases += await self._unlisted(catalog, databases)
-        for database in databases:
+        for number, database in enumerate(databases):
+            self._progress(number / len(databases), f"{self._tables} tables read.")
             await self._read_database(database)
         await self._write()
 

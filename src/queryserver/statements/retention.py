@@ -16,7 +16,7 @@ from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.platform.database import Database, database_errors
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.platform.threads import background, every
+from queryserver.platform.threads import Progress, background, every, no_progress
 from queryserver.results.segments import ResultStore
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords
@@ -169,27 +169,39 @@ class RetentionSweep:
         ):
             yield
 
-    async def expire(self) -> None:
-        """Erase expired tokens, expire results, then delete the bytes of all doomed results."""
+    async def expire(self, progress: Progress = no_progress) -> int:
+        """Erase expired tokens, expire results, then delete the bytes of all doomed results; of how many."""
         await self.database.execute(_FORGET_TOKENS)
         await self._expire_results()
+        deleted = 0
         while rows := await self.database.fetch(
             "select statement_id from doomed_results order by since limit $1", _BATCH
         ):
             left = await self._delete_bytes([row["statement_id"] for row in rows])
             for statement_id, error in left.items():
                 log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
+            deleted += len(rows) - len(left)
+            progress(0.5, f"{deleted} results deleted.")
             if left:
-                return
+                break
+        return deleted
 
-    async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
+    async def clean_results(self, progress: Progress = no_progress) -> Mapping[str, int]:
+        """Delete expired results, and the files that interrupted writes of results have left; kind to number."""
+        deleted = await self.expire(progress)
+        return {"results": deleted, "interrupted_writes": await self.sweep_orphans(_ORPHAN_AGE)}
+
+    async def clean_up(
+        self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
+    ) -> Mapping[str, int]:
         """Delete by the ages of the settings, entries by `history` if given; kind to number."""
-        editor = self.editor
+        editor, steps = self.editor, _Steps(progress, of=5 + len(self._chores))
         if dry_run:
             expired = await self.database.value(f"select count(*) from statements where {_OVER}")
         else:
             expired = await self._expire_results()
         counts = {"expired results": expired, **await self._delete_spent(dry_run=dry_run)}
+        steps.ended(f"expired results: {expired}")
         for kind, change, age in (
             ("log lines", self._delete_logs, editor.log_retention),
             ("long statement texts", self._cut_texts, editor.statement_text_retention),
@@ -198,11 +210,16 @@ class RetentionSweep:
             counts[kind] = 0
             while changed := await change(age, dry_run=dry_run):
                 counts[kind] += changed
+                steps.reached(f"{kind}: {counts[kind]}")
                 if dry_run:
                     break
+            steps.ended(f"{kind}: {counts[kind]}")
         counts["interrupted writes"] = await self.sweep_orphans(_ORPHAN_AGE, dry_run=dry_run)
+        steps.ended(f"interrupted writes: {counts['interrupted writes']}")
         for chore in self._chores:
-            counts.update(await chore(dry_run=dry_run))
+            done = await chore(dry_run=dry_run)
+            counts.update(done)
+            steps.ended(", ".join(f"{kind}: {count}" for kind, count in done.items()))
         if not dry_run:
             await self.expire()
         return counts
@@ -217,11 +234,13 @@ class RetentionSweep:
             if await self.database.value(has_more, MANY_DOCUMENTS):
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
-    async def close_queries(self, unused_for: timedelta) -> Closed:
+    async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> Closed:
         """Close available statements that were unused for so long, and delete their results."""
         closed: list[UUID] = []
         already, kept, failures = 0, 0, _Failures()
-        for row in await self.database.fetch(_CLOSABLE, unused_for):
+        found = await self.database.fetch(_CLOSABLE, unused_for)
+        for number, row in enumerate(found):
+            progress(number / len(found), f"{len(closed)} queries closed.")
             with failures.of(row["id"]):
                 if await self.statements.close_result(row["id"]):
                     closed.append(row["id"])
@@ -234,11 +253,15 @@ class RetentionSweep:
         await self.expire()
         return Closed(len(closed) - kept, already, failed=failures.texts)
 
-    async def close_sessions(self, connectors: list[str] | None, unused_for: timedelta) -> Closed:
+    async def close_sessions(
+        self, connectors: list[str] | None, unused_for: timedelta, *, progress: Progress = no_progress
+    ) -> Closed:
         """Close the records of sessions that were unused for so long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
         failures = _Failures()
-        for session in await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for):
+        found = await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for)
+        for number, session in enumerate(found):
+            progress(number / len(found), f"{closed} sessions closed.")
             with failures.of(session.id):
                 if await self.sessions.close_unused(session.id, unused_since=unused_for):
                     closed += 1
@@ -322,6 +345,23 @@ async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
             await connection.execute("select pg_advisory_unlock_all()", timeout=10)
     finally:
         connection.terminate()
+
+
+class _Steps:
+    """Reports work of several steps as one; each counts the same."""
+
+    def __init__(self, progress: Progress, *, of: int) -> None:
+        self._progress = progress
+        self._of = of
+        self._ended = 0
+
+    def reached(self, text: str) -> None:
+        """Within a step."""
+        self._progress(self._ended / self._of, text)
+
+    def ended(self, text: str) -> None:
+        self._ended += 1
+        self.reached(text)
 
 
 class _Failures:

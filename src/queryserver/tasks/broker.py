@@ -30,6 +30,7 @@ logging.getLogger("arq").setLevel(logging.WARNING)
 _OUT_OF_REACH = (RedisError, OSError, TimeoutError)
 _RETRY_S = 1.0
 _CALL_WITHIN_S = 5.0
+_PING_WITHIN_S = 2.0
 _SILENCE_S = 30.0
 _CANCEL_AGAIN_S = 0.1
 _MOST_UNSENT = 10_000
@@ -75,8 +76,9 @@ class RedisBroker:
         """Wake one worker. Its job id is that of the statement and fence, so that a repeated call queues nothing."""
         self._enqueue("statement", f"stmt:{statement_id}:{fence}")
 
-    def task_waits(self, task_id: UUID, *, fence: int) -> None:
-        self._enqueue("task", f"task:{task_id}:{fence}")
+    def task_waits(self, job_id: str) -> None:
+        """Wake one worker for `task:<id>:<fence>`."""
+        self._enqueue("task", job_id)
 
     def statement_changed(self, statement_id: UUID) -> None:
         """Wake the calls that wait for the statement, in all servers."""
@@ -88,10 +90,14 @@ class RedisBroker:
         """Call `changed` for each statement that other processes report while inside; reconnects by itself."""
         return _background(self._listen(changed), "broker-changes")
 
-    async def ping(self) -> None:
-        """Raises RedisError, OSError, TimeoutError when the broker does not answer within five seconds."""
-        async with asyncio.timeout(_CALL_WITHIN_S), self._connected() as redis:
-            await redis.echo("ping")
+    async def answers(self) -> bool:
+        """Whether the broker answers within two seconds."""
+        try:
+            async with asyncio.timeout(_PING_WITHIN_S), self._connected() as redis:
+                await redis.echo("ping")
+        except _OUT_OF_REACH:
+            return False
+        return True
 
     def _enqueue(self, function: str, job_id: str) -> None:
         self._jobs.append(_Unsent(function, job_id))

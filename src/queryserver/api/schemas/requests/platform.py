@@ -19,11 +19,13 @@ from queryserver.api.schemas.fields import (
     Whole,
     json_of,
     must,
+    one_of,
     unquoted,
 )
 from queryserver.api.schemas.requests.editor import BigNumbersField
 from queryserver.errors.base import too_many_ids
 from queryserver.statements.states import LONGEST_AGE_S, StatementState, StatementStates
+from queryserver.tasks.model import TaskState
 
 
 class ServerLogsParameters(Fields):
@@ -215,6 +217,35 @@ def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
     if any(not value.strip() for value in values):
         raise must("hold names.")
     return values
+
+
+def _state(value: Any) -> Any:
+    """Blank text is absent."""
+    if isinstance(value, str) and not value.strip():
+        return None
+    if value not in set(TaskState):
+        raise must(f"be one of {', '.join(TaskState)}.")
+    return value
+
+
+class TaskListParameters(Fields):
+    state: Annotated[
+        TaskState | None, BeforeValidator(_state), one_of(*TaskState), Field(description="Only tasks in that state.")
+    ] = None
+    name: Annotated[
+        TextOrNothing, Field(description="Only tasks of that name; `statement`: only jobs of statements.")
+    ] = None
+    page: Annotated[int, Whole(1)] = 1
+    limit: Annotated[int, Whole(1, 1000), Field(description="Most tasks of one page.")] = 50
+
+
+class TaskRequest(Fields):
+    """A task to run."""
+
+    name: Annotated[Text, Field(description="Name of the task.")]
+    params: Annotated[
+        Json[dict[str, Any]], Field(description="Parameters of the task, as a JSON object.", default_factory=dict)
+    ]
 
 
 JsonText: TypeAlias = Annotated[Text, BeforeValidator(unquoted)]

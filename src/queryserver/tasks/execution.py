@@ -1,0 +1,245 @@
+"""Tasks run by this process: claimed, reported, canceled, and given back when the process stops."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import TypeAlias
+from uuid import UUID
+
+import structlog
+
+from queryserver.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.platform.metrics import Metrics
+from queryserver.platform.threads import Progress, Tasks, background
+from queryserver.tasks.model import ClaimedTask, TaskEnd, TaskState
+from queryserver.tasks.repository import TaskRecords
+
+log = structlog.get_logger(__name__)
+
+CANCEL = "task-cancel"
+"""Kind of the notice that the record of a task requests a cancel; its subject is the id."""
+
+Job: TypeAlias = Callable[[ClaimedTask, Progress], Awaitable[TaskEnd]]
+"""The work of a task. May be stopped at any moment, and done again."""
+
+_SWEEP_EVERY_S = 5.0
+_REPORT_EVERY_S = 1.0
+_RECORDED_WITHIN_S = 5.0
+
+_CANCELED = TaskEnd(TaskState.CANCELED, "Canceled.")
+_FAULT = TaskEnd(TaskState.FAILED, "Internal error.")
+
+
+class _Run:
+    """A task while it runs here."""
+
+    def __init__(self, claimed: ClaimedTask, work: "asyncio.Task[TaskEnd]", report: "_Report") -> None:
+        self.claimed = claimed
+        self.work = work
+        self.report = report
+        self.is_canceled = False
+        self.is_lost = False
+
+    def cancel(self) -> None:
+        """Stop the work because a user wants that."""
+        self.is_canceled = True
+        self.work.cancel()
+
+    def lose(self) -> None:
+        """Stop the work because another process has the task."""
+        self.is_lost = True
+        self.work.cancel()
+
+
+class _Report:
+    """How far the work is, for the next heartbeat."""
+
+    def __init__(self) -> None:
+        self.progress = 0
+        self.message = ""
+        self.changed = asyncio.Event()
+        # The first heartbeat comes at once: a notice of a cancel may have come before this process knew the task.
+        self.changed.set()
+
+    def __call__(self, share: float, text: str) -> None:
+        self.progress = min(max(round(100 * share), self.progress), 100)
+        self.message = text
+        self.changed.set()
+
+
+class TaskRunner:
+    """Runs tasks under leases. A task whose process died is run again by another: all tasks can be done twice."""
+
+    def __init__(
+        self,
+        owner: str,
+        records: TaskRecords,
+        job: Job,
+        *,
+        lease: timedelta,
+        heartbeat: timedelta,
+        shutdown_grace: timedelta = timedelta(0),
+        sweep_every_s: float = _SWEEP_EVERY_S,
+        metrics: Metrics,
+    ) -> None:
+        self._owner = owner
+        self._records = records
+        self._job = job
+        self._lease = lease
+        self._heartbeat_s = heartbeat.total_seconds()
+        self._grace_s = shutdown_grace.total_seconds()
+        self._sweep_every_s = sweep_every_s
+        self._metrics = metrics
+        self._runs: dict[UUID, _Run] = {}
+        self._tasks = Tasks()
+        self._is_stopping = False
+        self._woken = asyncio.Event()
+
+    @property
+    def active(self) -> int:
+        return len(self._runs)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Inside, tasks that wait are run without a job of the broker too, one after the other.
+
+        At the end, those that run have the grace time of the shutdown; then they are given back.
+        """
+        self._is_stopping = False
+        try:
+            async with background(self._sweep(), "task-sweep"):
+                try:
+                    yield
+                finally:
+                    self._is_stopping = True
+                    if self._runs:
+                        await asyncio.wait([run.work for run in self._runs.values()], timeout=self._grace_s)
+        finally:
+            for run in self._runs.values():  # of callers that go on
+                run.work.cancel()
+            await self._tasks.aclose(grace_s=_RECORDED_WITHIN_S)
+
+    async def run_next(self) -> bool:
+        """Claim a task and run it to its end; False: none waits. Raises DatabaseUnavailable.
+
+        When the caller is canceled, the task is given back.
+        """
+        if self._is_stopping:
+            return False
+        claimed = await self._records.claim(worker=self._owner, lease=self._lease)
+        if claimed is None:
+            return False
+        log.info("task claimed", task=claimed.name, task_id=str(claimed.id), fence=claimed.fence)
+        if claimed.cancel_requested:  # of a process that died before it saw that
+            await self._record_end(claimed, _CANCELED)
+        else:
+            await self._run(claimed)
+        return True
+
+    def notified(self, kind: str, subject: str) -> bool:
+        """Handle a notice of an instance; False: it is not about a task."""
+        if kind != CANCEL:
+            return False
+        with suppress(ValueError):
+            if (run := self._runs.get(UUID(subject))) is not None:
+                run.cancel()
+        return True
+
+    def wake(self) -> None:
+        """A task waits: `running` looks for it now."""
+        self._woken.set()
+
+    async def _sweep(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._sweep_every_s * random.uniform(0.8, 1.0)):  # noqa: S311 no secret
+                    await self._woken.wait()
+            self._woken.clear()
+            try:
+                await self._run_waiting()
+            except DatabaseUnavailable:
+                log.warning("tasks not looked for")
+            except Exception:  # the outer wall of a task: the next round may do better
+                log.exception("tasks not looked for")
+
+    async def _run_waiting(self) -> None:
+        while await self.run_next():
+            pass
+
+    async def _run(self, claimed: ClaimedTask) -> None:
+        report = _Report()
+        work = self._tasks.start(self._work(claimed, report), f"task-{claimed.name}")
+        run = self._runs[claimed.id] = _Run(claimed, work, report)
+        recorded = self._tasks.start(self._follow(run), "task-followed")
+        try:
+            await asyncio.shield(recorded)
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.shield(recorded)
+            raise
+
+    async def _follow(self, run: _Run) -> None:
+        """Keep the lease until the work has ended, and record how."""
+        claimed, work = run.claimed, run.work
+        try:
+            async with background(self._keep(run), "task-lease"):
+                await asyncio.wait({work})
+            if run.is_lost:
+                log.warning("task lost to another process", task=claimed.name, task_id=str(claimed.id))
+            elif not work.cancelled():
+                await self._record_end(claimed, work.result())
+            elif run.is_canceled:
+                await self._record_end(claimed, _CANCELED)
+            else:  # this process stops
+                await self._give_back(claimed)
+        finally:
+            del self._runs[claimed.id]
+
+    async def _work(self, claimed: ClaimedTask, report: _Report) -> TaskEnd:
+        try:
+            return await self._job(claimed, report)
+        except QueryServerError as error:
+            log.warning("task failed", task=claimed.name, task_id=str(claimed.id), code=error.code)
+            return TaskEnd(TaskState.FAILED, error.message)
+        except Exception:  # the outer wall of a task: its record must have an end
+            log.exception("task failed", task=claimed.name, task_id=str(claimed.id))
+            return _FAULT
+
+    async def _keep(self, run: _Run) -> None:
+        """Renew the lease at each heartbeat, and soon after the work has reported; stop it when that is wanted."""
+        report = run.report
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat_s):
+                    await report.changed.wait()
+            report.changed.clear()
+            try:
+                is_wanted = await self._records.renew(
+                    run.claimed, lease=self._lease, progress=report.progress, message=report.message
+                )
+            except DatabaseUnavailable:
+                log.warning("lease of a task not renewed", task_id=str(run.claimed.id))
+            else:
+                if is_wanted is None:
+                    run.lose()
+                    return
+                if is_wanted:
+                    run.cancel()
+                    return
+            await asyncio.sleep(min(_REPORT_EVERY_S, self._heartbeat_s))
+
+    async def _record_end(self, claimed: ClaimedTask, end: TaskEnd) -> None:
+        try:
+            if await self._records.finish(claimed, end):
+                self._metrics.tasks_ended.labels(claimed.name.value, end.state.value).inc()
+                log.info("task ended", task=claimed.name, task_id=str(claimed.id), state=end.state)
+        except DatabaseUnavailable:  # its lease runs out, and it is run again
+            log.warning("end of a task not recorded", task=claimed.name, task_id=str(claimed.id))
+
+    async def _give_back(self, claimed: ClaimedTask) -> None:
+        try:
+            await self._records.give_back(claimed)
+        except DatabaseUnavailable:  # its lease runs out
+            log.warning("task not given back", task_id=str(claimed.id))

@@ -1,0 +1,226 @@
+"""Tasks: names, parameters, states, records (Contract platform 10.6)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, TypeAlias
+from uuid import UUID
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from queryserver.errors.base import InvalidParameter, MissingParameter
+from queryserver.statements.states import StatementState
+
+STATEMENT = "statement"
+"""Name of the jobs of statements in the list."""
+
+_CENTURY_DAYS = 36_500
+_SHOWN = 100  # characters of an unknown name in a message
+
+
+class TaskState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+STATES_OF_STATEMENTS: Mapping[TaskState, tuple[StatementState, ...]] = {
+    TaskState.QUEUED: (StatementState.WAITING,),
+    TaskState.RUNNING: (StatementState.RUNNING,),
+    # Results that have expired or were closed come of statements that ended well.
+    TaskState.FINISHED: (
+        *(StatementState.AVAILABLE, StatementState.SUCCESS),
+        *(StatementState.EXPIRED, StatementState.CLOSED),
+    ),
+    TaskState.FAILED: (StatementState.FAILED, StatementState.TIMED_OUT),
+    TaskState.CANCELED: (StatementState.CANCELED,),
+}
+"""The states of statements that a state of tasks stands for."""
+
+
+class TaskName(StrEnum):
+    """The tasks that can be submitted."""
+
+    DOCUMENT_CLEANUP = "document_cleanup"
+    RESULT_CLEANUP = "result_cleanup"
+    UPLOAD_CLEANUP = "upload_cleanup"
+    CLOSE_QUERIES = "close_queries"
+    CLOSE_SESSIONS = "close_sessions"
+    METADATA_REFRESH = "metadata_refresh"
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("is a boolean")  # noqa: TRY004 pydantic reports it as a problem of the value
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+# Integers may come as decimal text, too (Contract platform 1.2).
+Days: TypeAlias = Annotated[int, Field(ge=0, le=_CENTURY_DAYS), BeforeValidator(_no_flag)]
+
+Name: TypeAlias = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), BeforeValidator(_as_text)
+]
+"""A name, or the id of a connector as an integer."""
+
+
+class TaskParameters(BaseModel):
+    """What the tasks of one name take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DocumentCleanup(TaskParameters):
+    """As the command `cleanup`."""
+
+    keep_days: Annotated[int, Field(ge=1, le=_CENTURY_DAYS), BeforeValidator(_no_flag)] = 30
+
+
+class ResultCleanup(TaskParameters):
+    """Results whose time is over."""
+
+
+class UploadCleanup(TaskParameters):
+    """What uploads have left; those that go on keep their own expiry."""
+
+    older_than_minutes: Annotated[int, Field(ge=10, le=_CENTURY_DAYS * 24 * 60), BeforeValidator(_no_flag)] = 60
+
+
+class CloseQueries(TaskParameters):
+    """As the command `close_queries`."""
+
+    age_in_days: Days = 7
+
+
+class CloseSessions(TaskParameters):
+    """As the command `close_sessions`: `dialect` is a dialect, the key or id of a connector, or `all`."""
+
+    age_in_days: Days
+    dialect: Name
+
+
+class MetadataRefresh(TaskParameters):
+    """The index of the metadata search, of one connector."""
+
+    connector: Name
+
+
+PARAMETERS: Mapping[TaskName, type[TaskParameters]] = {
+    TaskName.DOCUMENT_CLEANUP: DocumentCleanup,
+    TaskName.RESULT_CLEANUP: ResultCleanup,
+    TaskName.UPLOAD_CLEANUP: UploadCleanup,
+    TaskName.CLOSE_QUERIES: CloseQueries,
+    TaskName.CLOSE_SESSIONS: CloseSessions,
+    TaskName.METADATA_REFRESH: MetadataRefresh,
+}
+
+
+def checked(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskParameters]:
+    """A task that can be submitted. A parameter that is null counts as absent.
+
+    Raises InvalidParameter (also for an unknown name or parameter) and MissingParameter.
+    """
+    if name not in set(TaskName):
+        raise InvalidParameter(f"Unknown task: {name[:_SHOWN]}. Known: {', '.join(TaskName)}.")
+    task = TaskName(name)
+    model = PARAMETERS[task]
+    try:
+        return task, model.model_validate({key: value for key, value in params.items() if value is not None})
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        parameter = f"params.{str(problem['loc'][0])[:_SHOWN]}"
+        match problem["type"]:
+            case "missing":
+                raise MissingParameter(f"{parameter} is required.") from None
+            case "extra_forbidden":
+                known = f" takes {', '.join(model.model_fields)}." if model.model_fields else " takes no parameters."
+                raise InvalidParameter(f"{parameter} is unknown: {task}{known}") from None
+            case _:
+                raise InvalidParameter(f"{parameter} {_rule(model, str(problem['loc'][0]))}") from None
+
+
+def _rule(model: type[TaskParameters], name: str) -> str:
+    """What the parameter must be, for a person."""
+    schema = model.model_json_schema()["properties"][name]
+    if schema["type"] == "integer":
+        return f"must be an integer from {schema['minimum']} to {schema['maximum']}."
+    return f"must be text of {schema['minLength']} to {schema['maxLength']} characters."
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task, or the job of a statement, as it is listed."""
+
+    id: UUID
+    name: str
+    params: Mapping[str, Any]
+    state: TaskState
+    owner: str
+    """Name of the user who submitted it; empty when that user is gone."""
+    created: datetime
+    started: datetime | None
+    ended: datetime | None
+    progress: int
+    message: str
+    result: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks are listed; None: any."""
+
+    state: TaskState | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    id: UUID
+    name: TaskName
+    params: Mapping[str, Any]
+    owner_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTask:
+    """The right of one process to run a task. Every write carries the fence; an older one is refused."""
+
+    id: UUID
+    name: TaskName
+    params: Mapping[str, Any]
+    owner_id: int | None
+    fence: int
+    worker: str
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How a task ended."""
+
+    state: TaskState
+    message: str
+    result: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveCounts:
+    """What waits and runs, in all processes."""
+
+    queued: int
+    """Statements and tasks."""
+    running: int
+    """Statements and tasks."""
+    queued_tasks: int
+
+
+def job_id(task_id: UUID, fence: int) -> str:
+    """The id of the job of the broker that runs the task."""
+    return f"task:{task_id}:{fence}"

@@ -1,0 +1,236 @@
+"""Records of tasks, and their list together with the jobs of statements. All moments are those of the database."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from queryserver.platform.database import Database, Row
+from queryserver.tasks.model import (
+    STATEMENT,
+    STATES_OF_STATEMENTS,
+    ActiveCounts,
+    ClaimedTask,
+    NewTask,
+    Task,
+    TaskEnd,
+    TaskFilter,
+    TaskName,
+    TaskState,
+)
+
+_BATCH = 500
+
+_SUBMIT = """
+insert into tasks (id, name, params, owner_id) values ($1, $2, $3, $4) on conflict (id) do nothing
+"""
+
+# Of a task whose worker died the first start is kept: that is when its work began.
+_CLAIM = """
+update tasks set state = 'running', worker = $1, fence = fence + 1, lease_until = now() + $2::interval,
+    started_at = coalesce(started_at, now()), progress = 0, message = ''
+where id = (
+    select id from tasks
+    where state in ('queued', 'running') and coalesce(lease_until < now(), true) and name = any($3::text[])
+    order by created_at, id limit 1 for update skip locked
+)
+returning id, name, params, owner_id, fence, worker, cancel_requested_at is not null as cancel_requested
+"""
+
+_CLAIMED = ("id", "params", "owner_id", "fence", "worker", "cancel_requested")
+
+_FENCED = "id = $1 and worker = $2 and fence = $3 and state = 'running'"
+
+_RENEW = f"""
+update tasks set lease_until = now() + $4::interval, progress = greatest(progress, $5), message = $6 where {_FENCED}
+returning cancel_requested_at is not null as cancel_requested
+"""
+
+_FINISH = f"""
+update tasks set state = $4, ended_at = now(), message = $5, result = $6, lease_until = null,
+    progress = case when $4 = 'finished' then 100 else progress end
+where {_FENCED}
+"""
+
+# Where a cancel was requested meanwhile, no other worker needs to take it.
+_GIVE_BACK = f"""
+update tasks set worker = null, lease_until = null,
+    state = case when cancel_requested_at is null then 'queued' else 'canceled' end,
+    ended_at = case when cancel_requested_at is null then null else now() end,
+    message = case when cancel_requested_at is null then '' else 'Canceled.' end
+where {_FENCED}
+"""
+
+_CANCEL = """
+update tasks set cancel_requested_at = coalesce(cancel_requested_at, now()),
+    state = case when state = 'queued' then 'canceled' else state end,
+    ended_at = case when state = 'queued' then now() end,
+    message = case when state = 'queued' then 'Canceled.' else message end
+where id = $1 and state in ('queued', 'running')
+returning state
+"""
+
+_FORGOTTEN = "select id from tasks where ended_at < now() - $1::interval order by ended_at limit $2"
+
+# `state in` is the condition of the partial index.
+_COUNT_ACTIVE = """
+select
+    (select count(*) from tasks where state = 'queued') as queued_tasks,
+    (select count(*) from tasks where state = 'running') as running_tasks,
+    (select count(*) from statements where state = 'waiting') as waiting,
+    (select count(*) from statements where state in ('waiting', 'running') and state = 'running') as running
+"""
+
+_COLUMNS = "id, name, params, state, owner_id, created_at, started_at, ended_at, progress, message, result"
+
+_STATES = " ".join(
+    f"when state in ({', '.join(repr(one.value) for one in states)}) then '{state}'"
+    for state, states in STATES_OF_STATEMENTS.items()
+)
+# The message of an engine may quote the statement: the code does not.
+_STATEMENT_COLUMNS = f"""id, '{STATEMENT}' as name,
+    jsonb_build_object('connector', connector, 'history_uuid', id) as params,
+    case {_STATES} end as state, user_id as owner_id, recorded_at as created_at, sent_at as started_at, ended_at,
+    progress, coalesce(error_code, '') as message,
+    case when ended_at is not null and error_code is null then jsonb_build_object('rows', rows) end as result"""
+
+_RECENT = "recorded_at > now() - {keep}::interval"
+_ACTIVE = "state in ('waiting', 'running')"  # as in the partial indexes
+
+_SHOWN = """
+select shown.*, coalesce(username, '') as owner from ({rows}) as shown left join users on users.id = owner_id
+"""
+
+
+class TaskRecords:
+    """Each method is one transaction; all raise DatabaseUnavailable.
+
+    `keep`: how long tasks and the jobs of statements are listed.
+    """
+
+    def __init__(self, database: Database, *, keep: timedelta) -> None:
+        self._database = database
+        self._keep = keep
+
+    async def submit(self, new: NewTask) -> None:
+        """Repeating it with the same id changes nothing."""
+        await self._database.execute(_SUBMIT, new.id, new.name, dict(new.params), new.owner_id)
+
+    async def claim(self, *, worker: str, lease: timedelta) -> ClaimedTask | None:
+        """The oldest task that waits, or whose worker died; None: there is none."""
+        # A newer program may have submitted tasks that this one does not know.
+        row = await self._database.row(_CLAIM, worker, lease, [name.value for name in TaskName])
+        if row is None:
+            return None
+        return ClaimedTask(**{name: row[name] for name in _CLAIMED}, name=TaskName(row["name"]))
+
+    async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
+        """Whether a cancel is requested; None: another worker has the task, or it has ended."""
+        row = await self._database.row(_RENEW, *_fence(claimed), lease, progress, message)
+        return None if row is None else row["cancel_requested"]
+
+    async def finish(self, claimed: ClaimedTask, end: TaskEnd) -> bool:
+        """False: another worker has the task."""
+        result = None if end.result is None else dict(end.result)
+        return await self._database.execute(_FINISH, *_fence(claimed), end.state, end.message, result) == 1
+
+    async def give_back(self, claimed: ClaimedTask) -> bool:
+        """Let another worker take it at once. False: another one has it."""
+        return await self._database.execute(_GIVE_BACK, *_fence(claimed)) == 1
+
+    async def request_cancel(self, task_id: UUID) -> TaskState | None:
+        """The state now: a task that waits is canceled at once; None: it has ended, or is unknown."""
+        state = await self._database.value(_CANCEL, task_id)
+        return None if state is None else TaskState(state)
+
+    async def find(self, task_id: UUID) -> Task | None:
+        """A task, or the job of a statement however old it is."""
+        rows = f"""select {_COLUMNS} from tasks where id = $1
+            union all select {_STATEMENT_COLUMNS} from statements where id = $1"""
+        row = await self._database.row(_SHOWN.format(rows=rows), task_id)
+        return None if row is None else _task(row)
+
+    async def page(self, chosen: TaskFilter, *, offset: int, limit: int) -> tuple[Sequence[Task], int]:
+        """Tasks and the jobs of recent statements, newest first, and how many there are in all pages."""
+        sources, arguments = self._sources(chosen)
+        offset_at, limit_at = f"${len(arguments) + 1}::bigint", f"${len(arguments) + 2}::bigint"
+        # Each source in its own order, by its index, and no further than the end of the page.
+        parts = [
+            f"(select {columns} from {table} where {condition} order by {moment} desc, id desc"
+            f" limit {offset_at} + {limit_at})"
+            for columns, table, condition, moment in sources
+        ]
+        newest_first = "order by created_at desc, id desc"
+        rows = (
+            f"select * from ({' union all '.join(parts)}) as found {newest_first} offset {offset_at} limit {limit_at}"
+        )
+        counts = " + ".join(f"(select count(*) from {table} where {where})" for _, table, where, _ in sources)
+        page = await self._database.fetch(f"{_SHOWN.format(rows=rows)} {newest_first}", *arguments, offset, limit)
+        return [_task(row) for row in page], await self._database.value(f"select {counts}", *arguments)
+
+    def _sources(self, chosen: TaskFilter) -> tuple[Sequence[tuple[str, str, str, str]], list[Any]]:
+        """Columns, table, condition and time of each kind that is listed; and the arguments of the conditions."""
+        arguments: list[Any] = []
+        sources: list[tuple[str, str, str, str]] = []
+        if chosen.name != STATEMENT:
+            conditions = ["true"]
+            for column, value in (("state", chosen.state), ("name", chosen.name)):
+                if value is not None:
+                    arguments.append(value)
+                    conditions.append(f"{column} = ${len(arguments)}")
+            sources.append((_COLUMNS, "tasks", " and ".join(conditions), "created_at"))
+        if chosen.name in (None, STATEMENT):
+            for condition in _statements_in(chosen.state):
+                if "{keep}" in condition and self._keep not in arguments:
+                    arguments.append(self._keep)
+                shown = condition.format(keep=f"${len(arguments)}")
+                sources.append((_STATEMENT_COLUMNS, "statements", shown, "recorded_at"))
+        return sources, arguments
+
+    async def active(self) -> ActiveCounts:
+        row = await self._database.row(_COUNT_ACTIVE)
+        if row is None:  # a select of counts has one row
+            return ActiveCounts(0, 0, 0)
+        queued, running = row["queued_tasks"] + row["waiting"], row["running_tasks"] + row["running"]
+        return ActiveCounts(queued, running, queued_tasks=row["queued_tasks"])
+
+    async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
+        """Delete tasks that ended long ago."""
+        if dry_run:
+            count = f"select count(*) from ({_FORGOTTEN}) as forgotten"
+            return {"ended tasks": await self._database.value(count, self._keep, 2**31)}
+        total, deleted = 0, _BATCH
+        while deleted == _BATCH:
+            deleted = await self._database.execute(
+                f"delete from tasks where id in ({_FORGOTTEN} for update skip locked)", self._keep, _BATCH
+            )
+            total += deleted
+        return {"ended tasks": total}
+
+
+def _statements_in(state: TaskState | None) -> Sequence[str]:
+    """The conditions of the statements that are listed; no statement fits two. Each is served by an index alone."""
+    if state is None:
+        return _RECENT, f"{_ACTIVE} and not {_RECENT}"
+    states = f"state in ({', '.join(repr(one.value) for one in STATES_OF_STATEMENTS[state])})"
+    return [f"{states} and {_ACTIVE if state in (TaskState.QUEUED, TaskState.RUNNING) else _RECENT}"]
+
+
+def _fence(claimed: ClaimedTask) -> tuple[UUID, str, int]:
+    return claimed.id, claimed.worker, claimed.fence
+
+
+def _task(row: Row) -> Task:
+    return Task(
+        id=row["id"],
+        name=row["name"],
+        params=row["params"],
+        state=TaskState(row["state"]),
+        owner=row["owner"],
+        created=row["created_at"],
+        started=row["started_at"],
+        ended=row["ended_at"],
+        progress=row["progress"],
+        message=row["message"],
+        result=row["result"],
+    )

@@ -1,0 +1,141 @@
+"""Tasks for administrators: submit, list, show, cancel; and the state of the fleet (Contract platform 10.6)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+from queryserver.errors.base import task_not_found, task_server_disabled
+from queryserver.identity.model import User
+from queryserver.platform.database import Notices
+from queryserver.platform.deployment import Role
+from queryserver.platform.logs import AUDIT
+from queryserver.platform.metrics import Metrics
+from queryserver.platform.settings.sections import TaskServerSettings
+from queryserver.statements.overview import StatementAdministration
+from queryserver.tasks.execution import CANCEL
+from queryserver.tasks.instances import Instance, Instances
+from queryserver.tasks.model import STATEMENT, NewTask, Task, TaskFilter, TaskState, checked, job_id
+from queryserver.tasks.repository import TaskRecords
+
+_LARGEST_OFFSET = 2**62  # the database counts in 63 bits
+
+
+class TaskBroker(Protocol):
+    """Wakes a worker. A lost message costs seconds: workers sweep."""
+
+    def task_waits(self, job_id: str) -> None:
+        """Returns at once, never raises."""
+
+    async def answers(self) -> bool:
+        """Whether it can be reached, within seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """State of the task server; numbers are of all processes."""
+
+    enabled: bool
+    beat_enabled: bool
+    beat_running: bool
+    broker_ok: bool
+    queued: int
+    running: int
+    workers: Sequence[Instance]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskService:
+    """The caller checks that the user is an administrator."""
+
+    records: TaskRecords
+    instances: Instances
+    notices: Notices
+    statements: StatementAdministration
+    settings: TaskServerSettings
+    cancel_wait_s: float
+    """How long the cancel of a statement waits for its end."""
+    broker: TaskBroker | None
+    """None: the task server is off."""
+    metrics: Metrics
+
+    def require_enabled(self) -> None:
+        """Raises task_server_disabled."""
+        if not self.settings.enabled:
+            raise task_server_disabled()
+
+    async def submit(self, user: User, name: str, params: Mapping[str, Any], *, task_id: UUID | None = None) -> Task:
+        """Record a task that the user owns. The same `task_id` again gives the task that is recorded.
+
+        Raises InvalidParameter, MissingParameter.
+        """
+        task_id = task_id or uuid4()
+        with AUDIT.event(user.username, "task.submit", name, facts={"task_id": str(task_id)}):
+            task, parameters = checked(name, params)
+            await self.records.submit(NewTask(task_id, task, parameters.model_dump(), user.id))
+        if self.broker is not None:
+            self.broker.task_waits(job_id(task_id, 0))
+        return await self._found(task_id)
+
+    async def page(self, chosen: TaskFilter, *, page: int, limit: int) -> tuple[Sequence[Task], int]:
+        """Tasks and the jobs of recent statements, newest first, and how many there are in all pages."""
+        return await self.records.page(chosen, offset=min((page - 1) * limit, _LARGEST_OFFSET), limit=limit)
+
+    async def show(self, task_id: str) -> Task:
+        """Raises task_not_found."""
+        return await self._found(_uuid(task_id))
+
+    async def cancel(self, user: User, task_id: str) -> Task:
+        """A task that waits is canceled at once, one that runs within a heartbeat. No effect on one that has ended.
+
+        Raises task_not_found.
+        """
+        found = await self._found(key := _uuid(task_id))
+        if found.ended is not None:
+            return found
+        if found.name == STATEMENT:
+            await self.statements.stop(key, by=user.username, wait_s=self.cancel_wait_s)
+            return await self._found(key)
+        with AUDIT.event(user.username, "task.cancel", found.name, facts={"task_id": str(key), "owner": found.owner}):
+            state = await self.records.request_cancel(key)
+        if state is TaskState.CANCELED:
+            self.metrics.tasks_ended.labels(found.name, state.value).inc()
+        elif state is TaskState.RUNNING:
+            await self.notices.publish(CANCEL, str(key))
+        return await self._found(key)
+
+    async def status(self) -> FleetStatus:
+        """Works with the task server off, too."""
+        active = await self.records.active()
+        living = await self.instances.living()
+        return FleetStatus(
+            enabled=self.settings.enabled,
+            beat_enabled=self.settings.beat_enabled,
+            beat_running=any(one.kind is Role.BEAT for one in living),
+            broker_ok=self.broker is not None and await self.broker.answers(),
+            queued=active.queued,
+            running=active.running,
+            workers=[one for one in living if one.kind is Role.WORKER],
+        )
+
+    async def gauges(self) -> tuple[int, int]:
+        """For the metrics: tasks that wait, and workers that live. Raises DatabaseUnavailable."""
+        return (await self.records.active()).queued_tasks, len(await self.instances.living(Role.WORKER))
+
+    async def _found(self, task_id: UUID) -> Task:
+        found = await self.records.find(task_id)
+        if found is None:
+            raise task_not_found(str(task_id))
+        return found
+
+
+def _uuid(text: str) -> UUID:
+    """Raises task_not_found for what is no UUID in its usual form."""
+    try:
+        found = UUID(text)
+    except ValueError:
+        raise task_not_found(text) from None
+    if str(found) != text.lower():
+        raise task_not_found(text)
+    return found

@@ -1,0 +1,71 @@
+"""Names and parameters of tasks (Contract platform 10.6)."""
+
+from uuid import UUID
+
+import pytest
+from tests.cases import each
+
+from queryserver.errors.base import InvalidParameter, MissingParameter
+from queryserver.statements.states import StatementState
+from queryserver.tasks.model import PARAMETERS, STATES_OF_STATEMENTS, TaskName, TaskState, checked, job_id
+
+ACCEPTED = [
+    ("document_cleanup", {}, {"keep_days": 30}),
+    ("document_cleanup", {"keep_days": None}, {"keep_days": 30}),
+    ("document_cleanup", {"keep_days": "7"}, {"keep_days": 7}),
+    ("result_cleanup", {}, {}),
+    ("upload_cleanup", {}, {"older_than_minutes": 60}),
+    ("upload_cleanup", {"older_than_minutes": 10}, {"older_than_minutes": 10}),
+    ("close_queries", {}, {"age_in_days": 7}),
+    ("close_queries", {"age_in_days": 0}, {"age_in_days": 0}),
+    ("close_sessions", {"age_in_days": 3, "dialect": " hive "}, {"age_in_days": 3, "dialect": "hive"}),
+    ("metadata_refresh", {"connector": 7}, {"connector": "7"}),
+]
+
+REFUSED = [
+    ("vacuum", {}, "Unknown task: vacuum. Known: document_cleanup,"),
+    ("statement", {}, "Unknown task: statement."),
+    ("x" * 5000, {}, f"Unknown task: {'x' * 100}. Known"),
+    ("document_cleanup", {"keep_days": 0}, "params.keep_days must be an integer from 1 to 36500."),
+    ("document_cleanup", {"keep_days": True}, "params.keep_days must be an integer"),
+    ("document_cleanup", {"keep_days": 1.5}, "params.keep_days must be an integer"),
+    ("document_cleanup", {"keep_days": 10**30}, "params.keep_days must be an integer"),
+    ("document_cleanup", {"days": 1}, "params.days is unknown: document_cleanup takes keep_days."),
+    ("result_cleanup", {"days": 1}, "params.days is unknown: result_cleanup takes no parameters."),
+    ("upload_cleanup", {"older_than_minutes": 9}, "params.older_than_minutes must be an integer from 10 to"),
+    ("close_queries", {"age_in_days": -1}, "params.age_in_days must be an integer from 0 to 36500."),
+    ("close_sessions", {"age_in_days": 1, "dialect": " "}, "params.dialect must be text of 1 to 200 characters."),
+    ("metadata_refresh", {"connector": ["hive"]}, "params.connector must be text of 1 to 200 characters."),
+]
+
+
+@each(("name", "given", "params"), ACCEPTED)
+def test_parameters_have_defaults_and_one_form(name: str, given: dict[str, object], params: dict[str, object]):
+    task, found = checked(name, given)
+    assert (task, found.model_dump()) == (name, params)
+    # As they are stored and read again.
+    assert checked(name, found.model_dump())[1] == found
+
+
+@each(("name", "given", "text"), REFUSED)
+def test_what_is_unknown_or_out_of_range_is_refused_by_name(name: str, given: dict[str, object], text: str):
+    with pytest.raises(InvalidParameter) as refused:
+        checked(name, given)
+    assert refused.value.message.startswith(text)
+
+
+@each(("given", "parameter"), ({"dialect": "hive"}, "age_in_days"), ({"age_in_days": 1}, "dialect"))
+def test_close_sessions_needs_both(given: dict[str, object], parameter: str):
+    with pytest.raises(MissingParameter, match=f"params.{parameter} is required"):
+        checked("close_sessions", given)
+
+
+def test_every_name_has_parameters_and_every_state_of_statements_a_state():
+    assert set(PARAMETERS) == set(TaskName)
+    assert set(STATES_OF_STATEMENTS) == set(TaskState)
+    mapped = [state for states in STATES_OF_STATEMENTS.values() for state in states]
+    assert sorted(mapped) == sorted(StatementState)
+
+
+def test_the_job_names_the_task_and_its_fence():
+    assert job_id(UUID(int=7), 3) == "task:00000000-0000-0000-0000-000000000007:3"
