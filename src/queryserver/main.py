@@ -39,7 +39,7 @@ from queryserver.platform.embedded.postgres import with_defaults
 from queryserver.platform.embedded.sample import prepare
 from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
-from queryserver.platform.migrations import migrate, require_newest
+from queryserver.platform.migrations import migrate, require_usable
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.loading import load_settings
@@ -491,7 +491,7 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
     if auto_migrate or settings.desktop.database.auto_migrate:
         await migrate(dsn)
-    await require_newest(dsn)
+    await require_usable(dsn)
 
 
 def use_one_heap() -> None:

@@ -32,7 +32,7 @@ from queryserver.platform.database import Notices, listening
 from queryserver.platform.deployment import RequestCounts, Role
 from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.migrations import require_newest
+from queryserver.platform.migrations import require_usable
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
@@ -136,7 +136,7 @@ async def open_services(
         )
         readiness = Readiness(
             database=partial(kept.database.value, "select 1"),
-            schema=partial(require_newest, kept.dsn),
+            schema=partial(require_usable, kept.dsn),
             result_store=kept.results.ping,
         )
         stored_ones = StoredConnectors(stored, builder, connectors.refresh)
