@@ -8,6 +8,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
+from queryserver.administration.broker_check import ping_broker
 from queryserver.administration.build import configuration_services
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import metadata_cache, metadata_services
@@ -138,6 +139,7 @@ async def open_services(
             database=partial(kept.database.value, "select 1"),
             schema=partial(require_usable, kept.dsn),
             result_store=kept.results.ping,
+            broker=partial(ping_broker, settings) if settings.desktop.task_server.enabled else None,
         )
         stored_ones = StoredConnectors(stored, builder, connectors.refresh)
         page = MetricsPage(registry, metrics, kept.database, threads.upkeep) if is_measured else None
