@@ -153,12 +153,9 @@ _PRESENT = """
 
 
 async def _schema_of(connection: asyncpg.Connection) -> Schema:
-    tables = await connection.fetchrow(
-        "select to_regclass('alembic_version') as versions, to_regclass('facts') as facts"
-    )
-    if tables["versions"] is None:
+    if await connection.fetchval("select to_regclass('alembic_version')") is None:
         return Schema(None, None)
-    if tables["facts"] is None:
+    if await connection.fetchval("select to_regclass('facts')") is None:
         return Schema(await connection.fetchval("select version_num from alembic_version"), None)
     found = await connection.fetchrow(_PRESENT, OLDEST_PROGRAM_FACT)
     return Schema(found["version_num"], found["oldest_program"]) if found else Schema(None, None)
