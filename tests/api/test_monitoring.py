@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
+from tests.ports import free_port
+from tests.valkey import PASSWORD, running_valkey
 
 from queryserver.api.connections import ConnectionCounts
 
@@ -92,6 +94,24 @@ async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
 
 
 @pytest.mark.platform(99)
+async def test_without_its_broker_a_server_of_the_task_server_is_not_ready(small_api: ApiOpener, tmp_path: Path):
+    port = free_port()
+    broker = {"enabled": True, "broker_url": f"redis://:{PASSWORD}@127.0.0.1:{port}/0"}
+    async with small_api(task_server=broker) as api:
+        for _ in range(2):
+            refused = await api.http.get("/desktop/debug/is_ready")
+            assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+            failed = [name for name, check in refused.json()["checks"].items() if not check["ok"]]
+            assert failed == ["broker"]
+            assert str(port) not in refused.text
+            assert (await api.http.get("/desktop/debug/is_alive")).status_code == 200
+            with running_valkey(tmp_path / "valkey", port=port):
+                ready = await api.http.get("/desktop/debug/is_ready")
+                assert ready.status_code == 200, ready.text
+                assert ready.json()["checks"]["broker"] | {"ms": 0} == {"ok": True, "ms": 0, "enabled": True}
+
+
+@pytest.mark.platform(99)
 async def test_readiness_shows_no_address(api: Api):
     dsn = api.services.settings.desktop.database.dsn or ""
     shown = (await api.http.get("/desktop/debug/is_ready")).text
@@ -102,8 +122,8 @@ async def test_readiness_shows_no_address(api: Api):
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TOKEN = "metrics-token-of-the-tests"
 
-# The five of the task server come with it (Contract platform 10): tasks_total, tasks_queued, workers_alive,
-# schedules_fired_total, emails_total.
+# They come with the task server (Contract platform 10).
+TASK_SERVER_NAMES = {"tasks_total", "tasks_queued", "workers_alive", "schedules_fired_total", "emails_total"}
 NAMES = {
     *("http_requests_total", "http_request_seconds", "http_requests_active"),
     *("logins_total", "login_throttled_total", "tokens_issued_total", "external_jwt_total", "jwks_fetch_total"),
@@ -203,6 +223,7 @@ async def test_the_alerts_and_the_dashboard_name_what_is_there(counted: Api):
     of_connections = CollectorRegistry()
     ConnectionCounts(of_connections)
     there = (await scraped(counted)).names | Page(generate_latest(of_connections).decode()).names
+    there |= TASK_SERVER_NAMES
     assert used - there - {f"{name}_bucket" for name in there} == set()
 
 

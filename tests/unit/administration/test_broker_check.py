@@ -38,7 +38,11 @@ async def test_a_broker_that_may_drop_jobs_is_an_error_in_both_reports(tmp_path:
         [problem] = await check_broker(settings_with(url))
         assert str(problem).startswith("error desktop.task_server.broker_url: has the eviction policy allkeys-lru")
         _, finding = await examine_broker(settings_with(url))
-        assert (finding.state, "allkeys-lru" in finding.what, "noeviction" in finding.to_do) == (State.ERROR, True, True)
+        assert (finding.state, "allkeys-lru" in finding.what, "noeviction" in finding.to_do) == (
+            State.ERROR,
+            True,
+            True,
+        )
 
 
 async def test_a_login_that_may_only_ping_is_enough(tmp_path: Path) -> None:
