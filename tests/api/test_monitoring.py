@@ -97,7 +97,7 @@ async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
 async def test_without_its_broker_a_server_of_the_task_server_is_not_ready(small_api: ApiOpener, tmp_path: Path):
     port = free_port()
     broker = {"enabled": True, "broker_url": f"redis://:{PASSWORD}@127.0.0.1:{port}/0"}
-    async with small_api(task_server=broker) as api:
+    async with small_api(desktop={"task_server": broker}) as api:
         for _ in range(2):
             refused = await api.http.get("/desktop/debug/is_ready")
             assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from queryserver.administration.broker_check import BROKER, check_broker
 from queryserver.administration.machine_check import open_files
-from queryserver.connectors.engine_builders import EngineBuilder, postgresql_url, proxied_drivers
+from queryserver.connectors.engine_builders import EngineBuilder, places_rules, postgresql_url, proxied_drivers
 from queryserver.connectors.model import Connector
 from queryserver.connectors.sources import EMBEDDED, configured_connectors
 from queryserver.engines.connections import MEMORY
@@ -327,7 +327,7 @@ async def _place_findings(connector: Connector, builder: EngineBuilder) -> Seque
     places = engine.capabilities.places
     await engine.close()
     url = postgresql_url(connector, builder)
-    rules = builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
+    rules = places_rules(connector, builder)
     for host, port in places:
         with suppress(UnknownHost):
             try:

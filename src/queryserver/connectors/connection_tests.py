@@ -15,7 +15,7 @@ import structlog
 
 from queryserver import errors
 from queryserver.connectors.connection_failures import cleaned, reason_of
-from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.engine_builders import EngineBuilder, places_rules
 from queryserver.connectors.instances import Draft, GivenConnector, StoredConnectors, connector_event
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.connectors.options import HdfsOptions, flag_of
@@ -25,7 +25,7 @@ from queryserver.engines.connections import MEMORY
 from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.sessions import Answer, run
 from queryserver.identity.model import User
-from queryserver.platform.addresses import HttpServer
+from queryserver.platform.addresses import AddressRules, HttpServer
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.threads import Tasks
 
@@ -75,6 +75,8 @@ class _Trial:
     """Users log in themselves: then the test ends with the connection."""
     warnings: Sequence[str] = ()
     """Part of the answer however the test ends."""
+    addresses: AddressRules | None = None
+    """Where it may connect to; None: where drafts may."""
 
 
 @dataclass(eq=False, repr=False)
@@ -124,7 +126,13 @@ class ConnectionTests:
 
         Raises ConfigurationError: it cannot be built.
         """
-        return await self._test(user, lambda: self._engine_trial(connector), connector.options, "")
+
+        async def prepare() -> _Trial:
+            trial = await self._engine_trial(connector)
+            # A connector of the settings may use the service's own server of databases, as its statements may.
+            return replace(trial, addresses=places_rules(connector, self.builder))
+
+        return await self._test(user, prepare, connector.options, "")
 
     async def _test(
         self, user: User, prepare: Callable[[], Awaitable[_Trial]], settings: Mapping[str, SettingValue], prefix: str
@@ -158,19 +166,20 @@ class ConnectionTests:
 
     async def _run(self, trial: _Trial, user: User, course: "_Course") -> None:
         try:
-            await self._connect(trial.places, course)
+            await self._connect(trial, course)
             if not trial.takes_own_logins:
                 await _log_in(trial.login, user, course)
         finally:
             await trial.close()
 
-    async def _connect(self, places: Sequence[tuple[str, int]], course: "_Course") -> None:
+    async def _connect(self, trial: _Trial, course: "_Course") -> None:
         """To the first address that takes a connection. Where the driver alone knows the port, the login connects."""
         found, unknown = list[tuple[str, int]](), None
+        rules = trial.addresses or self._addresses
         with course.step("resolve"):
-            for host, port in places:
+            for host, port in trial.places:
                 try:
-                    found += [(address, port) for address in await self._addresses.resolve(host, port)]
+                    found += [(address, port) for address in await rules.resolve(host, port)]
                 except errors.EngineError as error:
                     unknown = error
             if unknown is not None and not found:
