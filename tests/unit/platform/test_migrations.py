@@ -36,7 +36,7 @@ def scripts_with(directory: Path, *added: tuple[str, str | None, str]) -> Path:
         declared = f'oldest_program = "{oldest}"\n' if oldest else ""
         (scripts / "versions" / f"{revision}_later.py").write_text(
             f'from alembic import op\n\nrevision = "{revision}"\ndown_revision = "{before}"\n{declared}\n\n'
-            f"def upgrade() -> None:\n    op.execute({ddl!r})\n"
+            f"def upgrade() -> None:\n    for statement in {ddl.split('; ')!r}:\n        op.execute(statement)\n"
         )
         before = revision
     return scripts
