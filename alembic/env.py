@@ -9,7 +9,6 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-
 _RECORD = """
     insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value
 """
