@@ -45,7 +45,7 @@ async def test_servers_are_replaced_one_by_one_while_the_schema_is_expanded_and_
     expand = ("9001", newest_revision(), EXPANDS)
     settings = place.settings() | {"QUERYSERVER__DESKTOP__DATABASE__URL": place.database_dsn}
     command = command_in(tmp_path, **settings)
-    async with place.server() as running:
+    async with place.server(editor__lease_timeout_s="60") as running:
         # Its statements are prepared before the tables change below it.
         for _ in range(3):
             await works(running)
@@ -57,7 +57,7 @@ async def test_servers_are_replaced_one_by_one_while_the_schema_is_expanded_and_
         told = await command("migrate")
         assert (told.code, "Schema version 9001. The schema is that of a newer program" in told.out) == (0, True), told
         assert (await command("migrate", "--check")).code == 0
-        async with place.server() as restarted:
+        async with place.server(editor__lease_timeout_s="60") as restarted:
             await works(restarted)
             await migrate(place.database_dsn, scripts_with(tmp_path, expand, ("9002", "9001", "drop table later")))
             for node in (running, restarted):
