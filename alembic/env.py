@@ -5,15 +5,21 @@ import os
 
 import asyncpg
 from alembic import context
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
+
+_RECORD = """
+    insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value
+"""
 
 
 def _run(connection: Connection) -> None:
     context.configure(connection=connection)
     with context.begin_transaction():
         context.run_migrations()
+        if fact := context.config.attributes.get("fact"):
+            connection.execute(text(_RECORD), fact)
 
 
 async def _migrate() -> None:

@@ -1,6 +1,4 @@
-"""Processes of the fleet, tasks, schedules, and what is sent about them.
-
-Only adds: programs of schema version 0018 go on beside it.
+"""Processes of the fleet, tasks, schedules, and what is sent about them. Only adds.
 
 Revision: 0019, after 0018
 """
@@ -9,6 +7,7 @@ from alembic import op
 
 revision = "0019"
 down_revision = "0018"
+oldest_program = "0018"
 branch_labels = None
 depends_on = None
 

@@ -41,7 +41,7 @@ from queryserver.platform.embedded.valkey import embedded_valkey
 from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
 from queryserver.platform.memory import keep_what_is_there, return_memory, use_one_heap
-from queryserver.platform.migrations import migrate, require_newest
+from queryserver.platform.migrations import migrate, require_usable
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.loading import load_settings
@@ -499,7 +499,7 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
     if auto_migrate or settings.desktop.database.auto_migrate:
         await migrate(dsn)
-    await require_newest(dsn)
+    await require_usable(dsn)
 
 
 def _serve_in_workers(settings: Settings) -> None:

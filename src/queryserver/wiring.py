@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from queryserver.administration.broker_check import ping_broker
 from queryserver.administration.build import configuration_services
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import metadata_cache, metadata_services
@@ -33,7 +34,7 @@ from queryserver.platform.database import Notices, listening
 from queryserver.platform.deployment import RequestCounts, Role
 from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.migrations import require_newest
+from queryserver.platform.migrations import require_usable
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings
@@ -136,7 +137,7 @@ async def open_services(
             metadata=metadata,
             statements=statements,
         )
-        readiness = _readiness(kept)
+        readiness = _readiness(settings, kept)
         stored_ones = StoredConnectors(stored, builder, connectors.refresh)
         instances = Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
         tasks = task_services(
@@ -225,11 +226,12 @@ def _connectors(
     )
 
 
-def _readiness(kept: Kept) -> Readiness:
+def _readiness(settings: Settings, kept: Kept) -> Readiness:
     return Readiness(
         database=partial(kept.database.value, "select 1"),
-        schema=partial(require_newest, kept.dsn),
+        schema=partial(require_usable, kept.dsn),
         result_store=kept.results.ping,
+        broker=partial(ping_broker, settings) if settings.desktop.task_server.enabled else None,
     )
 
 

@@ -35,8 +35,8 @@ def manifest(kind: str, name: str = "") -> dict[str, Any]:
     return found
 
 
-def pod() -> dict[str, Any]:
-    return manifest("Deployment")["spec"]["template"]["spec"]
+def pod(name: str = "queryserver") -> dict[str, Any]:
+    return manifest("Deployment", name)["spec"]["template"]["spec"]
 
 
 def compose() -> dict[str, Any]:
@@ -45,11 +45,15 @@ def compose() -> dict[str, Any]:
 
 def settings(environment: Mapping[str, str], directory: Path, file: Path | None = None) -> Settings:
     """What a server reads there, with secrets of ours. Fails with what it complains about."""
-    secret = directory / "secret"
-    secret.write_text(SECRET)
-    given = {name: str(secret) if name.endswith("_FILE") else value for name, value in environment.items()}
-    if any(name.endswith("URL_FILE") for name in environment):
-        secret.write_text(f"postgresql://queryserver:{SECRET}@database.example.org/queryserver")
+    addresses = {
+        "DATABASE__URL_FILE": f"postgresql://queryserver:{SECRET}@database.example.org/queryserver",
+        "BROKER_URL_FILE": f"redis://:{SECRET}@broker.example.org/0",
+    }
+    given = dict(environment)
+    for name in (one for one in environment if one.endswith("_FILE")):
+        secret = directory / name
+        secret.write_text(next((text for end, text in addresses.items() if name.endswith(end)), SECRET))
+        given[name] = str(secret)
     reading = read_settings(file, given)
     assert reading.problems == []
     return reading.settings
@@ -67,7 +71,7 @@ def test_the_manifests_fit_the_schema_of_kubernetes(version: str):
 
 
 def test_the_schema_is_strict():
-    wrong = manifest("Deployment")
+    wrong = manifest("Deployment", "queryserver")
     wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
@@ -84,7 +88,7 @@ def test_the_pod_has_the_settings_of_its_files(tmp_path: Path):
     # Where the image looks for a settings file.
     assert mounts["/etc/queryserver"] == "settings"
     keys = {Path(value).name for name, value in environment.items() if name.endswith("_FILE")}
-    assert keys == set(manifest("Secret")["stringData"])
+    assert keys | {"broker-password"} == set(manifest("Secret")["stringData"])
     [(name, text)] = manifest("ConfigMap")["data"].items()
     file = tmp_path / name
     file.write_text(text)
@@ -107,6 +111,8 @@ def test_the_pod_has_the_settings_of_its_files(tmp_path: Path):
 
 def test_the_pods_have_no_rights_that_they_do_not_need():
     assert pod()["automountServiceAccountToken"] is False
+    assert pod("queryserver-broker")["automountServiceAccountToken"] is False
+    assert pod("queryserver-broker")["securityContext"]["runAsNonRoot"] is True
     security = pod()["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -123,7 +129,7 @@ def test_the_pods_have_no_rights_that_they_do_not_need():
 
 
 def test_an_update_never_takes_a_server_before_the_next_one_is_ready():
-    deployment = manifest("Deployment")["spec"]
+    deployment = manifest("Deployment", "queryserver")["spec"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     [container] = pod()["containers"]
     paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
@@ -135,9 +141,65 @@ def test_an_update_never_takes_a_server_before_the_next_one_is_ready():
         pod()["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
         manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         *(manifest("Service", name)["spec"]["selector"] for name in ("queryserver", "queryserver-pods")),
-        manifest("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        manifest("NetworkPolicy", "queryserver")["spec"]["podSelector"]["matchLabels"],
     ]
     assert all(one == labels for one in selected)
+
+
+@pytest.mark.parametrize("role", ["worker", "beat"])
+def test_workers_and_beats_have_what_the_servers_have(role: str, tmp_path: Path):
+    [server], [container] = pod()["containers"], pod(f"queryserver-{role}")["containers"]
+    assert container["args"] == [role]
+    assert container["image"] == server["image"]
+    of_callers = {"POD_IP", "QUERYSERVER__DESKTOP__ALLOWED_HOSTS"}
+    assert container["env"] == [one for one in server["env"] if one["name"] not in of_callers]
+    for key in ("volumeMounts", "securityContext"):
+        assert container[key] == server[key], key
+    for key in ("volumes", "securityContext", "terminationGracePeriodSeconds", "automountServiceAccountToken"):
+        assert pod(f"queryserver-{role}")[key] == pod()[key], key
+    command = ["queryserver", "is_worker_alive", *(["--beat"] if role == "beat" else [])]
+    assert container["startupProbe"]["exec"]["command"] == container["livenessProbe"]["exec"]["command"] == command
+    # A record counts as alive for three heartbeats; the probe must not end a process before that.
+    [(_, text)] = manifest("ConfigMap")["data"].items()
+    file = tmp_path / "queryserver.toml"
+    file.write_text(text)
+    tasks = read_settings(file, {}).settings.desktop.task_server
+    probe = container["livenessProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] > 3 * tasks.heartbeat_s
+    assert (tasks.enabled, tasks.beat_enabled) == (True, True)
+
+
+@pytest.mark.parametrize("role", ["worker", "beat"])
+def test_workers_and_beats_of_the_compose_file_are_servers_with_another_command(role: str):
+    services = compose()["services"]
+    given, server = services[role], services["queryserver-1"]
+    assert given["command"] == [role]
+    assert given["healthcheck"]["test"][:3] == ["CMD", "queryserver", "is_worker_alive"]
+    for key in (
+        "environment",
+        "volumes",
+        "secrets",
+        "stop_grace_period",
+        "depends_on",
+        "read_only",
+        "cap_drop",
+        "user",
+    ):
+        assert given[key] == server[key], key
+
+
+def test_the_broker_keeps_what_is_queued_and_asks_for_a_password():
+    [container] = pod("queryserver-broker")["containers"]
+    for command in (container["command"][2], compose()["services"]["broker"]["command"][2]):
+        assert "--maxmemory-policy noeviction" in command
+        assert "--requirepass" in command
+    service = manifest("Service", "queryserver-broker")
+    labels = manifest("Deployment", "queryserver-broker")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == labels
+    assert manifest("NetworkPolicy", "queryserver-broker")["spec"]["podSelector"]["matchLabels"] == labels
+    url = manifest("Secret")["stringData"]["broker-url"]
+    assert f"@{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/" in url
+    assert container["image"] == compose()["services"]["broker"]["image"]
 
 
 def test_the_ingress_leads_to_the_servers_and_not_to_the_metrics():
@@ -186,7 +248,7 @@ def test_the_servers_of_the_compose_file_have_the_settings_that_they_need(tmp_pa
         assert f"server {name}:{read.desktop.http_port} " in (DEPLOY / "nginx" / "nginx.conf").read_text()
         assert f"server_name {read.desktop.allowed_hosts[0]};" in (DEPLOY / "nginx" / "nginx.conf").read_text()
         files = {Path(value).name for key, value in service["environment"].items() if key.endswith("_FILE")}
-        assert files == set(service["secrets"]) == set(whole["secrets"])
+        assert files == set(service["secrets"]) == set(whole["secrets"]) - {"broker-password"}
         made = services["migrate"]["entrypoint"][2]
         assert made == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
         # Both have one volume, and nothing of theirs lies beside it.

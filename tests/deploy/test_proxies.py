@@ -16,6 +16,7 @@ import httpx
 import pytest
 from tests.deploy.proxies import PROXIES, SERVICE, Proxy
 from tests.e2e.installation import Installation, Node, eventually, installed
+from tests.ports import free_port
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
@@ -181,6 +182,28 @@ async def test_one_client_stays_at_one_server_and_clients_are_spread(
     numbers = await servers_of(answers, pair)
     assert numbers[: len(ADDRESSES)] == numbers[len(ADDRESSES) :]
     assert set(numbers) == {0, 1}
+
+
+@pytest.mark.engine("nginx")
+async def test_without_its_line_of_affinity_nginx_takes_the_servers_in_turn(
+    pair: list[Server], place: Installation
+) -> None:
+    with PROXIES["nginx"]([one.port for one in pair]) as proxy:
+        proxy.change("    hash $remote_addr consistent;\n", "")
+        seen = set[int]()
+        while seen != {0, 1}:
+            async with proxy.client(ADDRESSES[0]) as http:
+                answers = [await http.get("/api/v1/editor/get_history", headers=headers(place)) for _ in range(4)]
+            assert {answer.status_code for answer in answers} == {200}
+            seen = set(await servers_of(answers, pair))
+
+
+@pytest.mark.engine("nginx")
+async def test_without_any_server_nginx_says_when_to_call_again(place: Installation) -> None:
+    with PROXIES["nginx"]([free_port(), free_port()]) as proxy:
+        async with proxy.client() as http:
+            answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
+    assert (answer.status_code, answer.json()["status"], answer.headers["Retry-After"]) == (502, -1, "2")
 
 
 async def test_the_address_of_the_client_is_right_whatever_it_claims(proxy: Proxy, pair: list[Server]) -> None:

@@ -25,7 +25,7 @@ def output(engine: str, program: str, *arguments: str | Path, **environment: str
 
 @pytest.mark.engine("promtool")
 def test_prometheus_reads_its_files_and_each_alert_fires():
-    assert "12 rules found" in output("promtool", "promtool", "check", "rules", "alerts.yml")
+    assert "16 rules found" in output("promtool", "promtool", "check", "rules", "alerts.yml")
     assert "SUCCESS" in output("promtool", "promtool", "test", "rules", "alerts.test.yml")
     for name in ("prometheus.yml", "kubernetes.yml"):
         output("promtool", "promtool", "check", "config", "--syntax-only", name)
@@ -50,4 +50,6 @@ def test_prometheus_can_parse_the_expressions_of_the_dashboard(tmp_path: Path):
 def test_docker_compose_reads_its_file():
     output("compose", "docker-compose", "config", "--quiet")
     services = output("compose", "docker-compose", "config", "--services", QUERYSERVER_IMAGE="queryserver:0.1.0")
-    assert set(services.split()) == {"database", "migrate", "queryserver-1", "queryserver-2", "proxy"}
+    assert set(services.split()) == {
+        *("database", "broker", "migrate", "queryserver-1", "queryserver-2", "worker", "beat", "proxy")
+    }

@@ -18,7 +18,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "queryserver"
 RECORDS = sorted((PROJECT / "docs" / "adr").glob("*.md"))
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md")), *RECORDS]
-PLANNED_COMMANDS = {"worker", "beat"}
+PLANNED_COMMANDS = {"beat"}
 """The settings of the task server are read and checked before its commands exist."""
 MADE_BY_USERS = {"queryserver.toml", "ask.py"}
 HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]

@@ -9,9 +9,12 @@ from itertools import chain
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from queryserver.connectors.engine_builders import EngineBuilder, postgresql_url, proxied_drivers
+from queryserver.administration.broker_check import BROKER, check_broker
+from queryserver.administration.machine_check import open_files
+from queryserver.connectors.engine_builders import EngineBuilder, places_rules, postgresql_url, proxied_drivers
 from queryserver.connectors.model import Connector
-from queryserver.connectors.sources import configured_connectors
+from queryserver.connectors.sources import EMBEDDED, configured_connectors
+from queryserver.engines.connections import MEMORY
 from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
@@ -23,7 +26,6 @@ from queryserver.identity.plug_ins import open_plug_in
 from queryserver.identity.threads import LimitedThreads
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
 from queryserver.platform.database import Row
-from queryserver.platform.limits import affordable_connections
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.loading import shown_value
 from queryserver.platform.settings.sections import LocalResults
@@ -33,12 +35,12 @@ from queryserver.statements.build import results_location
 from queryserver.statements.retention import MANY_DOCUMENTS
 
 RESULTS = "desktop.task_server.result_file_storage"
-_BROKER = "desktop.task_server.broker_url"
 KEY_SERVERS = "desktop.auth.jwt.key_server_url"
+SMTP = "desktop.smtp.host"
 
 _REPORT_WITHIN_S = 28.0
 _CHECK_WITHIN_S = 10.0
-_BROKER_WITHIN_S = 5.0
+_SMTP_WITHIN_S = 5.0
 
 # A login sees the addresses of its own connections; a socket and loopback are the same host.
 # Entries of the history are counted up to $1; `connectors` are the ids of the stored ones.
@@ -92,7 +94,7 @@ class ConfigurationCheck:
         try:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
                 tried = await _tried(self._settings, self._results)
-                findings = _in_order(chain(await _written(self._settings), *tried))
+                findings = _in_order(chain(await written(self._settings), *tried))
         except TimeoutError:
             findings = [SettingsFinding.error("desktop", f"could not be checked within {_REPORT_WITHIN_S:.0f} s.")]
         return CheckReport(self._settings, findings)
@@ -103,7 +105,7 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
 
     Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
     """
-    found = [*await _written(settings), *await unloadable(settings)]
+    found = [*await written(settings), *await unloadable(settings)]
     tried = [] if offline else await _tried(settings, check_results)
     return _in_order(chain(found, *tried))
 
@@ -118,9 +120,11 @@ async def _tried(settings: Settings, results: Check) -> Sequence[Iterable[Settin
     if settings.desktop.database.dsn is not None:
         checks.append(("desktop.database", check_database))
     if settings.desktop.task_server.enabled:
-        checks.append((_BROKER, check_broker))
+        checks.append((BROKER, check_broker))
     if settings.desktop.auth.jwt.key_server_url:
         checks.append((KEY_SERVERS, check_key_servers))
+    if settings.desktop.smtp.host:
+        checks.append((SMTP, check_smtp))
     return await asyncio.gather(*(_in_time(key, check(settings)) for key, check in checks))
 
 
@@ -136,7 +140,7 @@ async def _in_time(key: str, check: Awaitable[Iterable[SettingsFinding]]) -> Ite
         return [SettingsFinding.error(key, error.message)]
 
 
-async def _written(settings: Settings) -> Sequence[SettingsFinding]:
+async def written(settings: Settings) -> Sequence[SettingsFinding]:
     """What the settings, this machine and the installed packages show without any connection.
 
     Interpreters and stores are built and closed again, in threads: adapters are imported, certificates and paths read.
@@ -176,10 +180,7 @@ def _of_this_machine(settings: Settings) -> Iterator[SettingsFinding]:
     for key, file in files.items():
         if file is not None and not file.is_file():
             yield SettingsFinding.error(key, f"{file} is not a file.")
-    permitted = affordable_connections(at_most=True)
-    if permitted < desktop.max_connections:
-        text = f"is above the {permitted} connections that the hard limit of open files permits here."
-        yield SettingsFinding.warning("desktop.max_connections", text)
+    yield from open_files(settings)
     yield from proxied_drivers(settings, os.environ)
 
 
@@ -199,6 +200,8 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
     if found["hosts"] > 1 and (kept is None or isinstance(kept, LocalResults)):
         text = f"keeps results in a directory, and {found['hosts']} hosts use the database: all must share it."
         yield SettingsFinding.warning(RESULTS, text)
+    if found["hosts"] > 1:
+        yield from _of_several_hosts(settings, found["hosts"])
     if found["history_entries"] > MANY_DOCUMENTS:
         text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
         yield SettingsFinding.warning("editor.history_retention_days", text)
@@ -207,6 +210,25 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
             yield SettingsFinding.warning(
                 "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
             )
+
+
+def _of_several_hosts(settings: Settings, hosts: int) -> Iterator[SettingsFinding]:
+    """What lies on one host, and all of them need."""
+    if settings.importer.is_enabled and settings.importer.upload_dir is None:
+        text = f"is a directory of this host, and {hosts} hosts use the database: all must share it."
+        yield SettingsFinding.warning("importer.upload_dir", text)
+    if not settings.desktop.secret_key.get_secret_value():
+        text = f"was made by this host, and {hosts} hosts use the database: give all of them the same."
+        yield SettingsFinding.warning("desktop.secret_key", text)
+    files = [one.nice_name for one in configured_connectors(settings) if is_file(one)]
+    if files:
+        text = f"holds the files of {', '.join(files)}, and {hosts} hosts use the database: all must share it."
+        yield SettingsFinding.warning("desktop.connector_policy.local_database_dir", text)
+
+
+def is_file(connector: Connector) -> bool:
+    """Whether its data are a file of this host."""
+    return connector.interface in EMBEDDED and str(connector.options.get("path") or MEMORY) != MEMORY
 
 
 async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
@@ -221,21 +243,29 @@ async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
     return []
 
 
-async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
-    import redis.asyncio  # noqa: PLC0415 slow to import, and only the task server needs it
-    from redis.exceptions import RedisError  # noqa: PLC0415 as above
+async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
+    """Connects to the mail server, encrypted and logged in as the settings say; sends no mail."""
+    import aiosmtplib  # noqa: PLC0415 few servers send mail
 
-    client = redis.asyncio.from_url(
-        settings.desktop.task_server.broker_url.get_secret_value(),
-        socket_connect_timeout=_BROKER_WITHIN_S,
-        socket_timeout=_BROKER_WITHIN_S,
+    smtp = settings.desktop.smtp
+    client = aiosmtplib.SMTP(
+        hostname=smtp.host,
+        port=smtp.port,
+        username=smtp.user or None,
+        password=smtp.password.get_secret_value() or None,
+        use_tls=smtp.tls == "tls",
+        start_tls=smtp.tls == "starttls",
+        timeout=_SMTP_WITHIN_S,
     )
     try:
-        await client.ping()
-    except (RedisError, OSError, ValueError):
-        return [SettingsFinding.error(_BROKER, "does not answer, or refuses the login.")]
-    finally:
-        await client.aclose()
+        async with client:
+            pass
+    except aiosmtplib.SMTPAuthenticationError:
+        return [SettingsFinding.error("desktop.smtp.user", "is refused by the mail server.")]
+    except aiosmtplib.SMTPConnectError:
+        return [SettingsFinding.error(SMTP, "does not answer.")]
+    except (aiosmtplib.SMTPException, OSError, ValueError):
+        return [SettingsFinding.error(SMTP, f"does not take the connection that desktop.smtp.tls = {smtp.tls} needs.")]
     return []
 
 
@@ -297,7 +327,7 @@ async def _place_findings(connector: Connector, builder: EngineBuilder) -> Seque
     places = engine.capabilities.places
     await engine.close()
     url = postgresql_url(connector, builder)
-    rules = builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
+    rules = places_rules(connector, builder)
     for host, port in places:
         with suppress(UnknownHost):
             try:

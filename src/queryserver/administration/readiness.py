@@ -18,13 +18,18 @@ class ReadinessCheck:
     ms: int
 
 
+_NOT_NEEDED = ReadinessCheck(ok=True, ms=0)
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Readiness:
-    """Checks database, schema and result store at once, 2 s each. Results hold no addresses and no error texts."""
+    """Checks what the service needs at once, 2 s each. Results hold no addresses and no error texts."""
 
     database: Callable[[], Awaitable[object]]
     schema: Callable[[], Awaitable[object]]
     result_store: Callable[[], Awaitable[object]]
+    broker: Callable[[], Awaitable[object]] | None = None
+    """None: the task server is off, and there is nothing to check."""
     stopping: bool = field(default=False, init=False)
     """Set at the signal to stop: from then on the instance counts as not ready."""
     _store: ReadinessCheck | None = field(default=None, init=False)
@@ -33,8 +38,17 @@ class Readiness:
 
     async def checks(self) -> dict[str, ReadinessCheck]:
         """All checks by name. The result store is written to at most every 10 s, every 1 s while that fails."""
-        database, schema, store = await asyncio.gather(_check(self.database), _check(self.schema), self._check_store())
-        return {"database": database, "schema": schema, "result_store": store}
+        database, schema, store, broker = await asyncio.gather(
+            _check(self.database), _check(self.schema), self._check_store(), self._check_broker()
+        )
+        return {"database": database, "schema": schema, "result_store": store, "broker": broker}
+
+    @property
+    def has_broker(self) -> bool:
+        return self.broker is not None
+
+    async def _check_broker(self) -> ReadinessCheck:
+        return _NOT_NEEDED if self.broker is None else await _check(self.broker)
 
     async def _check_store(self) -> ReadinessCheck:
         # One at a time: any client may call, and each check of a disk that hangs holds a thread.

@@ -27,14 +27,16 @@ async def is_alive(call: PublicCall) -> Response:
 @router.operation("is_ready")
 async def is_ready(call: PublicCall) -> Response:
     """200 when everything that the service needs is in reach. Contract platform 9.2."""
-    checks = await call.services.readiness.checks()
+    readiness = call.services.readiness
+    checks = await readiness.checks()
+    broker = checks["broker"]
     shown = wire.HealthChecks(
         database=_shown(checks["database"]),
         schema_=_shown(checks["schema"]),
         result_store=_shown(checks["result_store"]),
-        broker=wire.BrokerCheck(ok=True, ms=0, enabled=False),
+        broker=wire.BrokerCheck(ok=broker.ok, ms=broker.ms, enabled=readiness.has_broker),
     )
-    stopping = call.services.readiness.stopping
+    stopping = readiness.stopping
     if all(check.ok for check in checks.values()) and not stopping:
         return answer(wire.ReadyResponse(status=0, ready=True, checks=shown))
     code, message = ("stopping", "This server is stopping.") if stopping else ("not_ready", "This server is not ready.")

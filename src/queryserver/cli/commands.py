@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from queryserver.cli import cleanup, connectors, health, identities, serving, statements, users
+from queryserver.cli import cleanup, connectors, doctor, health, identities, serving, statements, users
 from queryserver.errors.base import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for module in (serving, health, users, identities, cleanup):
+for module in (serving, health, doctor, users, identities, cleanup):
     app.add_typer(module.app)
 app.add_typer(serving.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")

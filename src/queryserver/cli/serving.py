@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from queryserver.platform.settings.loading import (
     sample_file,
 )
 from queryserver.platform.settings.tree import Level, Settings, SettingsFinding
+
+if TYPE_CHECKING:
+    from queryserver.platform.migrations import Schema
 
 app = typer.Typer()
 
@@ -100,16 +103,33 @@ def migrate(
     dsn = required_dsn(settings)
 
     async def work() -> None:
-        present, newest = await migrations.present_revision(dsn), migrations.newest_revision()
+        present, newest = await migrations.present_schema(dsn), migrations.newest_revision()
         if check:
-            typer.echo(f"Schema version {present or 'none'}, newest {newest}.")
-            raise typer.Exit(int(present != newest))
-        await migrations.migrate(dsn)
+            is_done = present.is_usable(newest)
+            typer.echo(f"Schema version {present.version or 'none'}, newest {newest}.{_beside(present, newest)}")
+            raise typer.Exit(0 if is_done else 1)
+        present = await migrations.migrate(dsn)
         async with open_administration(settings) as accounts:
             await accounts.ensure_default_group()
-        typer.echo(f"Schema version {newest}.")
+        typer.echo(f"Schema version {present.version}.{_beside(present, newest)}")
 
     run(work)
+
+
+def _beside(present: "Schema", newest: str) -> str:
+    """What becomes of programs of other versions: of this one, or of those that run before a migration."""
+    from queryserver.platform import migrations  # noqa: PLC0415 slow to import
+
+    version = present.version
+    if version is None or version == newest:
+        return ""
+    if version > newest:
+        text = "this program runs on it too" if present.is_usable(newest) else "this program does not run on it"
+        return f" The schema is that of a newer program; {text}."
+    oldest = migrations.oldest_program()
+    if oldest <= version:
+        return f" Programs of schema version {oldest} or newer run on it: servers may be replaced one by one."
+    return " Programs of the present version do not run on it: the service is interrupted until servers are replaced."
 
 
 @app.command("is_db_alive")

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -15,9 +15,9 @@ import structlog
 
 from queryserver import errors
 from queryserver.connectors.connection_failures import cleaned, reason_of
-from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.engine_builders import EngineBuilder, places_rules
 from queryserver.connectors.instances import Draft, GivenConnector, StoredConnectors, connector_event
-from queryserver.connectors.model import Connector
+from queryserver.connectors.model import Connector, SettingValue
 from queryserver.connectors.options import HdfsOptions, flag_of
 from queryserver.connectors.sources import EMBEDDED, draft_connector, option_errors, require_folder_of, rest_options
 from queryserver.connectors.types import Runs
@@ -25,7 +25,7 @@ from queryserver.engines.connections import MEMORY
 from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.sessions import Answer, run
 from queryserver.identity.model import User
-from queryserver.platform.addresses import HttpServer
+from queryserver.platform.addresses import AddressRules, HttpServer
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.threads import Tasks
 
@@ -75,11 +75,13 @@ class _Trial:
     """Users log in themselves: then the test ends with the connection."""
     warnings: Sequence[str] = ()
     """Part of the answer however the test ends."""
+    addresses: AddressRules | None = None
+    """Where it may connect to; None: where drafts may."""
 
 
 @dataclass(eq=False, repr=False)
 class ConnectionTests:
-    """At most four at once. Use `running()`: what a test leaves open is closed at the latest at its end."""
+    """At most `at_once` at once. Use `running()`: what a test leaves open is closed at the latest at its end."""
 
     builder: EngineBuilder
     engines: Callable[[EngineBuilder, Connector], Engine]
@@ -87,9 +89,10 @@ class ConnectionTests:
     connectors: StoredConnectors
     may_hold: Callable[[str], Awaitable[bool]]
     """Whether this process has, or can get hold of, data that only one process can have open."""
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE), init=False)
+    at_once: int = _AT_ONCE
 
     def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.at_once)
         policy, addresses = self.builder.policy, self.builder.addresses
         self._timeout_s: float = policy.test_timeout_s
         # A test opens a connection before the login; whether that database may be used is for the engine to decide.
@@ -112,18 +115,33 @@ class ConnectionTests:
                     f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
                 )
             if self._slots.locked():
-                raise errors.TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
+                raise errors.TooManyRequests(f"{self.at_once} connections are being tested already.")
             name = given.nice_name or (instance.nice_name if instance else row.nice_name)
-            outcome = await self._test(user, draft, f"{name} - {row.dialect}: ")
+            outcome = await self._test(user, lambda: self._trial(draft), draft.settings, f"{name} - {row.dialect}: ")
             event.outcome = outcome.reason or "ok"
         return outcome
 
-    async def _test(self, user: User, draft: Draft, prefix: str) -> ConnectionTestOutcome:
-        """The answer does not wait for what a data source without answer keeps open."""
-        course = _Course()
+    async def ping(self, user: User, connector: Connector) -> ConnectionTestOutcome:
+        """Try a connector on which statements run, once there is a place for it. Leaves no audit event.
+
+        Raises ConfigurationError: it cannot be built.
+        """
+
+        async def prepare() -> _Trial:
+            trial = await self._engine_trial(connector)
+            # A connector of the settings may use the service's own server of databases, as its statements may.
+            return replace(trial, addresses=places_rules(connector, self.builder))
+
+        return await self._test(user, prepare, connector.options, "")
+
+    async def _test(
+        self, user: User, prepare: Callable[[], Awaitable[_Trial]], settings: Mapping[str, SettingValue], prefix: str
+    ) -> ConnectionTestOutcome:
+        """The answer does not wait for what a data source without answer keeps open. `settings` are not shown in it."""
         await self._slots.acquire()
+        course = _Course()
         try:
-            trial = await self._trial(draft)
+            trial = await prepare()
         except BaseException:
             self._slots.release()
             raise
@@ -134,7 +152,7 @@ class ConnectionTests:
         finally:
             task.cancel()
         if done:
-            reason, texts = _result(task.exception(), draft, trial, course)
+            reason, texts = _result(task.exception(), settings, trial, course)
         else:
             course.fail()
             reason, texts = "timeout", [_TIMED_OUT.format(self._timeout_s), *trial.warnings]
@@ -148,19 +166,20 @@ class ConnectionTests:
 
     async def _run(self, trial: _Trial, user: User, course: "_Course") -> None:
         try:
-            await self._connect(trial.places, course)
+            await self._connect(trial, course)
             if not trial.takes_own_logins:
                 await _log_in(trial.login, user, course)
         finally:
             await trial.close()
 
-    async def _connect(self, places: Sequence[tuple[str, int]], course: "_Course") -> None:
+    async def _connect(self, trial: _Trial, course: "_Course") -> None:
         """To the first address that takes a connection. Where the driver alone knows the port, the login connects."""
         found, unknown = list[tuple[str, int]](), None
+        rules = trial.addresses or self._addresses
         with course.step("resolve"):
-            for host, port in places:
+            for host, port in trial.places:
                 try:
-                    found += [(address, port) for address in await self._addresses.resolve(host, port)]
+                    found += [(address, port) for address in await rules.resolve(host, port)]
                 except errors.EngineError as error:
                     unknown = error
             if unknown is not None and not found:
@@ -191,9 +210,14 @@ class ConnectionTests:
             connector = draft_connector("new", row.dialect, row.interface, draft.settings, builder.settings)
             if row.runs is Runs.TEST:
                 return _rest_trial(connector, builder)
-            # Adapters are imported at their first use, certificates read, and files looked for.
-            await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
-            engine = await asyncio.to_thread(self.engines, builder, connector)
+            return await self._engine_trial(connector)
+
+    async def _engine_trial(self, connector: Connector) -> _Trial:
+        """Raises ConfigurationError."""
+        builder = self.builder
+        # Adapters are imported at their first use, certificates read, and files looked for.
+        await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
+        engine = await asyncio.to_thread(self.engines, builder, connector)
         warnings = [_NOT_VERIFIED] if flag_of(connector.options.get("ssl_validate", True)) is False else []
         if unopened := await self._why_not_to_open(engine, connector):
             warnings.append(unopened)
@@ -201,7 +225,7 @@ class ConnectionTests:
             in_memory = MappingProxyType({**connector.options, "path": MEMORY})
             engine = self.engines(builder, replace(connector, options=in_memory, read_only=False))
         return _Trial(
-            engine_login(engine, row.dialect, passes_tokens=builder.settings.desktop.use_thrift_http_jwt),
+            engine_login(engine, connector.dialect, passes_tokens=builder.settings.desktop.use_thrift_http_jwt),
             engine.close,
             places=await asyncio.to_thread(_places, engine, connector),
             takes_own_logins=engine.capabilities.wants_credentials,
@@ -269,7 +293,9 @@ class _Course:
             self.checks[-2:] = [ConnectionCheck("login", ok=False, ms=self.checks[-2].ms + last.ms)]
 
 
-def _result(error: BaseException | None, draft: Draft, trial: _Trial, course: _Course) -> tuple[str, Sequence[str]]:
+def _result(
+    error: BaseException | None, settings: Mapping[str, SettingValue], trial: _Trial, course: _Course
+) -> tuple[str, Sequence[str]]:
     """Why a test that ended failed, empty when it did not, and the texts of its answer."""
     if error is None and not trial.takes_own_logins:
         return "", trial.warnings
@@ -281,7 +307,7 @@ def _result(error: BaseException | None, draft: Draft, trial: _Trial, course: _C
     reason = reason_of(error)
     if reason in {"auth", "engine"}:
         course.refused_by_data_source(reason)
-    return reason, [cleaned(error, draft.settings, trial.places), *trial.warnings]
+    return reason, [cleaned(error, settings, trial.places), *trial.warnings]
 
 
 async def _log_in(login: Login, user: User, course: _Course) -> None:

@@ -302,6 +302,12 @@ def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
     return _by_any_driver(connector, url, builder)
 
 
+def places_rules(connector: Connector, builder: EngineBuilder) -> AddressRules:
+    """What the hosts of a connector must keep to. Raises ConfigurationError."""
+    url = postgresql_url(connector, builder)
+    return builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
+
+
 def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverUrl | None:
     """The url of a valid connector that the adapter for PostgreSQL serves; None: another one does."""
     if connector.interface != "sqlalchemy":

@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,6 +71,20 @@ def load_keyring(desktop: DesktopSettings) -> Keyring:
     Blocks on the disk. Raises ConfigurationError.
     """
     secret = desktop.secret_key if desktop.secret_key.get_secret_value() else _kept_secret(desktop.data_dir)
+    return _keyring(desktop, secret)
+
+
+def present_keyring(desktop: DesktopSettings) -> Keyring | None:
+    """As `load_keyring`, but no key is made: None where there is none yet."""
+    if desktop.secret_key.get_secret_value():
+        return _keyring(desktop, desktop.secret_key)
+    file = desktop.data_dir / KEY_FILE
+    with _key_errors(file):
+        return _keyring(desktop, Secret(file.read_text(encoding="ascii").strip())) if file.exists() else None
+
+
+def _keyring(desktop: DesktopSettings, secret: Secret) -> Keyring:
+    """Raises ConfigurationError."""
     found = {
         "desktop.secret_key": secret_key_problem(secret),
         "desktop.secret_key_fallbacks": fallbacks_problem(desktop.secret_key_fallbacks),
@@ -94,12 +108,18 @@ async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
     Another key would refuse every token and could read no sealed secret.
     """
     known = await facts.keep(FINGERPRINT_FACT, keyring.present.fingerprint)
-    if all(key.fingerprint != known for key in keyring):
-        text = (
-            f"is not the key that this database was used with (fingerprint {known[:8]}, "
-            f"this key has {keyring.present.id}): give that key, or list it in desktop.secret_key_fallbacks."
-        )
+    if text := key_mismatch(keyring, known):
         raise ConfigurationError([f"desktop.secret_key: {text}"])
+
+
+def key_mismatch(keyring: Keyring, known: str) -> str | None:
+    """Why these keys are not those of a database that was used with the key of a fingerprint; None: they are."""
+    if any(key.fingerprint == known for key in keyring):
+        return None
+    return (
+        f"is not the key that this database was used with (fingerprint {known[:8]}, "
+        f"this key has {keyring.present.id}): give that key, or list it in desktop.secret_key_fallbacks."
+    )
 
 
 def _derived(secret: bytes, purpose: bytes) -> bytes:
@@ -108,11 +128,17 @@ def _derived(secret: bytes, purpose: bytes) -> bytes:
 
 def _kept_secret(data_dir: Path) -> Secret:
     file = data_dir / KEY_FILE
-    try:
+    with _key_errors(file):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not file.exists():
             _make_secret(file)
         return Secret(file.read_text(encoding="ascii").strip())
+
+
+@contextmanager
+def _key_errors(file: Path) -> Generator[None]:
+    try:
+        yield
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigurationError([f"desktop.secret_key: {file} cannot be read or made: {reason}."]) from error

@@ -47,6 +47,10 @@ class FactRepository:
         # Nothing comes back when another server's insert committed after our snapshot: then it is there now.
         return kept or await self._database.value("select value from facts where name = $1", name)
 
+    async def value(self, name: str) -> str | None:
+        """The value kept under a name; None when there is none. Raises DatabaseUnavailable."""
+        return await self._database.value("select value from facts where name = $1", name)
+
     async def replace(self, name: str, value: str) -> None:
         await self._database.execute(
             "insert into facts (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",

@@ -1,9 +1,11 @@
 """Creating and upgrading the schema of the service database, and opening it when the schema is right."""
 
 import asyncio
+import re
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
@@ -23,38 +25,88 @@ _LOCK = 0x71736D67  # "qsmg": servers that start together migrate one after anot
 _LIMIT_S = 3600
 
 
-def newest_revision() -> str:
+_OLDEST_PROGRAM = re.compile(r'^oldest_program = "([0-9]+)"$', re.MULTILINE)
+OLDEST_PROGRAM_FACT = "oldest_program_of_schema_"
+"""Followed by the version of the schema: what `migrate` records for older programs, which lack its scripts."""
+
+
+def newest_revision(scripts: Path = SCRIPTS) -> str:
     """The schema version of this program."""
-    return max(_revisions())
+    return max(_revision_of(script) for script in _versions(scripts))
 
 
-def _revisions() -> list[str]:
+def oldest_program(scripts: Path = SCRIPTS) -> str:
+    """The oldest schema version whose programs run on the newest schema."""
+    declared = _declared(scripts)
+    newest_first = sorted(declared, reverse=True)
+    oldest = newest_first[0]
+    for version in newest_first[1:]:
+        # A program stands all migrations after its own; each older program would have to stand more of them.
+        if any(declared[later] > version for later in newest_first if later > version):
+            break
+        oldest = version
+    return oldest
+
+
+def _declared(scripts: Path) -> Mapping[str, str]:
+    """By schema version the oldest one whose programs run on it: what its script declares, or its own."""
+    found = dict[str, str]()
+    for script in _versions(scripts):
+        written, revision = _OLDEST_PROGRAM.search(script.read_text(encoding="utf-8")), _revision_of(script)
+        found[revision] = written[1] if written else revision
+    return found
+
+
+def _versions(scripts: Path) -> Iterator[Path]:
+    return scripts.glob("versions/[0-9]*.py")
+
+
+def _revision_of(script: Path) -> str:
     """Scripts are named `<revision>_<slug>.py`, in order."""
-    return [script.name.partition("_")[0] for script in SCRIPTS.glob("versions/[0-9]*.py")]
+    return script.name.partition("_")[0]
 
 
-async def migrate(dsn: str) -> None:
-    """Bring the schema to the newest revision. Several at once are safe: they queue on an advisory lock.
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The schema that a database has. `oldest_program`: the oldest schema version whose programs run on it."""
 
+    version: str | None
+    """None: it was never migrated."""
+    oldest_program: str | None
+
+    def is_usable(self, own: str) -> bool:
+        """Whether programs of the schema version `own` run on it."""
+        if self.version is None or self.version < own:
+            return False
+        return self.version == own or (self.oldest_program is not None and self.oldest_program <= own)
+
+
+async def migrate(dsn: str, scripts: Path = SCRIPTS) -> Schema:
+    """Bring the schema to the newest revision; a newer one on which this program runs stays as it is.
+
+    Several at once are safe: they queue on an advisory lock. Returns the schema that the database then has.
     Raises DatabaseUnavailable, SchemaMismatch when it did not work.
     """
+    newest = newest_revision(scripts)
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
             await connection.execute("select pg_advisory_lock($1)", _LOCK)
-            present = await present_revision(dsn)
-            if present not in (None, *_revisions()):
+            present = await _schema_of(connection)
+            if present.is_usable(newest):
+                return present
+            if present.version not in (None, *_declared(scripts)):
                 raise SchemaMismatch(
-                    f"The database has schema version {present}, which this program does not know: it belongs to a "
-                    "newer program, or to one from before the first release, whose databases are created anew."
+                    f"The database has schema version {present.version}, which this program does not know: it belongs "
+                    "to a newer program, or to one from before the first release, whose databases are created anew."
                 )
-            if present != newest_revision():
-                await _upgrade(dsn)
+            await _upgrade(dsn, scripts)
+            return await _schema_of(connection)
         finally:
             await connection.close(timeout=5)
 
 
-async def _upgrade(dsn: str) -> None:
+async def _upgrade(dsn: str, scripts: Path) -> None:
     """In a process of its own: SQLAlchemy and Alembic would keep 28 MiB of the server's memory for good.
 
     The DSN goes through standard input, because other processes can read arguments and environment.
@@ -63,6 +115,7 @@ async def _upgrade(dsn: str) -> None:
         sys.executable,
         "-m",
         __name__,
+        str(scripts),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -79,47 +132,76 @@ async def _upgrade(dsn: str) -> None:
         raise SchemaMismatch("The database could not be migrated; the log says why.")
 
 
-async def present_revision(dsn: str) -> str | None:
-    """The schema version of the database; None when it was never migrated."""
+async def present_schema(dsn: str) -> Schema:
+    """The schema of the database. Raises DatabaseUnavailable."""
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
-            if await connection.fetchval("select to_regclass('alembic_version')") is None:
-                return None
-            return await connection.fetchval("select version_num from alembic_version")
+            return await _schema_of(connection)
         finally:
             await connection.close(timeout=5)
 
 
-async def require_newest(dsn: str) -> None:
-    """Raises SchemaMismatch unless the database has exactly the schema of this program."""
-    present, wanted = await present_revision(dsn), newest_revision()
-    if present != wanted:
-        raise SchemaMismatch(
-            f"The database has schema version {present or 'none'}, this program needs {wanted}. "
-            "Run `queryserver migrate` with the newest program."
-        )
+async def present_revision(dsn: str) -> str | None:
+    """The schema version of the database; None when it was never migrated."""
+    return (await present_schema(dsn)).version
+
+
+_PRESENT = """
+    select version_num, (select value from facts where name = $1 || version_num) as oldest_program from alembic_version
+"""
+
+
+async def _schema_of(connection: asyncpg.Connection) -> Schema:
+    if await connection.fetchval("select to_regclass('alembic_version')") is None:
+        return Schema(None, None)
+    if await connection.fetchval("select to_regclass('facts')") is None:
+        return Schema(await connection.fetchval("select version_num from alembic_version"), None)
+    found = await connection.fetchrow(_PRESENT, OLDEST_PROGRAM_FACT)
+    return Schema(found["version_num"], found["oldest_program"]) if found else Schema(None, None)
+
+
+def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
+    """Why this program does not run on that schema, and what to do; None: it does."""
+    own = newest_revision(scripts)
+    if present.is_usable(own):
+        return None
+    begin = f"The database has schema version {present.version or 'none'}, this program needs {own}."
+    if present.version is None or present.version < own:
+        return f"{begin} Run `queryserver migrate` with the newest program."
+    if present.oldest_program is None:
+        return f"{begin} The schema does not say that older programs run on it: run the newest program."
+    return f"{begin} Programs of schema version {present.oldest_program} or newer run on it: run the newest program."
+
+
+async def require_usable(dsn: str) -> None:
+    """Raises SchemaMismatch unless the database has the schema of this program, or a newer one on which it runs."""
+    if text := refusal(await present_schema(dsn)):
+        raise SchemaMismatch(text)
 
 
 @asynccontextmanager
 async def open_service_database(settings: Settings) -> AsyncGenerator[Database]:
     """The service database, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
-    await require_newest(dsn)
+    await require_usable(dsn)
     async with open_database(dsn, settings.desktop.database) as database:
         yield database
 
 
-def _upgrade_here(dsn: str) -> None:
+def _upgrade_here(dsn: str, scripts: Path) -> None:
     from alembic import command  # noqa: PLC0415 not in the memory of a server
     from alembic.config import Config  # noqa: PLC0415 as above
 
     config = Config()
-    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["dsn"] = dsn
+    # Recorded with the upgrade, in its transaction: an older program never sees one without the other.
+    fact = OLDEST_PROGRAM_FACT + newest_revision(scripts)
+    config.attributes["fact"] = {"name": fact, "value": oldest_program(scripts)}
     command.upgrade(config, "head")
 
 
 if __name__ == "__main__":
-    _upgrade_here(sys.stdin.read())
+    _upgrade_here(sys.stdin.read(), Path(sys.argv[1]))

@@ -22,7 +22,7 @@ from queryserver.platform.database import Database, Notices, open_database, requ
 from queryserver.platform.deployment import Role
 from queryserver.platform.limits import ByteBudget, disk_floor
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.migrations import open_service_database, require_newest
+from queryserver.platform.migrations import open_service_database, require_usable
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
@@ -62,7 +62,7 @@ class Kept:
 async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[Kept]:
     """Records and results, closed at the end. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
-    await require_newest(dsn)
+    await require_usable(dsn)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
             open_database(dsn, settings.desktop.database, metrics.queries.observe)

@@ -30,7 +30,6 @@ logging.getLogger("arq").setLevel(logging.WARNING)
 _OUT_OF_REACH = (RedisError, OSError, TimeoutError)
 _RETRY_S = 1.0
 _CALL_WITHIN_S = 5.0
-_PING_WITHIN_S = 2.0
 _SILENCE_S = 30.0
 _CANCEL_AGAIN_S = 0.1
 _MOST_UNSENT = 10_000
@@ -89,15 +88,6 @@ class RedisBroker:
     def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[object]:
         """Call `changed` for each statement that other processes report while inside; reconnects by itself."""
         return _background(self._listen(changed), "broker-changes")
-
-    async def answers(self) -> bool:
-        """Whether the broker answers within two seconds."""
-        try:
-            async with asyncio.timeout(_PING_WITHIN_S), self._connected() as redis:
-                await redis.echo("ping")
-        except _OUT_OF_REACH:
-            return False
-        return True
 
     def _enqueue(self, function: str, job_id: str) -> None:
         self._jobs.append(_Unsent(function, job_id))

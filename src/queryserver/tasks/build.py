@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from queryserver.administration.broker_check import ping_broker
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.repository import keys_meant
 from queryserver.files.upload_repository import OrphanSweep
@@ -76,6 +77,7 @@ def task_services(
         settings=settings.desktop.task_server,
         cancel_wait_s=settings.editor.cancel_wait.total_seconds(),
         broker=broker,
+        ping=partial(ping_broker, settings),
         metrics=metrics,
     )
     return TaskServices(service, runner)

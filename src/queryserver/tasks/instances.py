@@ -12,7 +12,7 @@ import structlog
 
 from queryserver import __version__
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.platform.database import Database
+from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Role
 from queryserver.platform.threads import background, every
 
@@ -82,22 +82,38 @@ class Instances:
             self._heartbeat * _GONE_AFTER_BEATS,
             role.value if role else None,
         )
-        return [
-            Instance(
-                id=row["id"],
-                kind=Role(row["kind"]),
-                name=row["name"],
-                version=row["version"],
-                started_at=row["started_at"],
-                heartbeat_at=row["heartbeat_at"],
-                running=row["running"],
-                capacity=row["capacity"],
-            )
-            for row in found
-        ]
+        return [_instance(row) for row in found]
+
+    async def known(self) -> Sequence[tuple[Instance, bool]]:
+        """Those that live, and those that ended within a day without removing their record; and whether each lives."""
+        found = await self._database.fetch(
+            """select *, heartbeat_at > now() - $1::interval as lives from instances
+            where heartbeat_at > now() - $2::interval order by started_at, id""",
+            self._heartbeat * _GONE_AFTER_BEATS,
+            _FORGOTTEN_AFTER,
+        )
+        return [(_instance(row), row["lives"]) for row in found]
+
+    async def lives_here(self, role: Role) -> bool:
+        """Whether a process of that role lives on this host."""
+        host = socket.gethostname()
+        return any(one.name.rpartition("-")[0] == host for one in await self.living(role))
 
     async def forget_dead(self) -> None:
         """Delete the records of processes that died a day ago."""
         await self._database.execute(
             "delete from instances where heartbeat_at < now() - $1::interval", _FORGOTTEN_AFTER
         )
+
+
+def _instance(row: Row) -> Instance:
+    return Instance(
+        id=row["id"],
+        kind=Role(row["kind"]),
+        name=row["name"],
+        version=row["version"],
+        started_at=row["started_at"],
+        heartbeat_at=row["heartbeat_at"],
+        running=row["running"],
+        capacity=row["capacity"],
+    )

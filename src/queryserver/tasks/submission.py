@@ -1,11 +1,11 @@
 """Tasks for administrators: submit, list, show, cancel; and the state of the fleet (Contract platform 10.6)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
-from queryserver.errors.base import task_not_found, task_server_disabled
+from queryserver.errors.base import ServiceUnavailable, task_not_found, task_server_disabled
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.platform.deployment import Role
@@ -26,10 +26,6 @@ class TaskBroker(Protocol):
 
     def task_waits(self, job_id: str) -> None:
         """Returns at once, never raises."""
-
-    async def answers(self) -> bool:
-        """Whether it can be reached, within seconds."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,8 @@ class TaskService:
     """How long the cancel of a statement waits for its end."""
     broker: TaskBroker | None
     """None: the task server is off."""
+    ping: Callable[[], Awaitable[None]]
+    """Raises ServiceUnavailable when the broker does not answer."""
     metrics: Metrics
 
     def require_enabled(self) -> None:
@@ -113,7 +111,7 @@ class TaskService:
             enabled=self.settings.enabled,
             beat_enabled=self.settings.beat_enabled,
             beat_running=any(one.kind is Role.BEAT for one in living),
-            broker_ok=self.broker is not None and await self.broker.answers(),
+            broker_ok=await self._reaches_broker(),
             queued=active.queued,
             running=active.running,
             workers=[one for one in living if one.kind is Role.WORKER],
@@ -122,6 +120,15 @@ class TaskService:
     async def gauges(self) -> tuple[int, int]:
         """For the metrics: tasks that wait, and workers that live. Raises DatabaseUnavailable."""
         return (await self.records.active()).queued_tasks, len(await self.instances.living(Role.WORKER))
+
+    async def _reaches_broker(self) -> bool:
+        if self.broker is None:
+            return False
+        try:
+            await self.ping()
+        except ServiceUnavailable:
+            return False
+        return True
 
     async def _found(self, task_id: UUID) -> Task:
         found = await self.records.find(task_id)

@@ -11,6 +11,8 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from aiosmtpd.smtp import SMTP
+from pydantic import SecretStr
 from tests.api.configuration.conftest import Opener
 from tests.api.driving import Caller
 from tests.fixtures.database import execute
@@ -24,7 +26,7 @@ from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.files.model import Scheme
 from queryserver.platform.settings.loading import read_settings
-from queryserver.platform.settings.tree import Settings, SettingsFinding
+from queryserver.platform.settings.tree import Settings, SettingsFinding, warnings
 
 Reader = Callable[[str], Settings]
 
@@ -321,3 +323,47 @@ async def test_app_examples_install_the_connectors_of_the_settings(open_with: Op
         unknown = await admin.post("install_app_examples", app_name="x")
         assert (unknown.status_code, unknown.json()["message"]) == (400, "Unsupported app name: x")
         assert (await ana.post("install_app_examples", app_name="connectors")).json()["code"] == "admin_required"
+
+
+async def test_settings_that_cannot_work_in_a_fleet_are_warnings(read: Reader) -> None:
+    toml = """
+[desktop.task_server]
+enabled = true
+broker_url = "redis://localhost:6379/0"
+email_after_s = 60
+"""
+    settings = read(toml).desktop.database.model_copy(update={"url": SecretStr("postgresql://qs@db.example.org/qs")})
+    fleet = read(toml)
+    desktop = fleet.desktop.model_copy(update={"database": settings})
+    found = [str(one) for one in warnings(fleet.model_copy(update={"desktop": desktop}))]
+    assert [line for line in found if "machine" in line or "email" in line or "mail" in line] == found[-3:]
+    embedded = read("[desktop.task_server]\nenabled = true\n[desktop.database]\nembedded = true\n")
+    assert [key for key, _ in warnings(embedded)][-1:] == ["desktop.database.embedded"]
+    off = read("[desktop.smtp]\nhost = '127.0.0.1'\ntls = 'none'\n")
+    assert [key for key, _ in warnings(off)][-1:] == ["desktop.smtp.host"]
+
+
+async def test_a_mail_server_is_tried_and_gets_no_mail(read: Reader) -> None:
+    class Mails:
+        seen = 0
+
+        async def handle_DATA(self, *_: object) -> str:  # noqa: N802 the name of aiosmtpd
+            Mails.seen += 1
+            return "250 OK"
+
+    port = free_port()
+    smtp = f"[desktop.smtp]\nhost = '127.0.0.1'\nport = {port}\ntls = 'none'\n"
+    away = [line for line in await lines(read(smtp)) if line.startswith("error")]
+    assert away == ["error desktop.smtp.host: does not answer."]
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(lambda: SMTP(Mails(), loop=loop), "127.0.0.1", port):
+        assert [line for line in await lines(read(smtp)) if line.startswith("error")] == []
+        encrypted = [line for line in await lines(read(smtp.replace("none", "starttls"))) if line.startswith("error")]
+        assert encrypted == [
+            "error desktop.smtp.host: does not take the connection that desktop.smtp.tls = starttls needs."
+        ]
+        login = f"{smtp}user = 'qs'\npassword = 'planted'\n"
+        refused = [line for line in await lines(read(login)) if line.startswith("error")]
+        assert len(refused) == 1
+        assert "planted" not in refused[0]
+    assert Mails.seen == 0

@@ -159,12 +159,6 @@ async def test_a_job_is_due_whatever_the_clocks_say(broker: RedisBroker, task_se
         await until(lambda: bool(taker.jobs))
 
 
-async def test_a_broker_that_is_gone_does_not_answer(broker: RedisBroker, valkey: ValkeyServer) -> None:
-    assert await broker.answers()
-    await valkey.stop()
-    assert not await broker.answers()
-
-
 async def until_queued(settings: TaskServerSettings, number: int) -> None:
     """Return once so many jobs are in the queue."""
     async with asyncio.timeout(60):

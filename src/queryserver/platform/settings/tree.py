@@ -153,6 +153,37 @@ def warnings(settings: Settings) -> Iterator[Complaint]:
         yield key, "lets one address take all of desktop.max_connections."
     if desktop.max_connections_per_address < _LOAD_BALANCER_CONNECTIONS and not desktop.trusted_proxies:
         yield key, "also bounds a load balancer, which is one address, until desktop.trusted_proxies lists it."
+    yield from _fleet(settings)
+
+
+def _fleet(settings: Settings) -> Iterator[Complaint]:
+    """What keeps the processes of a fleet on one machine, or lets them do nothing."""
+    desktop, tasks = settings.desktop, settings.desktop.task_server
+    if tasks.email_after_s and not desktop.smtp.host:
+        yield "desktop.task_server.email_after_s", "is set, and desktop.smtp.host is not: no mail is sent."
+    if not tasks.enabled:
+        if desktop.smtp.host:
+            yield "desktop.smtp.host", "is set, and desktop.task_server.enabled is false: workers send the mail."
+        return
+    if desktop.database.embedded:
+        text = "is a PostgreSQL of this machine alone: workers of other machines cannot use it."
+        yield "desktop.database.embedded", text
+        return
+    if tasks.result_file_storage is None:
+        text = "is not set: results lie in <data_dir>/results, which workers of other machines do not have."
+        yield "desktop.task_server.result_file_storage", text
+    broker, database = _host(tasks.broker_url.get_secret_value()), _host(desktop.database.dsn or "")
+    if _is_loopback(broker) and database and not _is_loopback(database):
+        text = "is on this machine, and the database on another: workers of other machines do not have this broker."
+        yield "desktop.task_server.broker_url", text
+
+
+def _host(url: str) -> str | None:
+    """Of an address; None where there is none, or several."""
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def secret_key_problem(key: Secret) -> str | None:

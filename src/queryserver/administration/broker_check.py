@@ -1,0 +1,142 @@
+"""The broker of the task server: whether it answers and keeps what is queued (Contract platform 9.2, 11)."""
+
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from queryserver.administration.doctor import Finding
+from queryserver.errors.base import ServiceUnavailable
+from queryserver.platform.settings.tree import Settings, SettingsFinding
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+BROKER = "desktop.task_server.broker_url"
+NO_EVICTION = "noeviction"
+PING_WITHIN_S = 2.0
+_WITHIN_S = 5.0
+_MANY_QUEUED = 1000
+_NEARLY_FULL = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """What a broker says of itself. Empty texts and zeros: this login may not read it."""
+
+    ping_ms: float
+    product: str
+    """With its version."""
+    eviction: str
+    is_saved: bool
+    """Whether it writes what it holds to a disk."""
+    last_save_failed: bool
+    used_bytes: int
+    most_bytes: int
+    """0: no limit."""
+    queued: int | None
+    """Jobs that wait in the queue of the settings; None: this login may not count them."""
+
+
+async def ping_broker(settings: Settings, within_s: float = PING_WITHIN_S) -> None:
+    """Raises ServiceUnavailable unless the broker answers a PING."""
+    async with _connected(settings, within_s) as broker:
+        await broker.ping()
+
+
+async def read_broker(settings: Settings) -> BrokerFacts:
+    """Reads only. Raises ServiceUnavailable."""
+    from redis.exceptions import ResponseError  # noqa: PLC0415 slow to import, and only the task server needs it
+
+    async with _connected(settings, _WITHIN_S) as broker:
+        await broker.ping()  # the first one opens the connection
+        began = time.monotonic()
+        await broker.ping()
+        ping_ms = 1000 * (time.monotonic() - began)
+        try:
+            known: dict[str, Any] = await broker.info()
+        except ResponseError:  # the login may not read it
+            known = {}
+        try:
+            queued = int(await broker.zcard(settings.desktop.task_server.queue))
+        except ResponseError:
+            queued = None
+    name = str(known.get("server_name", "redis"))
+    version = known.get(f"{name}_version", known.get("redis_version", ""))
+    return BrokerFacts(
+        ping_ms=ping_ms,
+        product=f"{name.capitalize()} {version}".strip() if known else "",
+        eviction=str(known.get("maxmemory_policy", "")),
+        is_saved=bool(known.get("aof_enabled")) or bool(known.get("rdb_last_save_time") and known.get("rdb_saves")),
+        last_save_failed="err" in (known.get("rdb_last_bgsave_status"), known.get("aof_last_write_status")),
+        used_bytes=int(known.get("used_memory", 0)),
+        most_bytes=int(known.get("maxmemory", 0)),
+        queued=queued,
+    )
+
+
+@asynccontextmanager
+async def _connected(settings: Settings, within_s: float) -> AsyncGenerator["Redis"]:
+    import redis.asyncio  # noqa: PLC0415 slow to import, and only the task server needs it
+    from redis.exceptions import RedisError  # noqa: PLC0415 as above
+
+    try:
+        client = redis.asyncio.from_url(
+            settings.desktop.task_server.broker_url.get_secret_value(),
+            socket_connect_timeout=within_s,
+            socket_timeout=within_s,
+            decode_responses=True,
+        )
+    except ValueError:  # the message would show the address with its password
+        raise ServiceUnavailable("The address of the broker is not one.") from None
+    try:
+        yield client
+    except (RedisError, OSError) as error:
+        raise ServiceUnavailable("The broker does not answer, or refuses the login.") from error
+    finally:
+        await client.aclose()
+
+
+def eviction_problem(facts: BrokerFacts) -> str | None:
+    """Why the broker may lose what is queued, for people; None: it does not."""
+    if facts.eviction in ("", NO_EVICTION):
+        return None
+    return f"has the eviction policy {facts.eviction}, so that it may drop what is queued: set {NO_EVICTION}."
+
+
+async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
+    """For `config check`: a broker that does not answer, and one that may lose jobs."""
+    try:
+        problem = eviction_problem(await read_broker(settings))
+    except ServiceUnavailable:
+        problem = "does not answer, or refuses the login."
+    return [SettingsFinding.error(BROKER, problem)] if problem else []
+
+
+async def examine_broker(settings: Settings) -> Sequence[Finding]:
+    """For the doctor. Raises ServiceUnavailable."""
+    area = "broker"
+    try:
+        facts = await read_broker(settings)
+    except ServiceUnavailable as error:
+        to_do = f"Start it, or correct {BROKER}. Until then statements are queued late, by a sweep, and none is lost."
+        return [Finding.error(area, error.message, to_do)]
+    queued = "an unknown number of" if facts.queued is None else facts.queued
+    saved = "written to disk" if facts.is_saved else "kept in memory only, which is enough"
+    product = facts.product or "The broker"
+    found = [
+        Finding.ok(area, f"{product} answers in {facts.ping_ms:.1f} ms, {queued} jobs are queued; they are {saved}.")
+    ]
+    if problem := eviction_problem(facts):
+        to_do = f"Set maxmemory-policy to {NO_EVICTION} in the configuration of the broker."
+        found.append(Finding.error(area, f"It {problem}", to_do))
+    if facts.last_save_failed:
+        found.append(Finding.warning(area, "Its last write to disk failed.", "Look at its disk and its log."))
+    if facts.most_bytes and facts.used_bytes > _NEARLY_FULL * facts.most_bytes:
+        used = f"It uses {facts.used_bytes / facts.most_bytes:.0%} of its memory."
+        found.append(Finding.warning(area, used, "Raise maxmemory: a full broker refuses new jobs."))
+    if facts.queued is not None and facts.queued > _MANY_QUEUED:
+        what = f"{facts.queued} jobs wait."
+        found.append(Finding.warning(area, what, "Start more workers, or raise desktop.task_server.concurrency."))
+    return found

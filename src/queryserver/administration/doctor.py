@@ -1,0 +1,97 @@
+"""Findings about a whole deployment, for `queryserver doctor`: how checks report, and how they are run side by side."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import structlog
+
+from queryserver.errors.base import ConfigurationError, QueryServerError
+from queryserver.platform.settings.tree import Level, SettingsFinding
+
+log = structlog.get_logger(__name__)
+
+_WITHIN_S = 10.0
+
+
+class State(StrEnum):
+    """Error: something does not work; warning: something will not work, or probably is a mistake."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found in one area, and what an operator can do about it. Neither holds a secret."""
+
+    area: str
+    state: State
+    what: str
+    to_do: str = ""
+
+    @classmethod
+    def ok(cls, area: str, what: str) -> "Finding":
+        return cls(area, State.OK, what)
+
+    @classmethod
+    def warning(cls, area: str, what: str, to_do: str) -> "Finding":
+        return cls(area, State.WARNING, what, to_do)
+
+    @classmethod
+    def error(cls, area: str, what: str, to_do: str) -> "Finding":
+        return cls(area, State.ERROR, what, to_do)
+
+    @classmethod
+    def of_settings(cls, area: str, found: SettingsFinding) -> "Finding":
+        """The same finding as `config check` prints it: its text begins after the key, and says what to do."""
+        state = State.ERROR if found.level is Level.ERROR else State.WARNING
+        return cls(area, state, f"{found.key} {found.text}", f"See {found.key} in docs/configuration.md.")
+
+
+Check: TypeAlias = Callable[[], Awaitable[Iterable[Finding]]]
+
+
+@dataclass(frozen=True, slots=True)
+class AreaCheck:
+    """The check of one area; it gets `within_s` seconds."""
+
+    area: str
+    check: Check
+    within_s: float = _WITHIN_S
+
+
+async def examine(checks: Sequence[AreaCheck]) -> Sequence[Finding]:
+    """Run all checks side by side; their findings in the order of the checks. A check that fails is a finding."""
+    found = await asyncio.gather(*map(_findings, checks))
+    return [finding for findings in found for finding in findings]
+
+
+async def _findings(one: AreaCheck) -> Sequence[Finding]:
+    try:
+        async with asyncio.timeout(one.within_s):
+            return list(await one.check())
+    except TimeoutError:
+        what = f"The check did not end within {one.within_s:g} s."
+        return [Finding.error(one.area, what, "Look at the network and the load of what does not answer.")]
+    except ConfigurationError as error:
+        return [Finding.of_settings(one.area, SettingsFinding.of_problem(problem)) for problem in error.problems]
+    except QueryServerError as error:
+        return [Finding.error(one.area, error.message, "Look at the service that is named, and at its log.")]
+    except Exception as error:  # the other areas are reported all the same
+        log.exception("check of the doctor failed", area=one.area)
+        what = f"The check itself failed: {type(error).__name__}."
+        return [Finding.error(one.area, what, "This is a mistake of the program: report it with the log.")]
+
+
+async def of_settings(
+    area: str, check: Awaitable[Iterable[SettingsFinding]], well: Callable[[int], str]
+) -> Sequence[Finding]:
+    """The findings of a check of `config check`; when it has none, the text of `well` for its milliseconds."""
+    began = time.monotonic()
+    found = [Finding.of_settings(area, one) for one in await check]
+    return found or [Finding.ok(area, well(round(1000 * (time.monotonic() - began))))]

@@ -1,0 +1,70 @@
+"""This machine: free space of the directories of the service, and the limit of open files."""
+
+import asyncio
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from queryserver.administration.doctor import Finding
+from queryserver.platform.limits import DiskFloor, affordable_connections, disk_floor
+from queryserver.platform.settings.sections import LocalResults
+from queryserver.platform.settings.tree import Settings, SettingsFinding
+
+_GIB = 1024**3
+_CONNECTIONS = "desktop.max_connections"
+
+
+def directories(settings: Settings) -> Mapping[str, Path]:
+    """What this machine keeps files in, by what is kept there; a result store of another kind is left out."""
+    results = settings.desktop.task_server.result_file_storage
+    found = {"the data directory": settings.desktop.data_dir, "uploads": settings.uploads_dir}
+    if results is None or isinstance(results, LocalResults):
+        found["results"] = settings.results_dir if results is None else Path(results.location)
+    if settings.filebrowser.local_root is not None:
+        found["the local root"] = settings.filebrowser.local_root
+    return found
+
+
+async def examine_disks(settings: Settings) -> Sequence[Finding]:
+    """Free space of each directory against the floor of the settings. A directory that hangs hangs a thread only."""
+    floor = disk_floor(settings)
+    rooms = (asyncio.to_thread(_disk, name, place, floor) for name, place in directories(settings).items())
+    return await asyncio.gather(*rooms)
+
+
+def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
+    area = "disk"
+    # A directory is made when it is first needed: until then its disk is that of its nearest parent.
+    measured = next(place for place in (directory.absolute(), *directory.absolute().parents) if place.exists())
+    try:
+        room, free = floor.room(measured, anew=True), shutil.disk_usage(measured).free
+    except OSError as error:
+        what = f"{directory} ({name}) cannot be measured: {error.strerror or type(error).__name__}."
+        return Finding.error(area, what, "Look at the mount and its rights.")
+    text = f"{free / _GIB:.1f} GiB are free for {name} at {directory}"
+    floor_text = f"the floor of desktop.min_free_percent and desktop.min_free_bytes is {(free - room) / _GIB:.1f} GiB"
+    if not floor.is_off and room <= 0:
+        to_do = "Free space: `queryserver cleanup`, `queryserver close_queries 0`, trashes. Or lower the floor."
+        return Finding.error(area, f"{text}; {floor_text}: uploads, imports and large results are refused.", to_do)
+    if not floor.is_off and room < free - room:
+        return Finding.warning(
+            area, f"{text}; {floor_text}.", "Free space, or make the disk larger, before it is reached."
+        )
+    return Finding.ok(area, f"{text}.")
+
+
+def open_files(settings: Settings) -> Iterator[SettingsFinding]:
+    """A limit of open files below what `desktop.max_connections` needs."""
+    permitted = affordable_connections(at_most=True)
+    if permitted < settings.desktop.max_connections:
+        text = f"is above the {permitted} connections that the hard limit of open files permits here."
+        yield SettingsFinding.warning(_CONNECTIONS, text)
+
+
+async def examine_limits(settings: Settings) -> Sequence[Finding]:
+    area = "limits"
+    found = [Finding.of_settings(area, one) for one in open_files(settings)]
+    permitted = affordable_connections(at_most=True)
+    well = f"The limit of open files permits the {settings.desktop.max_connections} connections of {_CONNECTIONS}."
+    to_do = f"Raise the hard limit (ulimit -Hn, LimitNOFILE of systemd), or lower {_CONNECTIONS} to {permitted}."
+    return [Finding(area, one.state, one.what, to_do) for one in found] or [Finding.ok(area, well)]

@@ -1,0 +1,142 @@
+"""The data sources, stores of files, and servers that the settings name, for the doctor: each is tried, bounded."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+from queryserver import errors
+from queryserver.administration.configuration_check import check_key_servers, check_results, check_smtp, is_file
+from queryserver.administration.doctor import Finding, of_settings
+from queryserver.connectors.connection_tests import ConnectionTestOutcome, ConnectionTests
+from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.instances import StoredConnectors
+from queryserver.connectors.model import Connector
+from queryserver.connectors.repository import ConnectorRepository
+from queryserver.connectors.sources import configured_connectors, read_stored
+from queryserver.files.build import open_stores
+from queryserver.files.places import Caller
+from queryserver.files.protocol import FileSystem
+from queryserver.identity.keys import AesSealer, Keyring
+from queryserver.identity.model import User
+from queryserver.platform.database import Database
+from queryserver.platform.embedded.cluster import SAMPLE_ROLE
+from queryserver.platform.settings.tree import Settings
+
+ENGINES, STORES, RESULTS, MAIL, KEY_SERVERS = "engines", "file stores", "results", "mail", "key servers"
+
+_AT_ONCE = 16
+_STORE_WITHIN_S = 10.0
+_REASONS = {
+    "dns": "Correct the host name, or the DNS.",
+    "refused": "Start the data source, correct host and port, or allow the network (desktop.connector_policy).",
+    "timeout": "Look at the data source and at the firewalls between.",
+    "auth": "Correct the login of the connector.",
+    "tls": "Correct the certificates, or the TLS options of the connector.",
+    "engine": "Look at the log of the data source.",
+}
+
+
+async def examine_engines(settings: Settings, database: Database, keyring: Keyring, user: User) -> Sequence[Finding]:
+    """Log in at each connector of the settings and of the database as `user`, and run a first statement."""
+    builder, records = EngineBuilder(settings), ConnectorRepository(database, AesSealer(keyring))
+    _, stored = await read_stored(records, settings)
+    connectors = [*configured_connectors(settings), *stored]
+    if not connectors:
+        return [Finding.ok(ENGINES, "There is no connector.")]
+    tests = ConnectionTests(
+        builder, EngineBuilder.build, StoredConnectors(records, builder, _nothing), _may_not_hold, at_once=_AT_ONCE
+    )
+    async with tests.running():
+        return await asyncio.gather(*(_examine_engine(one, tests, user, settings) for one in connectors))
+
+
+async def _nothing() -> None:
+    """Nothing is changed here."""
+
+
+async def _may_not_hold(_data: str) -> bool:
+    """A file that only one process can have open is left to the servers."""
+    return False
+
+
+async def _examine_engine(connector: Connector, tests: ConnectionTests, user: User, settings: Settings) -> Finding:
+    name = f"{connector.nice_name} ({connector.dialect}, {connector.reference})"
+    if is_file(connector):
+        return await asyncio.to_thread(_examine_file, name, connector, tests.builder)
+    if settings.desktop.database.embedded and f"//{SAMPLE_ROLE}:" in str(connector.options.get("url", "")):
+        return Finding.ok(ENGINES, f"{name} is in the private PostgreSQL of the service: not tried by itself.")
+    try:
+        outcome = await tests.ping(user, connector)
+    except errors.QueryServerError as error:
+        return Finding.error(
+            ENGINES, f"{name} cannot be used: {error.message}", "Correct the options of the connector."
+        )
+    return _engine_finding(name, outcome)
+
+
+def _examine_file(name: str, connector: Connector, builder: EngineBuilder) -> Finding:
+    """Blocks. The file is not opened: a server may need it at the same moment."""
+    path = str(connector.options["path"])
+    file = (builder.databases_dir / path) if builder.databases_dir else None
+    if file is not None and file.is_file():
+        return Finding.ok(ENGINES, f"{name}: the file is there; it is left to the servers.")
+    if connector.read_only or file is None or not file.parent.is_dir():
+        to_do = "Put the file back, or correct the path and desktop.connector_policy.local_database_dir."
+        return Finding.error(ENGINES, f"{name}: there is no file {path}.", to_do)
+    return Finding.ok(ENGINES, f"{name}: the file does not exist yet; the first statement makes it.")
+
+
+def _engine_finding(name: str, outcome: ConnectionTestOutcome) -> Finding:
+    if outcome.reason:
+        to_do = _REASONS.get(outcome.reason, "Correct the options of the connector.")
+        return Finding.error(ENGINES, f"{name} does not work ({outcome.reason}): {outcome.warnings}.", to_do)
+    version = f", version {outcome.server_version}" if outcome.server_version else ""
+    hint = f" {outcome.warnings}." if outcome.warnings else ""
+    return Finding.ok(ENGINES, f"{name} answers in {outcome.duration_ms} ms{version}.{hint}")
+
+
+async def examine_stores(settings: Settings, user: User) -> Sequence[Finding]:
+    """List the root of each store as `user`."""
+    caller = Caller.of(user)
+    async with open_stores(settings) as stores:
+        file_systems = stores.permitted(caller)
+        if not file_systems:
+            return [Finding.ok(STORES, "There is no store of files.")]
+        return await asyncio.gather(*(_examine_store(one, caller) for one in file_systems))
+
+
+async def _examine_store(file_system: FileSystem, caller: Caller) -> Finding:
+    name, began = f"The store {file_system.scheme.value}", time.monotonic()
+    try:
+        async with asyncio.timeout(_STORE_WITHIN_S):
+            listing = file_system.as_user(caller.acting).list_directory("", batch_size=1)
+            try:
+                await anext(listing)
+            finally:
+                await listing.aclose()
+    except TimeoutError:
+        what = f"{name} did not answer within {_STORE_WITHIN_S:g} s."
+        return Finding.error(STORES, what, "Look at the store and at the firewalls between.")
+    except errors.PermissionDenied:
+        # It answered; whether a user may list the root is no matter of the service.
+        return Finding.ok(STORES, f"{name} answers, and does not let {caller.acting.name} list its root.")
+    except errors.QueryServerError as error:
+        to_do = "Look at the store, its login and its address in the settings."
+        return Finding.error(STORES, f"{name} does not work: {error.message}", to_do)
+    return Finding.ok(STORES, f"{name} answers in {1000 * (time.monotonic() - began):.0f} ms.")
+
+
+async def examine_results(settings: Settings) -> Iterable[Finding]:
+    """Writes, reads and deletes a small object."""
+    return await of_settings(
+        RESULTS, check_results(settings), "A small object was written, read and deleted in {} ms.".format
+    )
+
+
+async def examine_mail(settings: Settings) -> Iterable[Finding]:
+    """Connects and logs in; sends nothing."""
+    return await of_settings(MAIL, check_smtp(settings), "The mail server takes the login, in {} ms.".format)
+
+
+async def examine_key_servers(settings: Settings) -> Iterable[Finding]:
+    return await of_settings(KEY_SERVERS, check_key_servers(settings), "All give keys, in {} ms.".format)

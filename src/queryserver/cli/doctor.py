@@ -1,0 +1,164 @@
+"""`doctor`: what is wrong with a deployment, and what to do. `is_worker_alive`: for container and service managers."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queryserver.cli.context import AsJson, ConfigFile, operator, print_json, printable, run, settings_of
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.settings.tree import Settings
+
+if TYPE_CHECKING:
+    from queryserver.administration.doctor import AreaCheck, Finding
+    from queryserver.identity.model import User
+    from queryserver.platform.database import Database
+
+app = typer.Typer()
+
+_LONG_S = 60.0
+"""For areas with several servers, each with a limit of its own."""
+_FEW_CONNECTIONS = {"pool_min": 1, "pool_max": 4}
+
+
+@app.command("doctor")
+def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Examine the whole deployment: print what is wrong and what to do; exit 1 when there is an error."""
+    from queryserver.administration.doctor import State  # noqa: PLC0415 slow to import
+    from queryserver.platform.database import required_dsn  # noqa: PLC0415 slow to import
+
+    settings = settings_of(config)
+    dsn = required_dsn(settings)
+    found = run(lambda: _examine(settings, dsn))
+    count = Counter(one.state for one in found)
+    if as_json:
+        shown = [{"area": one.area, "state": one.state, "what": one.what, "to_do": one.to_do} for one in found]
+        print_json({"errors": count[State.ERROR], "warnings": count[State.WARNING], "findings": shown})
+    else:
+        for one in found:
+            typer.echo(f"{one.state.value:8}{one.area}: {printable(one.what)}")
+            if one.to_do:
+                typer.echo(f"        {printable(one.to_do)}")
+        typer.echo(f"\n{count[State.ERROR]} errors, {count[State.WARNING]} warnings.")
+    raise typer.Exit(1 if count[State.ERROR] else 0)
+
+
+async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
+    """All areas side by side, but for what needs the keys or a usable schema."""
+    from queryserver.administration import doctor as findings  # noqa: PLC0415 slow to import
+    from queryserver.administration import machine_check  # noqa: PLC0415 as above
+    from queryserver.identity.model import User  # noqa: PLC0415 as above
+
+    user = User(id=0, username=operator(), is_admin=True)
+    limits = await machine_check.examine_limits(settings)
+    async with _database(settings, dsn) as (database, unreachable):
+        checks = [_settings(settings, limits)]
+        if database is not None:
+            checks += await _of_the_database(settings, dsn, database, user)
+        return [*unreachable, *await findings.examine([*checks, *_others(settings, user)]), *limits]
+
+
+@asynccontextmanager
+async def _database(settings: Settings, dsn: str) -> "AsyncGenerator[tuple[Database | None, Sequence[Finding]]]":
+    """The service database, or why there is none."""
+    from queryserver.administration.deployment_check import unreachable  # noqa: PLC0415 slow to import
+    from queryserver.platform.database import open_database  # noqa: PLC0415 slow to import
+
+    few = settings.desktop.database.model_copy(update=_FEW_CONNECTIONS)
+    async with AsyncExitStack() as stack:
+        try:
+            database = await stack.enter_async_context(open_database(dsn, few))
+        except DatabaseUnavailable as error:
+            yield None, [unreachable(error)]
+        else:
+            yield database, []
+
+
+def _settings(settings: Settings, limits: "Sequence[Finding]") -> "AreaCheck":
+    from queryserver.administration.configuration_check import written  # noqa: PLC0415 slow to import
+    from queryserver.administration.doctor import AreaCheck, Finding  # noqa: PLC0415 slow to import
+
+    area = "settings"
+
+    async def check() -> "Sequence[Finding]":
+        others = {one.what for one in limits}
+        found = [Finding.of_settings(area, one) for one in await written(settings)]
+        return [one for one in found if one.what not in others] or [Finding.ok(area, "No problems.")]
+
+    return AreaCheck(area, check, within_s=_LONG_S)
+
+
+async def _of_the_database(settings: Settings, dsn: str, database: "Database", user: "User") -> "list[AreaCheck]":
+    from queryserver.administration import deployment_check, source_check  # noqa: PLC0415 slow to import
+    from queryserver.administration.doctor import AreaCheck, Finding, State, examine  # noqa: PLC0415 as above
+    from queryserver.tasks.fleet_check import INSTANCES, examine_fleet  # noqa: PLC0415 as above
+
+    schema = await examine([AreaCheck(deployment_check.SCHEMA, partial(deployment_check.examine_schema, dsn))])
+    checks = [
+        AreaCheck(deployment_check.DATABASE, partial(deployment_check.examine_database, database)),
+        AreaCheck(deployment_check.SCHEMA, partial(_given, schema)),
+    ]
+    if any(one.state is State.ERROR for one in schema):
+        return checks
+    keys, keyring = await deployment_check.examine_keys(settings.desktop, database)
+    checks += [
+        AreaCheck(deployment_check.KEYS, partial(_given, keys)),
+        AreaCheck(INSTANCES, partial(examine_fleet, settings, database)),
+    ]
+    if keyring is None:
+        what = "Connectors were not tried: without the keys of this database their secrets cannot be read."
+        untried = Finding.warning(source_check.ENGINES, what, "Correct the keys first.")
+        return [*checks, AreaCheck(source_check.ENGINES, partial(_given, [untried]))]
+    engines = partial(source_check.examine_engines, settings, database, keyring, user)
+    return [*checks, AreaCheck(source_check.ENGINES, engines, within_s=_LONG_S)]
+
+
+async def _given(found: "Sequence[Finding]") -> "Sequence[Finding]":
+    return found
+
+
+def _others(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
+    from queryserver.administration import broker_check, machine_check, source_check  # noqa: PLC0415 slow to import
+    from queryserver.administration.doctor import AreaCheck  # noqa: PLC0415 as above
+
+    if settings.desktop.task_server.enabled:
+        yield AreaCheck("broker", partial(broker_check.examine_broker, settings))
+    yield AreaCheck(source_check.RESULTS, partial(source_check.examine_results, settings))
+    yield AreaCheck(source_check.STORES, partial(source_check.examine_stores, settings, user), within_s=_LONG_S)
+    if settings.desktop.smtp.host:
+        yield AreaCheck(source_check.MAIL, partial(source_check.examine_mail, settings))
+    if settings.desktop.auth.jwt.key_server_url:
+        yield AreaCheck(source_check.KEY_SERVERS, partial(source_check.examine_key_servers, settings))
+    yield AreaCheck("disk", partial(machine_check.examine_disks, settings))
+
+
+@app.command("is_worker_alive")
+def is_worker_alive(
+    config: ConfigFile = None, beat: Annotated[bool, typer.Option("--beat", help="A beat instead of a worker.")] = False
+) -> None:
+    """Exit 0 when a worker of this host is alive, by its record in the service database, else 1.
+
+    While the database does not answer, nothing is known, and the exit code is 0: a restart would help no worker.
+    """
+    from queryserver.platform.deployment import Role  # noqa: PLC0415 slow to import
+    from queryserver.platform.migrations import open_service_database  # noqa: PLC0415 slow to import
+    from queryserver.tasks.instances import Instances  # noqa: PLC0415 slow to import
+
+    settings, role = settings_of(config), Role.BEAT if beat else Role.WORKER
+    heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
+
+    async def lives() -> bool:
+        async with open_service_database(settings) as database:
+            return await Instances(database, heartbeat=heartbeat).lives_here(role)
+
+    try:
+        is_alive = run(lives)
+    except DatabaseUnavailable as error:
+        typer.echo(f"Nothing is known of the {role.value}: {error.message}", err=True)
+        return
+    typer.echo(f"{role.value} {'alive' if is_alive else 'not alive'}")
+    raise typer.Exit(0 if is_alive else 1)

@@ -1,0 +1,88 @@
+"""The processes of the fleet, for the doctor: which live, which died, and whether the database has room for them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, timedelta
+
+from queryserver.administration.doctor import Finding
+from queryserver.platform.database import Database
+from queryserver.platform.deployment import Role
+from queryserver.platform.settings.tree import Settings
+from queryserver.tasks.instances import Instance, Instances
+
+INSTANCES, CONNECTIONS = "instances", "database"
+
+_NAMED = 5
+_OTHER_CONNECTIONS = 2
+"""Of a process beside its pool: one that listens, and those of its readiness checks."""
+_FULL, _NEARLY_FULL = 1.0, 0.8
+
+_CONNECTIONS_LEFT = """
+    select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+"""
+
+
+async def examine_fleet(settings: Settings, database: Database) -> Sequence[Finding]:
+    """Reads only. Raises DatabaseUnavailable."""
+    heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
+    known = await Instances(database, heartbeat=heartbeat).known()
+    living = [one for one, lives in known if lives]
+    connections = await database.value(_CONNECTIONS_LEFT)
+    return [
+        *_living(settings, living),
+        *_dead([one for one, lives in known if not lives]),
+        connections_finding(len(living), settings.desktop.database.pool_max, connections),
+    ]
+
+
+def _living(settings: Settings, living: Sequence[Instance]) -> Iterator[Finding]:
+    tasks, count = settings.desktop.task_server, Counter(one.kind for one in living)
+    yield Finding.ok(INSTANCES, f"{_counted(count)} live.")
+    if not count[Role.SERVER]:
+        to_do = "Start `queryserver serve`, or give this command the settings of the servers."
+        yield Finding.warning(INSTANCES, "No server lives on this database.", to_do)
+    if tasks.enabled and not count[Role.WORKER]:
+        what = "desktop.task_server.enabled is true and no worker lives: statements wait."
+        yield Finding.error(INSTANCES, what, "Start `queryserver worker`.")
+    if tasks.beat_enabled and not count[Role.BEAT]:
+        what = "desktop.task_server.beat_enabled is true and no beat lives: schedules do not fire."
+        yield Finding.error(INSTANCES, what, "Start `queryserver beat`.")
+    if not tasks.enabled and count[Role.WORKER]:
+        what = f"{count[Role.WORKER]} workers live, and desktop.task_server.enabled is false in these settings."
+        yield Finding.warning(INSTANCES, what, "Give all processes the same settings.")
+    versions = Counter(one.version for one in living)
+    if len(versions) > 1:
+        shown = ", ".join(f"{number} of {version}" for version, number in sorted(versions.items()))
+        yield Finding.warning(INSTANCES, f"They have different versions: {shown}.", "Finish the upgrade.")
+
+
+def _counted(count: Counter[Role]) -> str:
+    return ", ".join(f"{count[role]} {role.value}{'' if count[role] == 1 else 's'}" for role in Role)
+
+
+def _dead(dead: Sequence[Instance]) -> Iterator[Finding]:
+    """The newest by name, the others by number."""
+    newest_first = sorted(dead, key=lambda one: one.heartbeat_at, reverse=True)
+    for one in newest_first[:_NAMED]:
+        at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+        what = f"The {one.kind.value} {one.name} ended without saying so; it was last alive at {at}."
+        to_do = "Look at its log, and at the memory of its machine. This is shown for a day."
+        yield Finding.warning(INSTANCES, what, to_do)
+    if more := newest_first[_NAMED:]:
+        to_do = "Look at what ends them: a kill for want of memory, a time-out of the service manager."
+        yield Finding.warning(INSTANCES, f"{len(more)} more ended so within a day.", to_do)
+
+
+def connections_finding(processes: int, pool_max: int, connections: int) -> Finding:
+    """Of so many processes with pools of that size, at a database that gives so many connections."""
+    needed = processes * (pool_max + _OTHER_CONNECTIONS)
+    what = (
+        f"{processes} processes may open {needed} connections (desktop.database.pool_max = {pool_max}), "
+        f"and PostgreSQL gives {connections}"
+    )
+    to_do = "Raise max_connections, lower desktop.database.pool_max, or run fewer processes."
+    if needed > _FULL * connections:
+        return Finding.error(CONNECTIONS, f"{what}: under load calls fail with database_unavailable.", to_do)
+    if needed > _NEARLY_FULL * connections:
+        return Finding.warning(CONNECTIONS, f"{what}: there is hardly room for one more.", to_do)
+    return Finding.ok(CONNECTIONS, f"{what}.")

@@ -1,0 +1,69 @@
+"""The former program beside a newer schema: servers that run, and servers that start (Contract platform 12)."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.installation import Installation, Node, installed
+from tests.unit.cli.test_commands import command_in
+from tests.unit.platform.test_migrations import scripts_with
+
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.migrations import migrate, newest_revision
+
+pytestmark = pytest.mark.slow
+
+# What an expansion may do: columns with defaults in the tables that every call uses, an index, a table.
+EXPANDS = "; ".join(
+    [f"alter table {table} add column later text not null default ''" for table in
+     ("users", "groups", "facts", "instances", "statements", "scripts", "sessions", "statement_logs", "connectors")]
+    + ["create index ix_later on statements (later)", "create table later (id bigint primary key)"]
+)  # fmt: skip
+
+
+@pytest.fixture
+async def place(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
+) -> AsyncIterator[Installation]:
+    async with installed(postgres, migrated_template, tmp_path) as place:
+        yield place
+
+
+async def works(node: Node) -> None:
+    """A cycle of a statement, with its page, its log and the history, and a session."""
+    operation = await node.finished("postgresql", "SELECT n FROM generate_series(1, 500) AS n", limit=500)
+    assert (await node.page(operation, start_row=499))["data"] == [[500]]
+    await node.told("editor/get_logs", operationId=operation)
+    await node.told("editor/close_statement", operationId=operation)
+    assert (await node.http.get("/api/v1/editor/get_history", headers=node.headers())).status_code == 200
+
+
+@pytest.mark.platform(52)
+async def test_servers_are_replaced_one_by_one_while_the_schema_is_expanded_and_not_when_it_is_contracted(
+    place: Installation, tmp_path: Path
+) -> None:
+    expand = ("9001", newest_revision(), EXPANDS)
+    settings = place.settings() | {"QUERYSERVER__DESKTOP__DATABASE__URL": place.database_dsn}
+    command = command_in(tmp_path, **settings)
+    async with place.server(editor__lease_timeout_s="60") as running:
+        # Its statements are prepared before the tables change below it.
+        for _ in range(3):
+            await works(running)
+        await migrate(place.database_dsn, scripts_with(tmp_path, expand))
+        for _ in range(3):
+            await works(running)
+        assert (await running.http.get("/desktop/debug/is_ready")).status_code == 200
+        # It may be restarted, too, with the step before its start.
+        told = await command("migrate")
+        assert (told.code, "Schema version 9001. The schema is that of a newer program" in told.out) == (0, True), told
+        assert (await command("migrate", "--check")).code == 0
+        async with place.server(editor__lease_timeout_s="60") as restarted:
+            await works(restarted)
+            await migrate(place.database_dsn, scripts_with(tmp_path, expand, ("9002", "9001", "drop table later")))
+            for node in (running, restarted):
+                answer = await node.http.get("/desktop/debug/is_ready")
+                assert (answer.status_code, answer.json()["checks"]["schema"]["ok"]) == (503, False)
+        refused = await command("serve", "--port", "0")
+        assert refused.code == 3
+        assert "Programs of schema version 9001 or newer run on it" in refused.err
+        assert (await command("migrate", "--check")).code == 1

@@ -1,0 +1,71 @@
+"""The checks of the broker against a real Valkey."""
+
+from pathlib import Path
+
+import pytest
+from tests.ports import free_port
+from tests.valkey import PASSWORD, running_valkey
+
+from queryserver.administration.broker_check import check_broker, examine_broker, ping_broker, read_broker
+from queryserver.administration.doctor import State
+from queryserver.errors.base import ServiceUnavailable
+from queryserver.platform.settings.tree import Settings
+
+
+def settings_with(url: str) -> Settings:
+    return Settings.model_validate({"desktop": {"task_server": {"enabled": True, "broker_url": url}}})
+
+
+async def test_a_good_broker_shows_its_version_and_its_queue(tmp_path: Path) -> None:
+    with running_valkey(tmp_path / "valkey") as url:
+        settings = settings_with(url)
+        await ping_broker(settings)
+        assert await check_broker(settings) == []
+        import redis.asyncio
+
+        async with redis.asyncio.from_url(url) as client:
+            await client.zadd(settings.desktop.task_server.queue, {"stmt:1": 1, "stmt:2": 2})
+        facts = await read_broker(settings)
+        assert facts.product.startswith("Valkey 9.")
+        assert (facts.eviction, facts.queued, facts.last_save_failed) == ("noeviction", 2, False)
+        [finding] = await examine_broker(settings)
+        assert finding.state is State.OK
+        assert "2 jobs are queued" in finding.what
+
+
+async def test_a_broker_that_may_drop_jobs_is_an_error_in_both_reports(tmp_path: Path) -> None:
+    with running_valkey(tmp_path / "valkey", maxmemory="20mb", maxmemory_policy="allkeys-lru") as url:
+        [problem] = await check_broker(settings_with(url))
+        assert str(problem).startswith("error desktop.task_server.broker_url: has the eviction policy allkeys-lru")
+        _, finding = await examine_broker(settings_with(url))
+        assert (finding.state, "allkeys-lru" in finding.what, "noeviction" in finding.to_do) == (
+            State.ERROR,
+            True,
+            True,
+        )
+
+
+async def test_a_login_that_may_only_ping_is_enough(tmp_path: Path) -> None:
+    with running_valkey(tmp_path / "valkey", user="narrow on >narrow-password -@all +ping +client +hello") as url:
+        narrow = url.replace(f":{PASSWORD}@", "narrow:narrow-password@")
+        facts = await read_broker(settings_with(narrow))
+        assert (facts.product, facts.eviction, facts.queued) == ("", "", None)
+        assert await check_broker(settings_with(narrow)) == []
+
+
+@pytest.mark.parametrize("case", ["gone", "wrong password", "no address"])
+async def test_a_broker_that_cannot_be_used_is_told_without_its_address(tmp_path: Path, case: str) -> None:
+    with running_valkey(tmp_path / "valkey") as url:
+        wrong = {
+            "gone": f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0",
+            "wrong password": url.replace(PASSWORD, "another-secret"),
+            "no address": f"redis://:{PASSWORD}@127.0.0.1:port/0",
+        }[case]
+        settings = settings_with(wrong)
+        with pytest.raises(ServiceUnavailable) as refused:
+            await ping_broker(settings)
+        [finding] = await examine_broker(settings)
+        [problem] = await check_broker(settings)
+        assert finding.state is State.ERROR
+        texts = f"{refused.value.message} {finding} {problem}"
+        assert not any(secret in texts for secret in (PASSWORD, "another-secret", "127.0.0.1"))
