@@ -8,8 +8,8 @@ from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.stores.adls.credentials import ClientCredentials, SharedKey
-from queryserver.files.stores.adls.flat import AzureFlatStorage
 from queryserver.files.stores.adls.dfs import HierarchicalStorage
+from queryserver.files.stores.adls.flat import AzureFlatStorage
 from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.stores import build_result_files, is_remote
@@ -125,7 +125,7 @@ async def test_hdfs_is_the_cluster_of_the_settings_unless_the_properties_say_oth
     tree, path = files.storage.at(f"{files.root}/x")
     assert (files.root, path) == ("results", "results/x")
     assert list(tree._gateway._urls) == [address]
-    assert (tree._gateway._service_user, tree._user) == (user, user)
+    assert (tree._gateway._service_user, tree.user) == (user, user)
 
 
 @pytest.mark.platform(111)
