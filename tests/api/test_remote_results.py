@@ -30,8 +30,12 @@ def walk(tmp_path, database_dsn, users_url) -> Callable[[ResultsPlace], Awaitabl
     async def whole_path(place: ResultsPlace) -> None:
         settings = settings_for(place, tmp_path, database_dsn, users_url)
         async with open_api(settings) as api:
-            ready = await api.stranger.send("GET", "/desktop/debug/is_ready")
-            assert ready.status_code == 200, ready.text
+
+            async def is_ready() -> bool:
+                # The first call of a store makes its client, which takes longer than the check may on a busy machine.
+                return (await api.stranger.send("GET", "/desktop/debug/is_ready")).status_code == 200
+
+            await until(is_ready)
             ana = await api.user("ana")
             statement = f"SELECT i AS n, repeat('x', 20) AS t FROM range({_ROWS}) AS r(i) ORDER BY i"
             body = await ana.run("duckdb", statement, limit=_ROWS)
