@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.cases import each
+from tests.unit.cli.test_commands import command_in
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.stores.adls.credentials import ClientCredentials, SharedKey
@@ -211,3 +212,23 @@ def test_only_a_directory_is_not_shared_by_itself():
     assert not is_remote(settings(None))
     assert not is_remote(settings("local", location="/x"))
     assert is_remote(settings("s3", location="s3a://x"))
+
+
+@pytest.mark.platform(111)
+@each(
+    "value",
+    "{",
+    '{"backend": "gcs", "properties": {"location": "gs://x"}}',
+    '{"backend": "s3", "properties": {}}',
+    '{"backend": "s3", "properties": {"location": "s3a://bucket", "access_key_id": "planted"}}',
+)
+async def test_the_configuration_check_ends_with_3(tmp_path, value):
+    command = command_in(
+        tmp_path,
+        QUERYSERVER__DESKTOP__DATABASE__URL="postgresql://nobody@127.0.0.1:1/none",
+        QUERYSERVER__DESKTOP__TASK_SERVER__RESULT_FILE_STORAGE=value,
+    )
+    ended = await command("config", "check", "--offline")
+    assert ended.code == 3
+    assert "error desktop.task_server.result_file_storage: " in ended.out + ended.err
+    assert "planted" not in ended.out + ended.err
