@@ -32,6 +32,7 @@ _ALONE = {
 _PARTS = {
     "latency": parts.latency,
     "calls": parts.calls,
+    "pages": parts.pages,
     "spool": parts.spool,
     "many": parts.many_users,
     "unclosed": parts.unclosed,

@@ -14,6 +14,7 @@ from tests.bench.client import Client
 from tests.bench.setting import Bench, Measured, peak_mib
 
 _CLIENTS = 64
+_PAGE = 100
 _MIXED = """select g::int as id, g::bigint * 3 as big, g / 7.0::float8 as ratio, (g % 1000)::numeric(10, 2) as price,
 'item ' || g as label, md5(g::text)::varchar(32) as code, g % 2 = 0 as flag, date '2020-01-01' + (g % 1000) as day,
 timestamp '2020-01-01' + g * interval '1 second' as at, timestamptz '2020-01-01' + g * interval '1 minute' as zoned
@@ -60,6 +61,36 @@ async def calls(bench: Bench) -> list[Measured]:
         Measured("fetch_result_data 100 x 10, calls/s, 64 clients", f"{fetch:.0f}", ">= 600"),
         Measured("full cycles/s (execute, check_status, fetch, close)", f"{cycles:.0f}", ">= 100"),
     ]
+
+
+async def pages(bench: Bench) -> list[Measured]:
+    """Pages of 100 rows, 64 clients: of results of 100 rows, and by the cursor of results of 60,000 rows."""
+    small, small_ms = await _page_rate(bench, rows=100)
+    large, large_ms = await _page_rate(bench, rows=60_000)
+    return [
+        Measured("pages/s of results of 100 rows, 64 clients", f"{small:.0f}"),
+        Measured("pages/s of results of 60,000 rows, by the cursor", f"{large:.0f}"),
+        Measured("60,000 rows / 100 rows", f"{large / small:.2f}", ">= 0.88"),
+        Measured("processor of the server for a page of both", f"{small_ms:.2f} ms, {large_ms:.2f} ms"),
+    ]
+
+
+async def _page_rate(bench: Bench, *, rows: int, times: int = 50) -> tuple[float, float]:
+    """Pages per second, and milliseconds of processor of the server process for each."""
+    operations: dict[int, str] = {}
+    for number in range(_CLIENTS):
+        async with bench.client(number) as client:
+            ended = await client.call("execute/postgresql", statement=_MIXED.format(rows=rows), limit=rows, wait=60)
+            operations[number] = ended["history_uuid"]
+    place = {"start_row": 0} if rows == _PAGE else {}
+
+    async def fetch(client: Client, number: int) -> None:
+        page = await client.call("fetch_result_data", operationId=operations[number], rows=_PAGE, **place)
+        assert len(page["result"]["data"]) == _PAGE
+
+    before = bench.processor_s
+    rate = await _rate(bench, times, fetch)
+    return rate, (bench.processor_s - before) * 1000 / (times * (_CLIENTS + 8))
 
 
 async def spool(bench: Bench) -> list[Measured]:

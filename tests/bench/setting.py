@@ -52,6 +52,12 @@ class Bench:
         return Client(self.server.base_url, self.tokens[user % len(self.tokens)])
 
     @property
+    def processor_s(self) -> float:
+        """Seconds of processor of the server process so far."""
+        used = psutil.Process(self.server.pid).cpu_times()
+        return used.user + used.system
+
+    @property
     def resident_mib(self) -> float:
         """Memory of the server process, without PostgreSQL's."""
         return psutil.Process(self.server.pid).memory_info().rss / 2**20

@@ -28,6 +28,9 @@ class MemoryResults:
         except KeyError:
             raise PathNotFound("The segment does not exist.") from None
 
+    async def rows(self, statement_id: UUID, *, fence: int, number: int, start_row: int, rows: int) -> pa.Table:
+        return (await self.read(statement_id, fence=fence, number=number)).slice(start_row, rows)
+
     async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
         return (await self.read(statement_id, fence=fence, number=number)).schema
 

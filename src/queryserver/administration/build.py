@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from queryserver.administration.client_configuration import ClientConfiguration, harmless
-from queryserver.administration.configuration_check import RESULTS, ConfigurationCheck
+from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.engines import Connectors
 from queryserver.files.places import Stores
 from queryserver.platform.database import Database
 from queryserver.platform.settings.tree import Settings, SettingsFinding
+from queryserver.results.stores import RESULTS
 from queryserver.statements.overview import HistoryFacts
 
 

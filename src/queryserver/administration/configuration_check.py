@@ -18,7 +18,6 @@ from queryserver.engines.connections import MEMORY
 from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
-from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.identity.build import AUTHENTICATORS, BACKENDS
 from queryserver.identity.external_keys import KeyServers
 from queryserver.identity.model import is_import_path
@@ -28,13 +27,10 @@ from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHos
 from queryserver.platform.database import Row
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.loading import shown_value
-from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
-from queryserver.results.segments import ResultStore
-from queryserver.statements.build import results_location
+from queryserver.results.stores import RESULTS, build_result_files, is_remote, open_results
 from queryserver.statements.retention import MANY_DOCUMENTS
 
-RESULTS = "desktop.task_server.result_file_storage"
 KEY_SERVERS = "desktop.auth.jwt.key_server_url"
 SMTP = "desktop.smtp.host"
 
@@ -157,6 +153,10 @@ async def written(settings: Settings) -> Sequence[SettingsFinding]:
         with _problems_into(found):
             if (store := await asyncio.to_thread(build, settings)) is not None:
                 await store.close()
+    if is_remote(settings):
+        with _problems_into(found):
+            files = await asyncio.to_thread(build_result_files, settings)
+            await files.close()
     return found
 
 
@@ -196,8 +196,7 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
         # A warning by Contract platform 8.4; ADR 37 says why no action is needed.
         text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
         yield SettingsFinding.warning("metadata.index.enabled", text)
-    kept = settings.desktop.task_server.result_file_storage
-    if found["hosts"] > 1 and (kept is None or isinstance(kept, LocalResults)):
+    if found["hosts"] > 1 and not is_remote(settings):
         text = f"keeps results in a directory, and {found['hosts']} hosts use the database: all must share it."
         yield SettingsFinding.warning(RESULTS, text)
     if found["hosts"] > 1:
@@ -232,10 +231,10 @@ def is_file(connector: Connector) -> bool:
 
 
 async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
-    """Writes, reads and removes a small file. Raises ConfigurationError."""
+    """Writes, reads and removes a small object. Raises ConfigurationError, and the errors of the store."""
     try:
-        async with PrivateStorage(results_location(settings)) as storage, ResultStore(storage) as results:
-            await results.ping()
+        async with open_results(settings) as results:
+            await results.store.ping()
     except StorageError as error:
         return [SettingsFinding.error(RESULTS, error.message)]
     except OSError as error:

@@ -1,9 +1,9 @@
 """Results as Arrow segments in any store."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
@@ -11,27 +11,28 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError, StorageUnavailable
-from queryserver.files.protocol import Storage
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError
+from queryserver.files.protocol import CheckedWrites, Storage
 from queryserver.formats.columns import Segment
 from queryserver.platform.limits import LruCache
-from queryserver.platform.threads import Tasks
+from queryserver.results import blocks
+from queryserver.results.blocks import BlockIndex
+from queryserver.results.disk_cache import DiskCache
+from queryserver.results.loads import SharedLoads
 
 _MIB = 1024 * 1024
-_HEAD_BYTES = 64 * 1024
-_PREFIX_BYTES = 8
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-
-# 1,000,000 rows of 10 mixed columns in 20 segments, encoded, written with fsync / read and decoded / size:
-# none 0.08 s / 5 ms / 97 MB, lz4 0.13 s / 18 ms / 62 MB, zstd 0.17 s / 54 ms / 47 MB. A page never waits 1 ms for lz4.
-_WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-_READ = pa.ipc.IpcReadOptions(use_threads=False)
+_INDEX_BYTES = 4 * _MIB
+# A page that needs more blocks of a segment gets all of them by one read.
+_FEW_BLOCKS = 2
+_WHOLE = -1
+"""Stands for all blocks of a segment."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class SegmentKey:
     """Names one segment. Its content never changes."""
 
     statement_id: UUID
@@ -40,24 +41,37 @@ class _Key:
 
     @property
     def path(self) -> str:
-        return f"{_directory(self.statement_id)}/{self.fence}-{self.number}.arrow"
+        return f"{directory_of(self.statement_id)}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.fence}-{self.number}.arrow"
 
 
 class ResultStore:
     """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
 
-    A segment is one IPC stream, at `<2 digits>/<statement id>/<fence>-<number>.arrow`. Decoded segments are cached up
-    to `cache_bytes`; at most `max_loads` are read at a time. Concurrent readers of one segment share its load. Close it
-    before the storage.
+    A segment is one IPC stream, at `<2 digits>/<statement id>/<fence>-<number>.arrow` below `root`. Decoded rows are
+    cached up to `cache_bytes`, stored bytes in `disk_cache`; at most `max_loads` segments or blocks are read at a time.
+    Close it before the storage.
     """
 
     def __init__(
-        self, storage: Storage, *, cache_bytes: int = 32 * _MIB, max_threads: int = 2, max_loads: int = 4
+        self,
+        storage: Storage,
+        *,
+        root: str = "",
+        cache_bytes: int = 32 * _MIB,
+        disk_cache: DiskCache | None = None,
+        max_threads: int = 2,
+        max_loads: int = 4,
     ) -> None:
         self._storage = storage
-        self._tables = LruCache[_Key, pa.Table](cache_bytes, weigh=pa.Table.get_total_buffer_size)
-        self._loads: dict[_Key, asyncio.Task[pa.Table]] = {}
-        self._running = Tasks()
+        self._root = root
+        self._disk_cache = disk_cache
+        tables = LruCache[tuple[SegmentKey, int], pa.Table](cache_bytes, weigh=pa.Table.get_total_buffer_size)
+        self._tables = SharedLoads(tables)
+        self._indexes = SharedLoads(LruCache[SegmentKey, BlockIndex](_INDEX_BYTES, weigh=lambda index: index.weight))
         self._places = asyncio.Semaphore(max_loads)
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="segments")
 
@@ -69,8 +83,8 @@ class ResultStore:
 
     async def close(self) -> None:
         """Stop loads under way, whose readers get StorageUnavailable; end the threads. Idempotent."""
-        await self._running.aclose()
-        self._tables.clear()
+        await self._indexes.close()
+        await self._tables.close()
         # The threads can only be busy with Arrow's coding of one segment.
         await asyncio.to_thread(self._threads.shutdown)
 
@@ -79,40 +93,45 @@ class ResultStore:
 
         `fence` is part of the name, so that a runner that lost its lease never touches its successor's bytes.
         """
-        stored = await self._in_thread(partial(_encode, table))
-        path = _Key(statement_id, fence, number).path
-        written = await self._storage.write(path, _body(stored), overwrite=True, size_bytes=len(stored))
+        stored = await self._in_thread(partial(blocks.encode, table))
+        storage, path = self._storage, self._at(SegmentKey(statement_id, fence, number).path)
+        # No directory ever has the name of a segment, and no file that of its directory: nothing is to be checked.
+        write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
+        written = await write(path, _body(stored), overwrite=True, size_bytes=len(stored))
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
         """One segment, as stored; one that another process has deleted may still be read from the cache."""
-        key = _Key(statement_id, fence, number)
-        table = self._tables.get(key)
-        if table is not None:
-            return table
-        task = self._loads.get(key)
-        if task is None:
-            task = self._loads[key] = self._running.start(self._load(key), "segment")
-            task.add_done_callback(partial(self._loaded, key))
-        try:
-            # A reader that goes away does not stop the load for the others.
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise StorageUnavailable("The result store is closing.") from None
-            raise
+        key = SegmentKey(statement_id, fence, number)
+        return await self._tables.get((key, _WHOLE), partial(self._load, key))
+
+    async def rows(self, statement_id: UUID, *, fence: int, number: int, start_row: int, rows: int) -> pa.Table:
+        """Rows [start_row, start_row + rows) of one segment, counted from its first one.
+
+        Few rows of a large segment are read and decoded without the others.
+        """
+        key = SegmentKey(statement_id, fence, number)
+        whole = self._tables.cached((key, _WHOLE))
+        if whole is not None:
+            return whole.slice(start_row, rows)
+        index = await self._indexes.get(key, partial(self._load_index, key, start_row))
+        wanted = index.holding(start_row, rows)
+        if not 0 < len(wanted) <= _FEW_BLOCKS:
+            return (await self.read(statement_id, fence=fence, number=number)).slice(start_row, rows)
+        parts = [await self._tables.get((key, one), partial(self._load_block, key, index, one)) for one in wanted]
+        table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+        return table.slice(start_row - index.blocks[wanted[0]].first_row, rows)
 
     async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
         """The Arrow types of one segment; of one that is not cached, the first 64 KiB are read."""
-        key = _Key(statement_id, fence, number)
-        if (table := self._tables.get(key)) is not None:
+        key = SegmentKey(statement_id, fence, number)
+        if (table := self._tables.cached((key, _WHOLE))) is not None:
             return table.schema
-        head = await self._read(key.path, length=_HEAD_BYTES)
-        needed = _PREFIX_BYTES + int.from_bytes(head[4:_PREFIX_BYTES], "little")
+        head = await self._read(key.path, length=blocks.HEAD_BYTES)
+        needed = blocks.head_bytes(head)
         if len(head) < needed:
             head = await self._read(key.path, length=needed)
-        with _arrow_errors():
-            return pa.ipc.read_schema(pa.py_buffer(head))
+        return blocks.schema_of(head)
 
     async def delete(self, statement_id: UUID) -> None:
         """Delete all segments of a statement; nothing happens when there are none.
@@ -121,18 +140,18 @@ class ResultStore:
         """
         try:
             with suppress(PathNotFound):
-                await self._storage.delete(_directory(statement_id), recursive=True)
+                await self._storage.delete(self._at(directory_of(statement_id)), recursive=True)
         finally:
-            for key in [key for key in self._tables if key.statement_id == statement_id]:
-                self._tables.pop(key)
-            for key in [key for key in self._loads if key.statement_id == statement_id]:
-                del self._loads[key]
+            self._tables.forget(lambda key: key[0].statement_id == statement_id)
+            self._indexes.forget(lambda key: key.statement_id == statement_id)
+            if self._disk_cache is not None:
+                await self._disk_cache.forget(statement_id)
 
     async def ping(self) -> None:
         """Write, read and delete a small object."""
-        path, written = f"ping/{uuid4().hex}", b"ping"
+        path, written = f"{PINGS}/{uuid4().hex}", b"ping"
         try:
-            await self._storage.write(path, _body(written), overwrite=False)
+            await self._storage.write(self._at(path), _body(written), overwrite=False)
         except InsufficientStorage:
             # Results can still be read: the server must not count as not ready.
             return
@@ -140,29 +159,74 @@ class ResultStore:
             if await self._read(path) != written:
                 raise StorageError("The result store does not give back what was written.")
         finally:
-            await self._storage.delete(path, recursive=False)
+            await self._storage.delete(self._at(path), recursive=False)
 
-    async def _load(self, key: _Key) -> pa.Table:
+    async def _load(self, key: SegmentKey) -> pa.Table:
         async with self._places:
+            stored = await self._stored(key)
+            return await self._in_thread(partial(blocks.decode, stored))
+
+    async def _load_index(self, key: SegmentKey, start_row: int) -> BlockIndex:
+        """Where the blocks are; the one that is wanted first is decoded, since its bytes are there."""
+        async with self._places:
+            stored = await self._stored(key)
+
+            def work() -> tuple[BlockIndex, tuple[int, pa.Table] | None]:
+                index = blocks.index_of(stored)
+                for number in index.holding(start_row, 1):
+                    block = index.blocks[number]
+                    return index, (number, index.decode(number, memoryview(stored)[block.start : block.end]))
+                return index, None
+
+            index, first = await self._in_thread(work)
+        if first is not None and self._indexes.is_loading(key):
+            self._tables.put((key, first[0]), first[1])
+        return index
+
+    async def _load_block(self, key: SegmentKey, index: BlockIndex, number: int) -> pa.Table:
+        block = index.blocks[number]
+        async with self._places:
+            cached = None
+            if self._disk_cache is not None:
+                cached = await self._disk_cache.read(key.statement_id, key.name, block.start, block.end)
+            if cached is None:
+                cached = await self._read(key.path, offset=block.start, length=block.end - block.start)
+            return await self._in_thread(partial(index.decode, number, cached))
+
+    async def _stored(self, key: SegmentKey) -> bytes:
+        """All bytes of a segment, kept in the disk cache if they are complete."""
+        if self._disk_cache is None:
+            return await self._read(key.path)
+        stored = await self._disk_cache.read(key.statement_id, key.name)
+        if stored is None:
             stored = await self._read(key.path)
-            return await self._in_thread(partial(_decode, stored))
+            blocks.require_whole(stored)
+            await self._disk_cache.put(key.statement_id, key.name, stored)
+        return stored
 
-    def _loaded(self, key: _Key, task: asyncio.Task[pa.Table]) -> None:
-        is_current = self._loads.get(key) is task
-        if is_current:
-            del self._loads[key]
-        # Reading the error marks it as retrieved, also when every reader has gone away.
-        if not task.cancelled() and task.exception() is None and is_current:
-            self._tables.put(key, task.result())
+    async def _read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        try:
+            pieces = self._storage.read(self._at(path), offset=offset, length=length)
+            return b"".join([piece async for piece in pieces])
+        except (StorageError, PathNotFound):
+            raise
+        except QueryServerError as error:
+            # Of a store that refuses this service: the user who reads the result may do so.
+            raise StorageError("The result store refuses to give what was stored.") from error
 
-    async def _read(self, path: str, *, length: int | None = None) -> bytes:
-        return b"".join([piece async for piece in self._storage.read(path, length=length)])
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}" if self._root else path
 
     def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-def _directory(statement_id: UUID) -> str:
+PINGS = "ping"
+"""The directory of the small objects by which the store is checked."""
+
+
+def directory_of(statement_id: UUID) -> str:
+    """Where the segments of a statement are."""
     # The last digits are random in every version of UUID; the first ones are a time in version 7.
     # 256 directories soon exist, so that a statement costs one mkdir, and 100,000 statements are 400 to each.
     return f"{statement_id.hex[-2:]}/{statement_id}"
@@ -170,29 +234,3 @@ def _directory(statement_id: UUID) -> str:
 
 async def _body(stored: bytes) -> AsyncIterator[bytes]:
     yield stored
-
-
-def _encode(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_WRITE) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def _decode(stored: bytes) -> pa.Table:
-    """The table of a segment. Raises StorageError when its bytes are damaged or incomplete."""
-    # Arrow takes a stream that ends between two batches for a shorter one.
-    if not stored.endswith(_END_OF_STREAM):
-        raise StorageError("A stored segment is incomplete.")
-    with _arrow_errors():
-        table = pa.ipc.open_stream(stored, options=_READ).read_all()
-        table.validate()
-        return table
-
-
-@contextmanager
-def _arrow_errors() -> Generator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise StorageError("Stored rows are damaged.") from error

@@ -7,26 +7,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from uuid import UUID
 
 import structlog
 
 from queryserver.connectors.engines import Connectors
-from queryserver.errors.base import ConfigurationError
-from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.identity.build import AccountServices
 from queryserver.identity.callers import Streams
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.deployment import Role
-from queryserver.platform.limits import ByteBudget, disk_floor
+from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
-from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.results.segments import ResultStore
+from queryserver.results.stores import open_results
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
 from queryserver.statements.downloads import Downloads
@@ -69,22 +66,20 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
         )
         records = StatementRecords(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
-        files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
-        storage = await stack.enter_async_context(files)
-        results = await stack.enter_async_context(ResultStore(storage))
+        results = await stack.enter_async_context(open_results(settings))
         sessions = SessionRecords(database)
         sweep = RetentionSweep(
             database,
             records,
             sessions,
-            results,
+            results.store,
+            results.listing,
             settings.editor,
             run_every=settings.retention.run_every,
-            sweep_orphans=storage.sweep_everywhere,
             alone=partial(alone_in_cleaning, dsn),
             metrics=metrics,
         )
-        yield Kept(dsn, database, records, sessions, results, sweep)
+        yield Kept(dsn, database, records, sessions, results.store, sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,17 +223,6 @@ def _intake(role: Role, *, has_workers: bool) -> Intake:
     if role is Role.WORKER:
         return Intake.QUEUED
     return Intake.BOUND if has_workers else Intake.OWN
-
-
-def results_location(settings: Settings) -> Path:
-    """The directory of results. Raises ConfigurationError when another store is configured."""
-    chosen = settings.desktop.task_server.result_file_storage
-    if chosen is None:
-        return settings.results_dir
-    if isinstance(chosen, LocalResults):
-        return Path(chosen.location)
-    key = "desktop.task_server.result_file_storage"
-    raise ConfigurationError([f"{key}: results can be kept in local directories only, not in {chosen.backend}."])
 
 
 @asynccontextmanager

@@ -246,10 +246,13 @@ class ResultReader:
         if stored.inline is not None:
             yield decode(stored.inline).slice(start_row, rows)
         for segment in stored.segments:
-            with _store_errors(StorageError):
-                table = await self.results.read(stored.status.id, fence=segment.fence, number=segment.number)
             begin = max(start_row - segment.start_row, 0)
-            yield table.slice(begin, start_row + rows - segment.start_row - begin)
+            end = min(start_row + rows - segment.start_row, segment.rows)
+            with _store_errors(StorageError):
+                table = await self.results.rows(
+                    stored.status.id, fence=segment.fence, number=segment.number, start_row=begin, rows=end - begin
+                )
+            yield table
 
     async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
         with _store_errors(StorageError, PathNotFound):

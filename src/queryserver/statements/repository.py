@@ -21,6 +21,7 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
 from queryserver.sql.positions import Position
 from queryserver.statements import model
+from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
@@ -195,13 +196,15 @@ class StatementRecords:
         self._on_end = on_end
         self._statuses = CoalescingReader(database, many=_STATUSES, one=_STATUS_OF)
         self._queue_positions = CoalescingReader(database, many=_QUEUE_POSITIONS, side_by_side=1)
+        self._cursors = CursorMoves(database)
         self._session_ids: list[int] = []
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def aclose(self) -> None:
-        """Stop reads under way."""
+        """Stop what is under way for several callers."""
         await self._statuses.aclose()
         await self._queue_positions.aclose()
+        await self._cursors.aclose()
 
     async def record(self, new: model.NewStatement) -> model.Recorded:
         """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
@@ -282,15 +285,11 @@ class StatementRecords:
         )
 
     async def advance_cursor(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """Move the cursor from `expected` (None: from anywhere); False when another call moved it."""
-        changed = await self._database.execute(
-            """update statements set cursor_row = $3, last_used_at = now()
-            where id = $1 and ($2::bigint is null or cursor_row = $2)""",
-            statement_id,
-            expected,
-            to,
-        )
-        return changed == 1
+        """Move the cursor from `expected` (None: from anywhere); False when another call moved it.
+
+        Concurrent calls share a statement of SQL.
+        """
+        return await self._cursors.move(statement_id, expected=expected, to=to)
 
     async def request_cancel(self, statement_id: UUID, *, by: str) -> model.StatementStatus | None:
         """Store the request to cancel. A statement that was never sent becomes `canceled` at once."""

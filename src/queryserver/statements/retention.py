@@ -4,9 +4,9 @@ How long each is kept is in `platform/settings/editor.py`: `EditorSettings.resul
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -17,6 +17,7 @@ from queryserver.platform.database import Database, database_errors
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
+from queryserver.results.listing import ResultListing, StoredStatement
 from queryserver.results.segments import ResultStore
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords
@@ -51,6 +52,14 @@ select count(*) from expired
 _FORGET_TOKENS = """
 update statements set sealed_token = null, token_expires_at = null
 where state in ('waiting', 'running') and token_expires_at <= now()
+"""
+
+# Of these statements: bytes of others belong to no result. Doomed ones are deleted by `expire`.
+_WITH_RESULT = """
+select coalesce(array_agg(id), '{}') from (
+    select id from statements where id = any($1::uuid[]) and state in ('waiting', 'running', 'available')
+    union select statement_id from doomed_results where statement_id = any($1::uuid[])
+) as kept
 """
 
 KEPT_CHARACTERS = 4000
@@ -147,10 +156,9 @@ class RetentionSweep:
     statements: StatementRecords
     sessions: SessionRecords
     results: ResultStore
+    listing: ResultListing
     editor: EditorSettings
     run_every: timedelta
-    sweep_orphans: Callable[..., Awaitable[int]]
-    """Deletes files of interrupted writes."""
     alone: Callable[[], AbstractAsyncContextManager[bool]]
     """Yields whether no other process is inside."""
     metrics: Metrics = UNMEASURED
@@ -189,7 +197,8 @@ class RetentionSweep:
     async def clean_results(self, progress: Progress = no_progress) -> Mapping[str, int]:
         """Delete expired results, and the files that interrupted writes of results have left; kind to number."""
         deleted = await self.expire(progress)
-        return {"results": deleted, "interrupted_writes": await self.sweep_orphans(_ORPHAN_AGE)}
+        swept = await self._sweep_store(dry_run=False)
+        return {"results": deleted, **{kind.replace(" ", "_"): count for kind, count in swept.items()}}
 
     async def clean_up(
         self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
@@ -214,8 +223,9 @@ class RetentionSweep:
                 if dry_run:
                     break
             steps.ended(f"{kind}: {counts[kind]}")
-        counts["interrupted writes"] = await self.sweep_orphans(_ORPHAN_AGE, dry_run=dry_run)
-        steps.ended(f"interrupted writes: {counts['interrupted writes']}")
+        swept = await self._sweep_store(dry_run=dry_run)
+        counts.update(swept)
+        steps.ended(", ".join(f"{kind}: {count}" for kind, count in swept.items()))
         for chore in self._chores:
             done = await chore(dry_run=dry_run)
             counts.update(done)
@@ -294,6 +304,35 @@ class RetentionSweep:
             for table in ("result_segments", "doomed_results"):
                 await connection.execute(f"delete from {table} where statement_id = any($1::uuid[])", deleted)
         return left
+
+    async def _sweep_store(self, *, dry_run: bool) -> Mapping[str, int]:
+        """Delete stored rows whose statement has no result, and what processes that died left behind.
+
+        A store that fails ends the sweep, and nothing else.
+        """
+        orphaned = interrupted = 0
+        now = await self.database.value("select now()")
+        try:
+            async with aclosing(self.listing.statements()) as batches:
+                async for batch in batches:
+                    kept = await self.database.value(_WITH_RESULT, [stored.id for stored in batch])
+                    for stored in batch:
+                        if stored.id in kept or not await self._is_old(stored, now):
+                            continue
+                        orphaned += 1
+                        if not dry_run:
+                            await self.results.delete(stored.id)
+            interrupted = await self.listing.remove_remains(_ORPHAN_AGE, now, dry_run=dry_run)
+        except DatabaseUnavailable:
+            raise
+        except QueryServerError as error:
+            log.warning("result store not swept", code=error.code)
+        return {"orphaned results": orphaned, "interrupted writes": interrupted}
+
+    async def _is_old(self, stored: StoredStatement, now: datetime) -> bool:
+        """A runner that lost its lease may still be writing."""
+        written = await self.listing.last_written(stored)
+        return written is not None and now - written > _ORPHAN_AGE
 
     async def _delete_logs(self, older_than: timedelta, *, dry_run: bool) -> int:
         if dry_run:

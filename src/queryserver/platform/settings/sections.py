@@ -367,7 +367,7 @@ class S3Results(Section):
     access_key_id: Secret = NO_SECRET
     secret_access_key: Secret = NO_SECRET
     session_token: Secret = NO_SECRET
-    sse: Text = ""
+    sse: Literal["", "AES256", "aws:kms", "aws:kms:dsse"] = ""
 
 
 class HdfsResults(Section):
@@ -443,6 +443,8 @@ class TaskServerSettings(Section):
     )
     """JSON: `{"backend": "local" | "s3" | "hdfs" | "abfs", "properties": {"location": …}}`. Empty: local files in
     `<data_dir>/results`."""
+    result_cache_max_bytes: Count = GIB
+    """Bytes of results in remote stores that each process keeps on its disk, in `<data_dir>/result-cache`; 0: none."""
     concurrency: Positive = 8
     """Statements that one worker runs at once."""
     heartbeat_s: Positive = 10

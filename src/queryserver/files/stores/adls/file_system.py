@@ -1,5 +1,6 @@
 """One Azure storage account as a file system."""
 
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from queryserver.errors.base import ConfigurationError
@@ -49,6 +50,28 @@ def build(settings: Settings) -> FileSystem | None:
             allow_container_creation=browser.allow_bucket_creation,
         )
     )
+
+
+def account_at(host: str, credential: SharedKey | ClientCredentials, settings: Settings) -> AzureAccount:
+    """The account of a host. A cluster of the settings with this account gives its addresses and its kind.
+
+    Without one, `<account>.blob.…` is an account without a hierarchical namespace, as Hadoop reads such addresses.
+    Raises ConfigurationError.
+    """
+    for name, cluster in {**settings.azure.abfs_clusters, **settings.azure.adls_clusters}.items():
+        if _account_name(cluster) == host.partition(".")[0]:
+            dfs_url, blob_url = _addresses(name, cluster)
+            is_hierarchical = cluster.hierarchical_namespace
+            break
+    else:
+        dfs_url = f"https://{host.replace('.blob.', '.dfs.', 1)}"
+        blob_url = f"https://{host.replace('.dfs.', '.blob.', 1)}"
+        is_hierarchical = ".blob." not in host
+    if isinstance(credential, ClientCredentials):
+        for account in settings.azure.azure_accounts.values():
+            credential = replace(credential, login_url=account.login_url)
+            break
+    return AzureAccount(dfs_url=dfs_url, blob_url=blob_url, credential=credential, is_hierarchical=is_hierarchical)
 
 
 def _addresses(name: str, cluster: AbfsClusterSettings) -> tuple[str, str]:

@@ -207,6 +207,8 @@ class S3Options:
     buckets: tuple[str, ...] = ()
     """The buckets that the root shows; empty: all that the store lists."""
     allow_bucket_creation: bool = False
+    encryption: str = ""
+    """`x-amz-server-side-encryption` of new objects; empty: as the bucket says."""
     max_connections: int = 50
     timeout_s: float = 30.0
     """How long the store may be silent. Calls that move bytes get more, in proportion."""
@@ -227,6 +229,7 @@ _SLOWEST_BYTES_PER_S = 256 * 1024
 _SILENCE_S = 300.0
 _READ_BYTES = 512 * 1024
 _TRIES = 3
+_CREATING = frozenset({"put_object", "create_multipart_upload", "copy_object"})
 _FIRST_PAUSE_S = 0.2
 
 _NO_MEANINGS: Meanings = MappingProxyType({})
@@ -267,6 +270,8 @@ class S3Connection:
         `about` is the path for messages. A `repeatable` call is tried three times when the store does not answer or is
         overloaded, all within `timeout_s`, by default that of the options. Raises as `s3_errors`.
         """
+        if self.options.encryption and operation in _CREATING:
+            arguments = {**arguments, "ServerSideEncryption": self.options.encryption}
         with s3_errors(about, means):
             async with asyncio.timeout(timeout_s or self.options.timeout_s):
                 client = await self._opened()

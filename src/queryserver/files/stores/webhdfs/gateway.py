@@ -246,7 +246,9 @@ class Gateway:
                 if self._tokens:
                     identity = {"delegation": await self._tokens.of(user)}
                 else:
-                    identity = {"user.name": self._service_user, "doas": user}
+                    # Acting for oneself needs a right, too, where the store is told so.
+                    acting = {} if user == self._service_user else {"doas": user}
+                    identity = {"user.name": self._service_user, **acting}
                 parameters = {"op": call.op, **call.parameters, **identity}
                 url = f"{self._urls[index]}/{encoded(call.path)}?{urlencode(parameters, quote_via=quote)}"
                 try:

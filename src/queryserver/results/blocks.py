@@ -1,0 +1,165 @@
+"""A segment as bytes: an Arrow IPC stream, whose blocks can be decoded one by one.
+
+A block is one record batch or several small ones. Where the blocks are is read from the headers of the messages, which
+takes 0.1 ms; to decode a block of 2,000 rows takes 0.15 ms, the whole segment of 27,000 rows 2.5 ms.
+"""
+
+import struct
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from queryserver.errors.files import StorageError
+
+HEAD_BYTES = 64 * 1024
+"""The beginning of a segment that holds the schema of nearly all."""
+_PREFIX_BYTES = 8
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+# 1,000,000 rows of 10 mixed columns in 20 segments, encoded, written with fsync / read and decoded / size:
+# none 0.08 s / 5 ms / 97 MB, lz4 0.13 s / 18 ms / 62 MB, zstd 0.17 s / 54 ms / 47 MB. A page never waits 1 ms for lz4.
+_WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READ = pa.ipc.IpcReadOptions(use_threads=False)
+
+# Smaller blocks cost room and time when a segment is read as a whole: each column of each block is packed by itself.
+_BLOCK_BYTES = 256 * 1024
+_BLOCK_ROWS = 512
+
+# Positions of fields in the tables `Message` and `RecordBatch` of Arrow's Message.fbs.
+_MESSAGE_HEADER = 2
+_BATCH_LENGTH = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows [first_row, first_row + rows) of a segment, in its bytes [start, end)."""
+
+    first_row: int
+    rows: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIndex:
+    """Where the rows of a segment are. `head` are the bytes of its schema."""
+
+    head: bytes
+    blocks: tuple[Block, ...]
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory, about."""
+        return len(self.head) + 128 * len(self.blocks)
+
+    def holding(self, start_row: int, rows: int) -> range:
+        """Numbers of the blocks with rows of [start_row, start_row + rows)."""
+        numbers = [
+            number
+            for number, block in enumerate(self.blocks)
+            if block.first_row < start_row + rows and start_row < block.first_row + block.rows
+        ]
+        return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
+
+    def decode(self, number: int, stored: bytes | memoryview) -> pa.Table:
+        """The rows of one block, of its bytes. Raises StorageError."""
+        block = self.blocks[number]
+        if len(stored) != block.end - block.start:
+            raise StorageError("A stored segment is incomplete.")
+        # A block that holds the whole stream has a head and an end of its own.
+        table = _table(bytes(stored) if block.start == 0 else b"".join((self.head, stored, _END_OF_STREAM)))
+        if table.num_rows != block.rows:
+            raise StorageError("Stored rows are damaged.")
+        return table
+
+
+def encode(table: pa.Table) -> bytes:
+    """A segment of these rows, in blocks of some 256 KiB."""
+    sink = pa.BufferOutputStream()
+    rows = max(_BLOCK_ROWS, table.num_rows * _BLOCK_BYTES // max(table.nbytes, 1))
+    with pa.ipc.new_stream(sink, table.schema, options=_WRITE) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return sink.getvalue().to_pybytes()
+
+
+def decode(stored: bytes) -> pa.Table:
+    """All rows of a segment. Raises StorageError when its bytes are damaged or incomplete."""
+    require_whole(stored)
+    return _table(stored)
+
+
+def require_whole(stored: bytes) -> None:
+    """Arrow takes a stream that ends between two batches for a shorter one. Raises StorageError."""
+    if not stored.endswith(_END_OF_STREAM):
+        raise StorageError("A stored segment is incomplete.")
+
+
+def head_bytes(head: bytes) -> int:
+    """How many of the first bytes of a segment hold its schema."""
+    return _PREFIX_BYTES + int.from_bytes(head[4:_PREFIX_BYTES], "little")
+
+
+def schema_of(head: bytes) -> pa.Schema:
+    """The Arrow types of a segment, of its first `head_bytes`. Raises StorageError."""
+    with _arrow_errors():
+        return pa.ipc.read_schema(pa.py_buffer(head))
+
+
+def index_of(stored: bytes) -> BlockIndex:
+    """Where the blocks of a segment are. Raises StorageError when its bytes are damaged or incomplete."""
+    require_whole(stored)
+    found: list[Block] = []
+    source, has_dictionaries = pa.BufferReader(stored), False
+    with _arrow_errors():
+        pa.ipc.read_message(source)
+        end_of_head = start = source.tell()
+        row = block_row = 0
+        while source.tell() < len(stored) - _PREFIX_BYTES:
+            message = pa.ipc.read_message(source)
+            has_dictionaries |= message.type == "dictionary"
+            row += 0 if message.type == "dictionary" else _rows_of(memoryview(message.metadata))
+            if row - block_row >= _BLOCK_ROWS or source.tell() - start >= _BLOCK_BYTES:
+                found.append(Block(block_row, row - block_row, start, source.tell()))
+                block_row, start = row, source.tell()
+        if row > block_row:
+            found.append(Block(block_row, row - block_row, start, source.tell()))
+    if has_dictionaries:
+        # Their values are in messages of their own, before the first batch that needs them.
+        return BlockIndex(b"", (Block(0, row, 0, len(stored)),))
+    return BlockIndex(stored[:end_of_head], tuple(found))
+
+
+def _table(stored: bytes) -> pa.Table:
+    with _arrow_errors():
+        table = pa.ipc.open_stream(stored, options=_READ).read_all()
+        table.validate()
+        return table
+
+
+def _rows_of(message: memoryview) -> int:
+    """Rows of a record batch, of its metadata: a FlatBuffer (Arrow's Message.fbs: Message, RecordBatch)."""
+    (root,) = struct.unpack_from("<I", message, 0)
+    header = _field(message, root, _MESSAGE_HEADER)
+    (distance,) = struct.unpack_from("<I", message, header)
+    length = _field(message, header + distance, _BATCH_LENGTH)
+    return struct.unpack_from("<q", message, length)[0] if length else 0
+
+
+def _field(message: memoryview, table: int, number: int) -> int:
+    """Where a field of a FlatBuffers table is; 0: it has its default value."""
+    (distance,) = struct.unpack_from("<i", message, table)
+    places = table - distance
+    (size,) = struct.unpack_from("<H", message, places)
+    at = 4 + 2 * number
+    (offset,) = struct.unpack_from("<H", message, places + at) if at < size else (0,)
+    return table + offset if offset else 0
+
+
+@contextmanager
+def _arrow_errors() -> Generator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, struct.error) as error:
+        raise StorageError("Stored rows are damaged.") from error

@@ -1,0 +1,162 @@
+"""Bytes of remote segments on this machine's disk, for one process and no longer than it lives."""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+from uuid import UUID, uuid4
+
+import structlog
+
+from queryserver.errors.files import InsufficientStorage
+from queryserver.platform.limits import NO_FLOOR, DiskFloor, LruCache
+
+log = structlog.get_logger(__name__)
+
+_LOCK = "lock"
+_PRIVATE_DIRECTORY = 0o700
+_PRIVATE_FILE = 0o600
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a file must have: it is read only while it does."""
+
+    size_bytes: int
+    checksum: int
+
+
+class DiskCache:
+    """At most `most_bytes` in files of mode 0600 below `parent`; the least recently used go first.
+
+    Each process has a directory of its own with a lock, made at the first `put`. Entering removes the directories of
+    processes that have ended, leaving removes its own: nothing survives. The cache never raises: what cannot be
+    written, or is not as it was written, is not cached.
+    """
+
+    def __init__(self, parent: Path, most_bytes: int, *, floor: DiskFloor = NO_FLOOR) -> None:
+        self._parent = parent
+        self._directory = parent / uuid4().hex
+        self._most_bytes = most_bytes
+        self._floor = floor
+        self._kept = LruCache[tuple[UUID, str], _Kept](most_bytes, weigh=lambda kept: kept.size_bytes)
+        self._lock_file = -1
+        # One thread: the index and the files change in one order, and without locks.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-cache")
+
+    async def __aenter__(self) -> Self:
+        await self._run(self._remove_ended, None)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._run(self._remove_own, None)
+        self._thread.shutdown()
+
+    async def read(self, statement_id: UUID, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+        """Bytes [start, end) of one segment, by default all; None: it is not cached."""
+        return await self._run(lambda: self._read((statement_id, name), start, end), None)
+
+    async def put(self, statement_id: UUID, name: str, stored: bytes) -> None:
+        """Keep the bytes of one segment, unless the disk is full."""
+        await self._run(lambda: self._put((statement_id, name), stored), None)
+
+    async def forget(self, statement_id: UUID) -> None:
+        """Remove all segments of a statement."""
+
+        def remove() -> None:
+            for key in [key for key in self._kept if key[0] == statement_id]:
+                self._drop(key)
+
+        await self._run(remove, None)
+
+    async def _run(self, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except (OSError, InsufficientStorage) as error:
+            log.debug("result cache not usable", reason=type(error).__name__)
+            return otherwise
+
+    def _read(self, key: tuple[UUID, str], start: int, end: int | None) -> bytes | None:
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        is_good = False
+        try:
+            with self._file(key).open("rb", buffering=0) as file:
+                wanted = (kept.size_bytes if end is None else end) - start
+                read = os.pread(file.fileno(), wanted, start)
+                is_good = os.fstat(file.fileno()).st_size == kept.size_bytes and len(read) == wanted
+            # A part is checked by its length, and when it is decoded.
+            is_good = is_good and (end is not None or zlib.crc32(read) == kept.checksum)
+            return read if is_good else None
+        finally:
+            if not is_good:
+                self._drop(key)
+
+    def _put(self, key: tuple[UUID, str], stored: bytes) -> None:
+        if len(stored) > self._most_bytes:
+            return
+        self._open()
+        self._floor.require(self._directory, len(stored))
+        self._drop(key)
+        file = self._file(key)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
+        try:
+            left = memoryview(stored)
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError:
+            file.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        for dropped in self._kept.put(key, _Kept(len(stored), zlib.crc32(stored))):
+            self._file(dropped).unlink(missing_ok=True)
+
+    def _drop(self, key: tuple[UUID, str]) -> None:
+        if self._kept.pop(key) is not None:
+            self._file(key).unlink(missing_ok=True)
+
+    def _file(self, key: tuple[UUID, str]) -> Path:
+        return self._directory / f"{key[0]}-{key[1]}"
+
+    def _open(self) -> None:
+        """Make the directory; its lock is held until the process ends."""
+        if self._lock_file >= 0:
+            return
+        self._parent.mkdir(_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        self._directory.mkdir(_PRIVATE_DIRECTORY, exist_ok=True)
+        lock_file = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # a process that starts takes the directory for that of one that has ended
+            os.close(lock_file)
+            raise
+        self._lock_file = lock_file
+
+    def _remove_own(self) -> None:
+        self._kept.clear()
+        if self._lock_file >= 0:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            os.close(self._lock_file)
+            self._lock_file = -1
+
+    def _remove_ended(self) -> None:
+        for directory in self._parent.iterdir() if self._parent.is_dir() else ():
+            # A directory without a lock file is one that is just being made, or removed by another process.
+            with suppress(OSError):
+                lock_file = os.open(directory / _LOCK, os.O_RDWR)
+                try:
+                    fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(directory, ignore_errors=True)
+                finally:
+                    os.close(lock_file)

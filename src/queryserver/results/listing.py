@@ -1,0 +1,88 @@
+"""What a store holds of results, whatever the records say."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from queryserver.errors.files import PathNotFound
+from queryserver.files.model import FileStatus
+from queryserver.files.protocol import Storage
+from queryserver.files.stores.local.storage import PrivateStorage
+from queryserver.results.segments import PINGS
+
+_SHARD_DIGITS = 2
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStatement:
+    """A statement that has a directory in the store."""
+
+    id: UUID
+    directory: FileStatus
+
+
+class ResultListing:
+    """Reads the directories of a result store, one batch of entries at a time."""
+
+    def __init__(self, storage: Storage, root: str = "") -> None:
+        self._storage = storage
+        self._root = root
+
+    async def statements(self) -> AsyncGenerator[Sequence[StoredStatement]]:
+        """All statements with a directory, in batches of 500 at most. Other entries are left out."""
+        shards = [entry async for entry in self._entries("") if len(entry.name) == _SHARD_DIGITS]
+        batch: list[StoredStatement] = []
+        for shard in shards:
+            async for entry in self._entries(shard.name):
+                statement_id = _id_of(entry.name)
+                if statement_id is not None and statement_id.hex.endswith(shard.name):
+                    batch.append(StoredStatement(statement_id, entry))
+                if len(batch) == _BATCH:
+                    yield batch
+                    batch = []
+        if batch:
+            yield batch
+
+    async def last_written(self, stored: StoredStatement) -> datetime | None:
+        """When something was last stored for it, by the clock of the store; None: the store does not know."""
+        name = f"{stored.id.hex[-_SHARD_DIGITS:]}/{stored.id}"
+        times = [entry.modified_at async for entry in self._entries(name)]
+        # A directory without files has only a time of its own, and none in an object store.
+        known = [one for one in (times or [stored.directory.modified_at]) if one is not None]
+        return max(known, default=None)
+
+    async def remove_remains(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
+        """Delete what writes and checks of processes that died left behind, or count it only."""
+        removed = 0
+        async for entry in self._entries(PINGS):
+            if entry.is_file and entry.modified_at is not None and now - entry.modified_at > older_than:
+                removed += 1
+                if not dry_run:
+                    with suppress(PathNotFound):
+                        await self._storage.delete(self._at(f"{PINGS}/{entry.name}"), recursive=False)
+        if isinstance(self._storage, PrivateStorage):
+            # Other stores show nothing before it is complete, or keep it in the directory of the statement.
+            removed += await self._storage.sweep_everywhere(older_than, dry_run=dry_run)
+        return removed
+
+    async def _entries(self, path: str) -> AsyncGenerator[FileStatus]:
+        """Nothing for a directory that is not there."""
+        with suppress(PathNotFound):
+            async with aclosing(self._storage.list_directory(self._at(path))) as batches:
+                async for batch in batches:
+                    for entry in batch.entries:
+                        yield entry
+
+    def _at(self, path: str) -> str:
+        return "/".join(part for part in (self._root, path) if part)
+
+
+def _id_of(name: str) -> UUID | None:
+    try:
+        found = UUID(name)
+    except ValueError:
+        return None
+    return found if str(found) == name else None

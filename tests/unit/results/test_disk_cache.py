@@ -1,0 +1,176 @@
+"""The disk cache of remote segments: bounded, private, emptied, and never wrong."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+from uuid import UUID, uuid4
+
+import pytest
+from tests.cases import each
+from tests.contract.results_contract import numbered
+from tests.fakes.storage import MemoryStorage
+from tests.fakes.storage_faults import FaultyStorage
+
+from queryserver.platform.limits import DiskFloor
+from queryserver.results.disk_cache import DiskCache
+from queryserver.results.segments import ResultStore
+
+NAME = "1-0.arrow"
+
+
+def kept(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.rglob("*") if path.is_file() and path.name != "lock")
+
+
+@pytest.fixture
+async def cache(tmp_path):
+    async with DiskCache(tmp_path / "cache", 1000) as opened:
+        yield opened
+
+
+async def test_what_was_put_is_read_in_whole_and_in_part(cache, tmp_path):
+    one = uuid4()
+    assert await cache.read(one, NAME) is None
+    await cache.put(one, NAME, b"0123456789")
+    assert await cache.read(one, NAME) == b"0123456789"
+    assert await cache.read(one, NAME, 3, 6) == b"345"
+    [file] = kept(tmp_path)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_the_least_recently_used_go_first(cache, tmp_path):
+    ids = [uuid4() for _ in range(4)]
+    for one in ids[:3]:
+        await cache.put(one, NAME, bytes(300))
+    await cache.read(ids[0], NAME)
+    await cache.put(ids[3], NAME, bytes(300))
+    found = [await cache.read(one, NAME) is not None for one in ids]
+    assert found == [True, False, True, True]
+    assert sum(path.stat().st_size for path in kept(tmp_path)) == 900
+    await cache.put(uuid4(), NAME, bytes(1001))
+    assert len(kept(tmp_path)) == 3
+
+
+@each("damage", ["cut", "longer", "changed", "gone", "emptied"])
+async def test_a_file_that_is_not_as_it_was_written_is_not_served(cache, tmp_path, damage):
+    one = uuid4()
+    await cache.put(one, NAME, b"0123456789")
+    [file] = kept(tmp_path)
+    match damage:
+        case "gone":
+            file.unlink()
+        case "longer":
+            file.write_bytes(b"0123456789x")
+        case _:
+            file.write_bytes({"cut": b"01234", "changed": b"0123456780", "emptied": b""}[damage])
+    assert await cache.read(one, NAME) is None
+    assert await cache.read(one, NAME) is None
+    await cache.put(one, NAME, b"0123456789")
+    assert await cache.read(one, NAME) == b"0123456789"
+    if damage == "cut":
+        file.write_bytes(b"01234")
+        assert await cache.read(one, NAME, 0, 3) is None
+    await cache.forget(one)
+
+
+async def test_a_deleted_statement_leaves_nothing(cache, tmp_path):
+    one, other = uuid4(), uuid4()
+    for statement_id in (one, other):
+        for number in range(2):
+            await cache.put(statement_id, f"1-{number}.arrow", b"x")
+    await cache.forget(one)
+    assert {path.name[:36] for path in kept(tmp_path)} == {str(other)}
+
+
+async def test_nothing_is_written_below_the_floor_of_the_disk(tmp_path):
+    floor = DiskFloor(min_bytes=2**62)
+    async with DiskCache(tmp_path, 1000, floor=floor) as cache:
+        await cache.put(uuid4(), NAME, b"x")
+    assert kept(tmp_path) == []
+
+
+async def test_a_directory_that_cannot_be_made_is_no_error(tmp_path):
+    (tmp_path / "cache").write_text("no directory")
+    async with DiskCache(tmp_path / "cache", 1000) as cache:
+        await cache.put(uuid4(), NAME, b"x")
+        assert await cache.read(uuid4(), NAME) is None
+
+
+async def test_a_start_removes_what_ended_processes_left_and_not_what_others_use(tmp_path):
+    left_behind = """
+import asyncio, os, sys
+from pathlib import Path
+from typing import Self
+from uuid import uuid4
+from queryserver.results.disk_cache import DiskCache
+
+async def main():
+    cache = DiskCache(Path(sys.argv[1]), 1000)
+    await cache.__aenter__()
+    await cache.put(uuid4(), "1-0.arrow", b"of a dead process")
+    os._exit(0)
+
+asyncio.run(main())
+"""
+    await asyncio.to_thread(_run, [sys.executable, "-c", left_behind, str(tmp_path)])
+    assert len(kept(tmp_path)) == 1
+    one = uuid4()
+    async with DiskCache(tmp_path, 1000) as first:
+        assert kept(tmp_path) == []
+        await first.put(one, NAME, b"mine")
+        async with DiskCache(tmp_path, 1000):
+            assert await first.read(one, NAME) == b"mine"
+        assert await first.read(one, NAME) == b"mine"
+    assert kept(tmp_path) == []
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, env=os.environ, timeout=60)
+
+
+class Setting:
+    """A store in memory behind a cache on disk, without decoded rows."""
+
+    def __init__(self, directory: Path) -> None:
+        self.storage = FaultyStorage(MemoryStorage())
+        self.cache = DiskCache(directory, 10_000_000)
+        self.store = ResultStore(self.storage, cache_bytes=0, disk_cache=self.cache)
+
+    async def __aenter__(self) -> Self:
+        await self.cache.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.store.close()
+        await self.cache.__aexit__(*error)
+
+    async def stored(self, rows: int) -> UUID:
+        statement_id = uuid4()
+        await self.store.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, rows))
+        return statement_id
+
+
+async def test_a_segment_is_read_once_from_the_store(tmp_path):
+    async with Setting(tmp_path) as setting:
+        one = await setting.stored(5000)
+        for start in range(0, 5000, 100):
+            page = await setting.store.rows(one, fence=1, number=0, start_row=start, rows=100)
+            assert page.to_pylist() == numbered(start, 100).to_pylist()
+        assert (await setting.store.read(one, fence=1, number=0)).num_rows == 5000
+        assert setting.storage.calls["read"] == 1
+
+
+@each("damage", ["cut", "changed"])
+async def test_a_damaged_copy_is_read_again_from_the_store(tmp_path, damage):
+    async with Setting(tmp_path / damage) as setting:
+        one = await setting.stored(5000)
+        await setting.store.read(one, fence=1, number=0)
+        [file] = kept(tmp_path / damage)
+        content = file.read_bytes()
+        file.write_bytes(content[:-8] if damage == "cut" else content[:900] + b"\xff" * 50 + content[950:])
+        assert (await setting.store.read(one, fence=1, number=0)).to_pylist() == numbered(0, 5000).to_pylist()
+        assert setting.storage.calls["read"] == 2

@@ -1,0 +1,137 @@
+"""Cursors that many readers move at once, on a real database."""
+
+import asyncio
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.database import Database, open_database
+from queryserver.platform.settings.sections import DatabaseSettings
+from queryserver.statements.cursors import CursorMoves
+
+
+@pytest.fixture
+async def database(database_dsn):
+    async with open_database(database_dsn, DatabaseSettings(pool_max=4)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def moves(database):
+    made = CursorMoves(database)
+    yield made
+    await made.aclose()
+
+
+async def statements(database: Database, count: int) -> list[UUID]:
+    user_id = await database.value("insert into users (username, username_key) values ('ana', 'ana') returning id")
+    ids = [uuid4() for _ in range(count)]
+    await database.execute(
+        """insert into statements (
+            id, user_id, connector, dialect, state, statement, statement_index, statements_count, position,
+            statement_hash, guid, secret, session_id, session_guid, row_limit, timeout_s, deadline_at, has_result_set
+        ) select id, $2, 'duckdb', 'duckdb', 'available', 'SELECT 1', 0, 1, '{0, 0, 0, 8}', '', id::text, '', 1, '',
+            10, 10, now(), true
+        from unnest($1::uuid[]) as id""",
+        ids,
+        user_id,
+    )
+    return ids
+
+
+async def cursor(database: Database, statement_id: UUID) -> int:
+    return await database.value("select cursor_row from statements where id = $1", statement_id)
+
+
+async def test_many_moves_of_many_statements_are_all_made(database, moves):
+    ids = await statements(database, 250)
+    done = await asyncio.gather(*(moves.move(one, expected=0, to=n + 1) for n, one in enumerate(ids)))
+    assert done == [True] * 250
+    assert [await cursor(database, one) for one in ids] == list(range(1, 251))
+
+
+async def test_many_moves_take_few_statements_of_sql(database, monkeypatch):
+    ids = await statements(database, 100)
+    calls, fetch = [], database.fetch
+
+    async def counted(sql, *arguments):
+        calls.append(arguments)
+        return await fetch(sql, *arguments)
+
+    monkeypatch.setattr(database, "fetch", counted)
+    moves = CursorMoves(database)
+    await asyncio.gather(*(moves.move(one, expected=0, to=1) for one in ids))
+    assert len(calls) == 1
+    await moves.aclose()
+
+
+async def test_of_moves_from_one_row_exactly_one_is_made(database, moves):
+    [one, other] = await statements(database, 2)
+    calls = [moves.move(one, expected=0, to=n) for n in range(1, 31)]
+    done = await asyncio.gather(*calls, moves.move(other, expected=0, to=7))
+    assert done.count(True) == 2
+    assert await cursor(database, one) == done.index(True) + 1
+    assert await cursor(database, other) == 7
+
+
+async def test_of_equal_moves_by_two_servers_exactly_one_is_made(database, moves):
+    ids = await statements(database, 20)
+    elsewhere = CursorMoves(database)
+    for start in range(5):
+        mine = [moves.move(one, expected=start, to=start + 1) for one in ids]
+        theirs = [elsewhere.move(one, expected=start, to=start + 1) for one in reversed(ids)]
+        done = await asyncio.gather(*mine, *theirs)
+        assert [done[n] + done[-1 - n] for n in range(20)] == [1] * 20
+    await elsewhere.aclose()
+
+
+async def test_a_wrong_expectation_moves_nothing_and_none_moves_from_anywhere(database, moves):
+    [one, other, gone] = [*await statements(database, 2), uuid4()]
+    done = await asyncio.gather(
+        moves.move(one, expected=5, to=6), moves.move(other, expected=None, to=9), moves.move(gone, expected=None, to=1)
+    )
+    assert done == [False, True, False]
+    assert [await cursor(database, each) for each in (one, other)] == [0, 9]
+
+
+async def test_a_caller_that_goes_away_before_its_turn_moves_nothing(database, moves):
+    [one, other] = await statements(database, 2)
+    leaving = asyncio.create_task(moves.move(one, expected=0, to=1))
+    staying = asyncio.create_task(moves.move(other, expected=0, to=1))
+    await asyncio.sleep(0)  # both wait now
+    leaving.cancel()
+    assert await staying
+    assert await cursor(database, one) == 0
+
+
+async def test_a_lost_database_is_reported_to_each_caller_and_the_next_move_is_made(database, moves, monkeypatch):
+    ids = await statements(database, 3)
+    with monkeypatch.context() as broken:
+
+        async def lost(_sql, *_arguments):
+            raise DatabaseUnavailable
+
+        broken.setattr(database, "fetch", lost)
+        done = await asyncio.gather(*(moves.move(one, expected=0, to=1) for one in ids), return_exceptions=True)
+        assert [type(one) for one in done] == [DatabaseUnavailable] * 3
+    assert await moves.move(ids[0], expected=0, to=1)
+
+
+async def test_two_servers_never_wait_for_each_other(database, database_dsn):
+    """Rows are locked in one order: PostgreSQL would end one of two that lock them in opposite ones."""
+    ids = await statements(database, 50)
+    both = CursorMoves(database), CursorMoves(database)
+
+    async def move_all(moves: CursorMoves, order: list[UUID]) -> None:
+        for to in range(1, 11):
+            await asyncio.gather(*(moves.move(one, expected=None, to=to) for one in order))
+
+    await asyncio.gather(move_all(both[0], ids), move_all(both[1], ids[::-1]))
+    connection = await asyncpg.connect(database_dsn)
+    deadlocks = await connection.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
+    await connection.close()
+    assert deadlocks == 0
+    for moves in both:
+        await moves.aclose()
