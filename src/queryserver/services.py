@@ -21,6 +21,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
 from queryserver.statements.build import StatementServices
+from queryserver.tasks.build import ScheduleServices
 from queryserver.tasks.instances import Instances
 
 
@@ -49,3 +50,4 @@ class Services:
     metrics_text: MetricsPage | None
     """None: nothing is counted."""
     instances: Instances
+    scheduling: ScheduleServices

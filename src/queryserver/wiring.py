@@ -40,6 +40,7 @@ from queryserver.platform.threads import open_threads
 from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
 from queryserver.statements.build import open_records, statement_services
+from queryserver.tasks.build import schedule_services
 from queryserver.tasks.instances import Instances, Load
 
 
@@ -139,6 +140,17 @@ async def open_services(
             schema=partial(require_newest, kept.dsn),
             result_store=kept.results.ping,
         )
+        instances = Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
+        scheduling = schedule_services(
+            settings,
+            kept.database,
+            callers=accounts.directory,
+            connectors=connectors,
+            statements=statements,
+            instances=instances,
+            threads=threads,
+            metrics=metrics,
+        )
         stored_ones = StoredConnectors(stored, builder, connectors.refresh)
         page = MetricsPage(registry, metrics, kept.database, threads.upkeep) if is_measured else None
         services = Services(
@@ -161,7 +173,8 @@ async def open_services(
             registry=registry,
             metrics=metrics,
             metrics_text=page,
-            instances=Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s)),
+            instances=instances,
+            scheduling=scheduling,
         )
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
             kept.retention.include(clean_up)
@@ -186,6 +199,10 @@ def _running(
     yield services.importing.janitor.running
     yield services.searching.running
     yield statements.queue.listening
+    if role is Role.BEAT:
+        yield services.scheduling.beat.running
+    if role is (Role.WORKER if services.settings.desktop.task_server.enabled else Role.SERVER):
+        yield services.scheduling.deliveries.running
     yield connectors.watching
     yield partial(listening, dsn, partial(_notified, services), connectors.may_have_changed)
 

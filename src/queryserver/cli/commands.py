@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from queryserver.cli import cleanup, connectors, health, identities, serving, statements, users
+from queryserver.cli import beat, cleanup, connectors, health, identities, schedules, serving, statements, users
 from queryserver.errors.base import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -25,12 +25,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for module in (serving, health, users, identities, cleanup):
+for module in (serving, beat, health, users, identities, cleanup):
     app.add_typer(module.app)
 app.add_typer(serving.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")
 app.add_typer(identities.authentication_app, name="auth")
 app.add_typer(statements.app, name="statements")
+app.add_typer(schedules.app, name="schedules")
 
 
 @app.callback()

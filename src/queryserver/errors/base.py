@@ -246,7 +246,7 @@ class Conflict(QueryServerError, code="conflict"):
 
 
 class NameTaken(Conflict, code="name_taken"):
-    """Another user, group, identity or connector has this name."""
+    """Another user, group, identity, connector or schedule has this name."""
 
 
 class VersionConflict(Conflict, code="version_conflict"):
@@ -256,6 +256,10 @@ class VersionConflict(Conflict, code="version_conflict"):
         super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
 
 
+schedule_not_found = FixedError(NotFound, "schedule_not_found", "There is no schedule {}.")
+schedule_running = ErrorKind(Conflict, "schedule_running")
+task_server_disabled = ErrorKind(NotSupported, "task_server_disabled")
+smtp_not_configured = ErrorKind(NotSupported, "smtp_not_configured")
 default_group_kept = ErrorKind(Conflict, "default_group")
 last_administrator = ErrorKind(Conflict, "last_administrator")
 

@@ -62,6 +62,12 @@ class Metrics:
             ["state"],
         )
 
+        self.schedules_fired = counter(
+            "queryserver_schedules_fired", "Fires of schedules: submitted, skipped or failed.", ["outcome"]
+        )
+        self.emails = counter("queryserver_emails", "Tries to send a mail.", ["outcome"])
+        self.webhooks = counter("queryserver_webhooks", "Tries to make a signed call.", ["outcome"])
+
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
         """A statement reached its terminal state `outcome`, that long after a runner had begun with it."""
         known = self.dialect(dialect)
