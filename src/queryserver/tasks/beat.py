@@ -27,7 +27,7 @@ _SUBMITTED_WITHIN_S = 30.0
 _PRIORITY = 1
 
 
-class _CannotRun(Exception):  # noqa: N818 an outcome
+class _CannotRun(Exception):
     """The owner, the connector or the right is gone: no later fire could succeed either."""
 
 

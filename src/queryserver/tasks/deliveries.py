@@ -86,13 +86,12 @@ class Message:
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
         uuid = stored["history_uuid"]
-        return cls(
-            **{
-                **stored,
-                "started": datetime.fromisoformat(stored["started"]),
-                "history_uuid": UUID(uuid) if uuid else None,
-            }
-        )
+        fields: dict[str, Any] = {
+            **stored,
+            "started": datetime.fromisoformat(stored["started"]),
+            "history_uuid": UUID(uuid) if uuid else None,
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,10 +151,14 @@ class Mails:
             refused = error.recipients[0]
             reason = cleaned(f"{refused.code} {refused.message}")
             raise DeliveryFailed(reason, final=refused.code in _FINAL_CODES) from error
-        except (aiosmtplib.SMTPException, OSError, ssl.SSLError) as error:
-            raise DeliveryFailed(cleaned(str(error)) or type(error).__name__) from error
         except TimeoutError as error:
             raise DeliveryFailed("The mail server did not answer in time.") from error
+        except (aiosmtplib.SMTPConnectError, OSError) as error:
+            is_tls = isinstance(error.__cause__ or error, ssl.SSLError)
+            reason = "The certificate or TLS of the mail server failed." if is_tls else "No connection to the mail server."
+            raise DeliveryFailed(reason) from error
+        except aiosmtplib.SMTPException as error:
+            raise DeliveryFailed(cleaned(str(error)) or type(error).__name__) from error
 
 
 def _text(message: Message, not_attached: str) -> str:

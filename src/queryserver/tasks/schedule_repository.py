@@ -65,13 +65,15 @@ class ScheduleRecords:
         """The id of a new schedule. Raises NameTaken."""
         names = ("owner_id", "next_run_at", *_columns(plan))
         places = ", ".join(f"${number}" for number in range(1, len(names) + 1))
-        return await self._write(
+        made = await self._write(
             plan,
             f"insert into schedules ({', '.join(names)}) values ({places}) returning id",
             owner_id,
             next_run,
             *_columns(plan).values(),
         )
+        assert made is not None  # noqa: S101 an insert returns its row
+        return made
 
     async def update(
         self, schedule_id: int, version: int, plan: Plan, owner_id: int, next_run: datetime | None, *, new_times: bool

@@ -77,7 +77,7 @@ class ScheduleRuns:
             running = {
                 row["schedule_id"]
                 for row in await connection.fetch(
-                    "select distinct schedule_id from schedule_runs where status = '' and schedule_id = any($1::bigint[])",
+                    "select schedule_id from schedule_runs where status = '' and schedule_id = any($1::bigint[])",
                     [row["id"] for row in due],
                 )
             }

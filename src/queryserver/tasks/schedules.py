@@ -82,8 +82,9 @@ class Schedules:
                     raise errors.MissingParameter(f"schedule.{name} is required.")
             if not given.get("owner") and not by.is_user:
                 raise errors.MissingParameter("schedule.owner is required.")
-            members = {name: value for name, value in given.items() if value is not None}
-            plan, owner_id = await self._checked(Plan(**{"owner": by.name, "timezone": self.time_zone, **members}))
+            members: dict[str, Any] = {"owner": by.name, "timezone": self.time_zone}
+            members |= {name: value for name, value in given.items() if value is not None}
+            plan, owner_id = await self._checked(Plan(**members))
             now = await self.records.now()
             schedule_id = await self.records.insert(plan, owner_id, plan.next_time(now))
             return await self.records.read(schedule_id)
