@@ -142,14 +142,7 @@ async def open_services(
         )
         instances = Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
         scheduling = schedule_services(
-            settings,
-            kept.database,
-            callers=accounts.directory,
-            connectors=connectors,
-            statements=statements,
-            instances=instances,
-            threads=threads,
-            metrics=metrics,
+            settings, kept.database, accounts.directory, connectors, statements, instances, threads, metrics
         )
         stored_ones = StoredConnectors(stored, builder, connectors.refresh)
         page = MetricsPage(registry, metrics, kept.database, threads.upkeep) if is_measured else None

@@ -46,7 +46,6 @@ class ScheduleServices:
 def schedule_services(
     settings: Settings,
     database: Database,
-    *,
     callers: CallerRepository,
     connectors: Connectors,
     statements: StatementServices,

@@ -155,7 +155,9 @@ class Mails:
             raise DeliveryFailed("The mail server did not answer in time.") from error
         except (aiosmtplib.SMTPConnectError, OSError) as error:
             is_tls = isinstance(error.__cause__ or error, ssl.SSLError)
-            reason = "The certificate or TLS of the mail server failed." if is_tls else "No connection to the mail server."
+            reason = (
+                "The certificate or TLS of the mail server failed." if is_tls else "No connection to the mail server."
+            )
             raise DeliveryFailed(reason) from error
         except aiosmtplib.SMTPException as error:
             raise DeliveryFailed(cleaned(str(error)) or type(error).__name__) from error

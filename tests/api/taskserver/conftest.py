@@ -17,7 +17,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, until
 from tests.engines.certificates import Authority
 
-WEBHOOK_SECRET = "w9Kd2vX5pLq4Rt8Zb3Nc6Yf1Hs5Jd0Gx"  # noqa: S105 of the tests
+WEBHOOK_SECRET = "w9Kd2vX5pLq4Rt8Zb3Nc6Yf1Hs5Jd0Gx"
 
 
 @dataclass

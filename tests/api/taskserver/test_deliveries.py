@@ -251,7 +251,7 @@ async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
 ):
     off = {"enabled": True}  # this process sends nothing: workers would
     async with fleets(beats=False, desktop=desktop(**off)) as fleet:
-        outbox = fleet.api.services.scheduling.beat.runs._outbox  # noqa: SLF001 its claims are what is tested
+        outbox = fleet.api.services.scheduling.beat.runs._outbox
         made = await fleet.schedule("calls", statement="", kind="task", task="result_cleanup",
                                     notify={"url": receiver.url})  # fmt: skip
         beat = fleet.api.services.scheduling.beat
