@@ -22,8 +22,6 @@ _SETTINGS = """\
 compatibility_level = 3.6
 queue_directory = {directory}/queue
 data_directory = {directory}/data
-maillog_file = {directory}/log
-maillog_file_prefixes = {directory}
 myhostname = mail.example.org
 mydestination =
 inet_interfaces = 127.0.0.1
@@ -56,7 +54,6 @@ virtual unix - n n - - virtual
 proxymap unix - - n - - proxymap
 anvil unix - - n - 1 anvil
 tlsmgr unix - - n 1000? 1 tlsmgr
-postlog unix-dgram n - n - 1 postlogd
 """
 
 
@@ -101,6 +98,10 @@ def postfix_server() -> Generator[MailAddress]:
         (conf / "main.cf").write_text(settings)
         (conf / "master.cf").write_text(_SERVICES.format(port=address.port, tls_port=address.tls_port))
         subprocess.run([server, "-c", conf, "check"], check=True, capture_output=True, timeout=60)
-        command = [server, "-c", conf, "start-fg"]
+        # `postfix start-fg` makes a session of its own, which would outlive a test that is killed.
+        shown = subprocess.run(
+            ["/usr/sbin/postconf", "-h", "daemon_directory"], capture_output=True, text=True, check=True
+        )
+        command = [Path(shown.stdout.strip()) / "master", "-c", conf, "-d"]
         with serving(command, directory, lambda: listens(address.tls_port), signal.SIGTERM, options=_AS_ME):
             yield address
