@@ -184,7 +184,7 @@ async def test_members_have_their_defaults_and_stay_where_they_are_left_out(flee
         **made,
         "version": 2,
         "next_run": None,
-        "notify": notify,
+        "notify": {**notify, "url": None},
         "expires_at": "2100-01-01T00:00:00Z",
         "overlap": "queue",
     }

@@ -2271,7 +2271,7 @@ class ScheduleNotice(WireModel):
 
     on: list[str]
     to: list[str]
-    url: Omittable[str] = None
+    url: str | None
     attach_csv: bool
 
 

@@ -115,19 +115,19 @@ class ScheduleFields(Fields):
 class ScheduleRequest(Fields):
     """Fields of new and update."""
 
-    schedule: JsonWithNulls[ScheduleFields]
+    schedule: JsonWithNulls[ScheduleFields] = Field(description="The schedule.")
 
 
 class ScheduleIdFields(Fields):
     """A schedule of which nothing but the id counts."""
 
-    id: Annotated[int, Whole(1)]
+    id: Annotated[int, Whole(1)] = Field(description="Number of the schedule.")
 
 
 class ScheduleIdRequest(Fields):
     """Fields of delete and run."""
 
-    schedule: JsonWithNulls[ScheduleIdFields]
+    schedule: JsonWithNulls[ScheduleIdFields] = Field(description="An object with the `id` of the schedule.")
 
 
 class ScheduleListParameters(Fields):
