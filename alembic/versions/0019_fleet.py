@@ -16,6 +16,10 @@ SCHEMA = r"""
 -- Statements wait in two lines: 0, somebody waits for it, comes before 1, of a schedule
 alter table statements add column priority smallint not null default 0;
 
+-- What is sent at the end of a statement; null: nothing, or it lies in `deliveries`
+alter table statements add column notify jsonb;
+create index ix_statements_notify on statements (history_id) where notify is not null;
+
 -- Processes that live: API servers, workers and beats. A row whose heartbeat is old belongs to one that died
 create table instances (
     id text primary key, -- the owner that leases name
@@ -68,6 +72,9 @@ create table schedules (
     expires_at timestamptz,
     notify jsonb,
     next_run_at timestamptz, -- null: never again
+    last_run_at timestamptz,
+    last_status text not null default '', -- empty while the last run goes on; finished, failed or skipped
+    last_statement_id uuid,
     total_runs bigint not null default 0,
     changed_at timestamptz not null default now()
 );
@@ -81,6 +88,9 @@ create table schedule_runs (
     fired_at timestamptz not null default now(),
     status text not null default '', -- empty until it ends; finished, failed or skipped
     message text not null default '',
+    owner_id bigint not null,
+    job jsonb not null, -- what the schedule said when it fired
+    submitting_at timestamptz, -- the first try to record its statement
     statement_id uuid, -- its record may be gone
     task_id uuid,
     ended_at timestamptz

@@ -22,7 +22,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
 from queryserver.statements.build import StatementServices
-from queryserver.tasks.build import TaskServices
+from queryserver.tasks.build import ScheduleServices, TaskServices
 from queryserver.tasks.instances import Instances
 
 if TYPE_CHECKING:
@@ -57,3 +57,4 @@ class Services:
     """None: the task server is off."""
     instances: Instances
     tasks: TaskServices
+    scheduling: ScheduleServices

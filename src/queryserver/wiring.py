@@ -43,7 +43,7 @@ from queryserver.platform.threads import open_threads
 from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
 from queryserver.statements.build import Kept, open_records, statement_services
-from queryserver.tasks.build import task_services
+from queryserver.tasks.build import schedule_services, task_services
 from queryserver.tasks.instances import Instances, Load
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ async def open_services(
     """
     async with AsyncExitStack() as stack:
         registry = registry or CollectorRegistry()
-        is_measured, dialects = settings.desktop.metrics.enable_prometheus, [one.dialect for one in TYPES]
-        metrics = Metrics(registry, dialects=dialects) if is_measured else UNMEASURED
+        metrics = _metrics(settings, registry)
         kept = await stack.enter_async_context(open_records(settings, metrics))
         accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
         builder, stored = EngineBuilder(settings), ConnectorRepository(kept.database, accounts.sealer)
@@ -154,8 +153,10 @@ async def open_services(
             broker=broker,
             metrics=metrics,
         )
-        gauges = tasks.service.gauges
-        page = MetricsPage(registry, metrics, kept.database, threads.upkeep, gauges) if is_measured else None
+        scheduling = schedule_services(
+            settings, kept.database, accounts.directory, connectors, statements, instances, threads, metrics
+        )
+        page = MetricsPage(registry, metrics, kept.database, threads.upkeep, tasks.service.gauges)
         services = Services(
             settings=settings,
             accounts=accounts,
@@ -175,10 +176,11 @@ async def open_services(
             threads=threads,
             registry=registry,
             metrics=metrics,
-            metrics_text=page,
+            metrics_text=page if settings.desktop.metrics.enable_prometheus else None,
             broker=broker,
             instances=instances,
             tasks=tasks,
+            scheduling=scheduling,
         )
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
             kept.retention.include(clean_up)
@@ -199,8 +201,6 @@ def _running(
         yield services.broker.running
         if role is Role.SERVER:
             yield partial(services.broker.listening, statements.signals.notify)
-    if role is Role.WORKER:
-        yield services.tasks.runner.running
     yield services.request_limits.running
     yield statements.retention.running
     yield services.connection_tests.running
@@ -209,8 +209,20 @@ def _running(
     yield services.importing.janitor.running
     yield services.searching.running
     yield statements.queue.listening
+    if role is Role.WORKER:
+        yield services.tasks.runner.running
+    if role is Role.BEAT:
+        yield services.scheduling.beat.running
+    if role is (Role.WORKER if services.settings.desktop.task_server.enabled else Role.SERVER):
+        yield services.scheduling.deliveries.running
     yield connectors.watching
     yield partial(listening, dsn, partial(_notified, services), connectors.may_have_changed)
+
+
+def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
+    if not settings.desktop.metrics.enable_prometheus:
+        return UNMEASURED
+    return Metrics(registry, dialects=[one.dialect for one in TYPES])
 
 
 def _connectors(

@@ -1,4 +1,4 @@
-"""The processes beside the API servers: workers, which run statements and tasks (Contract platform 10)."""
+"""The processes beside servers: workers run statements and tasks, beats fire schedules (Contract platform 10)."""
 
 import asyncio
 import signal
@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, nullcontext
 import structlog
 import uvloop
 
-from queryserver.errors.base import ConfigurationError
 from queryserver.platform.deployment import Role
 from queryserver.platform.memory import keep_what_is_there, return_memory, use_one_heap
 from queryserver.platform.settings.tree import Settings
@@ -31,9 +30,12 @@ def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
-    if not settings.desktop.task_server.enabled:
-        raise ConfigurationError(["desktop.task_server.enabled: false, so that there is nothing for a worker to do."])
-    run_process(settings, Role.WORKER, work, with_parent=with_parent)
+    _run_process(settings, Role.WORKER, work, with_parent=with_parent)
+
+
+def run_beat(settings: Settings, *, with_parent: bool = False) -> None:
+    """The same for schedules."""
+    _run_process(settings, Role.BEAT, _beat, with_parent=with_parent)
 
 
 async def work(services: Services) -> None:
@@ -52,7 +54,12 @@ async def work(services: Services) -> None:
     await services.broker.serve({"statement": statement, "task": task}, has_room=lambda: runner.has_room)
 
 
-def run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
+async def _beat(_services: Services) -> None:
+    """Schedules are fired by what `open_services` has started."""
+    await asyncio.Event().wait()
+
+
+def _run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
     """Do `work` in a process of that role until the signal to stop."""
     use_one_heap()
     uvloop.run(_run(settings, role, work, with_parent=with_parent))

@@ -18,7 +18,6 @@ PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "queryserver"
 RECORDS = sorted((PROJECT / "docs" / "adr").glob("*.md"))
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md")), *RECORDS]
-PLANNED_COMMANDS = {"beat"}
 """The settings of the task server are read and checked before its commands exist."""
 MADE_BY_USERS = {"queryserver.toml", "ask.py"}
 HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]
@@ -109,8 +108,7 @@ def test_commands_named_exist(document: Path) -> None:
     names = set(commands) | {f"config {name}" for name in commands["config"].commands}
     text = "\n".join([*code_words(document), *fenced(document, "sh")])
     named = re.findall(r"\bqueryserver ((?:config )?[a-z][a-z_-]+)", text)
-    assert PLANNED_COMMANDS.isdisjoint(names), "no longer planned"
-    assert [name for name in named if name not in names | PLANNED_COMMANDS] == []
+    assert [name for name in named if name not in names] == []
 
 
 @every_document

@@ -44,7 +44,7 @@ def test_arrow_takes_its_memory_from_that_heap() -> None:
     """The choice is made when Arrow is loaded, so nothing may load it before."""
     script = """
 import sys
-from queryserver.cli.serving import let_arrow_use_the_common_heap
+from queryserver.platform.memory import let_arrow_use_the_common_heap
 assert "pyarrow" not in sys.modules
 let_arrow_use_the_common_heap()
 import pyarrow

@@ -30,7 +30,7 @@ from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.editor import results, statements
 from queryserver.api.v1.storage import calls as storage_calls
 from queryserver.api.v1.storage import changing, reading, uploads
-from queryserver.api.v1.taskserver import space, tasks
+from queryserver.api.v1.taskserver import schedules, space, tasks
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.sections import Network
 
@@ -101,7 +101,7 @@ class Cors:
 
 _GROUPS = (
     *(admin, connector, context, debug, get_config, iam, importer, metadata, pages),
-    *(space, tasks, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
+    *(schedules, space, tasks, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
 )
 
 

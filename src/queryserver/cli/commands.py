@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from queryserver.cli import cleanup, connectors, doctor, health, identities, serving, statements, users
+from queryserver.cli import (
+    cleanup,
+    connectors,
+    doctor,
+    fleet,
+    health,
+    identities,
+    schedules,
+    serving,
+    statements,
+    users,
+)
 from queryserver.errors.base import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -25,12 +36,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for module in (serving, health, doctor, users, identities, cleanup):
+for module in (serving, fleet, health, doctor, users, identities, cleanup):
     app.add_typer(module.app)
 app.add_typer(serving.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")
 app.add_typer(identities.authentication_app, name="auth")
 app.add_typer(statements.app, name="statements")
+app.add_typer(schedules.app, name="schedules")
 
 
 @app.callback()

@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loading import PREFIX, load_settings
 from queryserver.platform.settings.tree import Settings
 
 T = TypeVar("T")
@@ -145,3 +145,13 @@ def read_password(*, from_stdin: bool) -> str:
     if from_stdin:
         return typer.get_text_stream("stdin").readline().rstrip("\r\n")
     return typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+
+
+def set_setting(key: str, value: object) -> None:
+    """Replace a variable of the environment, in whatever case it is written, by an option of the command line."""
+    if value is None:
+        return
+    name = f"{PREFIX}{key}"
+    for present in [variable for variable in os.environ if variable.lower() == name]:
+        del os.environ[present]
+    os.environ[name.upper()] = str(value)

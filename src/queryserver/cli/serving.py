@@ -4,17 +4,16 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queryserver.cli.context import ConfigFile, run, settings_of, with_running_database
+from queryserver.cli.context import ConfigFile, run, set_setting, settings_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
+from queryserver.platform.memory import let_arrow_use_the_common_heap
 from queryserver.platform.settings.loading import (
     CONFIG_FILE,
     DEFAULT_FILES,
-    PREFIX,
     as_toml,
     load_settings,
     read_settings,
@@ -46,9 +45,9 @@ def serve(
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     # By the environment, for workers are processes that read their settings themselves.
-    _set("desktop__http_host", host)
-    _set("desktop__http_port", port)
-    _set("desktop__workers", workers)
+    set_setting("desktop__http_host", host)
+    set_setting("desktop__http_port", port)
+    set_setting("desktop__workers", workers)
     if config is not None:
         os.environ[CONFIG_FILE] = str(config)
     settings = load_settings(config, os.environ)
@@ -59,34 +58,6 @@ def serve(
         raise ConfigurationError([f"desktop.database.embedded: {error}"]) from error
     except EmbeddedPostgresError as error:
         raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
-
-
-@app.command("worker")
-def worker(
-    config: ConfigFile = None,
-    concurrency: Annotated[int | None, typer.Option(help="Statements that it runs at once.", min=1)] = None,
-    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
-) -> None:
-    """Run statements and tasks of the task server, until the signal to stop."""
-    let_arrow_use_the_common_heap()
-    from queryserver.worker import run_worker  # noqa: PLC0415 half a second that other commands need not wait
-
-    _set("desktop__task_server__concurrency", concurrency)
-    run_worker(process_settings(config), with_parent=with_parent)
-
-
-def process_settings(config: Path | None) -> Settings:
-    """The settings of a process of the fleet that is no server; it logs as servers do."""
-    from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
-
-    settings = load_settings(config, os.environ)
-    configure_logging(settings.desktop.logging)
-    return with_running_database(settings)
-
-
-def let_arrow_use_the_common_heap() -> None:
-    """Arrow's own heap hardly ever returns memory. Without effect once Arrow is loaded."""
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 @app.command("migrate")
@@ -170,16 +141,6 @@ def print_version(wanted: bool) -> None:
     if wanted:
         version()
         raise typer.Exit
-
-
-def _set(key: str, value: object) -> None:
-    """Replace a variable of the environment, in whatever case it is written, by an option of the command line."""
-    if value is None:
-        return
-    name = f"{PREFIX}{key}"
-    for present in [variable for variable in os.environ if variable.lower() == name]:
-        del os.environ[present]
-    os.environ[name.upper()] = str(value)
 
 
 def _print_to_terminal(text: str) -> None:

@@ -226,9 +226,6 @@ class UnsupportedMediaType(QueryServerError, code="unsupported_media_type"): ...
 class NotSupported(QueryServerError, code="not_supported"): ...
 
 
-task_server_disabled = FixedError(NotSupported, "task_server_disabled", "The task server is switched off.")
-
-
 # Missing objects, and objects in another state than the call needs
 
 
@@ -250,7 +247,7 @@ class Conflict(QueryServerError, code="conflict"):
 
 
 class NameTaken(Conflict, code="name_taken"):
-    """Another user, group, identity or connector has this name."""
+    """Another user, group, identity, connector or schedule has this name."""
 
 
 class VersionConflict(Conflict, code="version_conflict"):
@@ -260,6 +257,10 @@ class VersionConflict(Conflict, code="version_conflict"):
         super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
 
 
+schedule_not_found = FixedError(NotFound, "schedule_not_found", "There is no schedule {}.")
+schedule_running = ErrorKind(Conflict, "schedule_running")
+task_server_disabled = ErrorKind(NotSupported, "task_server_disabled")
+smtp_not_configured = ErrorKind(NotSupported, "smtp_not_configured")
 default_group_kept = ErrorKind(Conflict, "default_group")
 last_administrator = ErrorKind(Conflict, "last_administrator")
 

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import gc
+import os
 
 # Calls make little that only the search for cycles can free: by default it would run at every tenth call.
 _GARBAGE_THRESHOLDS = (20_000, 10, 10)
@@ -27,6 +28,11 @@ def use_one_heap() -> None:
         set_option(_M_ARENA_MAX, 1)
         set_option(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
         set_option(_M_TRIM_THRESHOLD, 2 * _LARGEST_IN_HEAP)
+
+
+def let_arrow_use_the_common_heap() -> None:
+    """Arrow's own heap hardly ever returns memory. Without effect once Arrow is loaded."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 def keep_what_is_there() -> None:

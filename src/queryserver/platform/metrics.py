@@ -63,8 +63,11 @@ class Metrics:
         )
 
         self.tasks_ended = counter("queryserver_tasks", "Tasks that have ended.", ["task", "outcome"])
-        self.schedules_fired = counter("queryserver_schedules_fired", "Runs of schedules.", ["outcome"])
-        self.emails = counter("queryserver_emails", "Mails that were sent or given up.", ["outcome"])
+        self.schedules_fired = counter(
+            "queryserver_schedules_fired", "Fires of schedules: submitted, skipped or failed.", ["outcome"]
+        )
+        self.emails = counter("queryserver_emails", "Tries to send a mail.", ["outcome"])
+        self.webhooks = counter("queryserver_webhooks", "Tries to make a signed call.", ["outcome"])
 
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
         """A statement reached its terminal state `outcome`, that long after a runner had begun with it."""

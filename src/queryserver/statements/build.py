@@ -178,6 +178,7 @@ def statement_services(
         limits=editor,
         allowed_settings=allowed_settings,
         choosing=Choosing(computing),
+        ends_are_mailed=bool(settings.desktop.smtp.host and settings.desktop.task_server.email_after_s),
     )
     ending = Ending(
         records=records,

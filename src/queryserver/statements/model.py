@@ -141,6 +141,10 @@ class NewStatement:
     token: SealedToken | None = None
     """Set: the engine takes the caller's own token (Contract platform 3.9)."""
     limit_source: LimitSource = LimitSource.MAXIMUM
+    priority: int = 0
+    """1: of a schedule; those with 0 come first."""
+    notify: Mapping[str, Any] | None = None
+    """What is sent at its end; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,14 +85,14 @@ with room as (
         id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
         statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
         row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
-        import_plan, sealed_token, token_expires_at, text_bytes, limit_source
+        import_plan, sealed_token, token_expires_at, text_bytes, limit_source, priority, notify
     )
     select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
         $11, $12, $13, $14, $15, $16, $17, $18, $19,
         $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
         case when $25::text is null then 0 else 1 end,
         case when $25::text is null then null else now() + $26::interval end,
-        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35
+        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35, $37, $38
     from room
     returning {_WITHOUT_TEXT}, '' as statement
 ), logged as (
@@ -416,6 +416,8 @@ async def _insert(connection: Connection, new: model.NewStatement) -> model.Stat
         None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
         new.limit_source.value,
         f" Submitted to {new.connector}; waiting for a free place.",
+        new.priority,
+        new.notify,
     )
     if row is None:
         raise await _limit_reached(connection, new)

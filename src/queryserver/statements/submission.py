@@ -57,6 +57,10 @@ class Submission:
     idempotency_key: str | None = None
     in_history: bool = True
     parent_uuid: str = ""
+    priority: int = 0
+    """1: of a schedule; statements that a client waits for come first."""
+    notify_url: str | None = None
+    """Address of a signed call at the end of the statement; permitted by the caller of `submit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class Submissions:
     limits: EditorSettings
     allowed_settings: frozenset[str]
     choosing: Choosing
+    ends_are_mailed: bool = False
+    """Owners get mail about statements that ran long (Contract platform 10.5)."""
 
     async def submit(
         self,
@@ -178,6 +184,7 @@ class Submissions:
             limits=self.limits,
             idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
             import_plan=new.plan,
+            notify=self._notify(None),
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
         )
         return await self._record(user, connector, statement, "import.start", is_bound=data is not None)
@@ -341,7 +348,13 @@ class Submissions:
             limits=self.limits,
             idempotency=key,
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
+            priority=asked.priority,
+            notify=self._notify(asked.notify_url),
         )
+
+    def _notify(self, url: str | None) -> Mapping[str, Any] | None:
+        """What `tasks/deliveries.py` reads at the end of the statement."""
+        return {"url": url} if url or self.ends_are_mailed else None
 
     def _row_limit(self, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
         """How many rows are kept at most. The default gives way to a larger LIMIT of the statement itself."""

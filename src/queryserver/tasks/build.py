@@ -1,25 +1,43 @@
 """Settings to the services of the fleet."""
 
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 from queryserver.administration.broker_check import ping_broker
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.engines import Connectors
-from queryserver.connectors.repository import keys_meant
+from queryserver.connectors.repository import ConnectorRepository, keys_meant
+from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.files.upload_repository import OrphanSweep
+from queryserver.identity.callers import CallerRepository
+from queryserver.identity.keys import AesSealer, open_keyring
+from queryserver.identity.model import UsernameRule
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import UploadAreaSweep
+from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database, Notices
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import Threads
 from queryserver.search.refresh import IndexRefresh
 from queryserver.statements.build import StatementServices
+from queryserver.tasks.beat import Beat
+from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
 from queryserver.tasks.execution import TaskRunner
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.jobs import TaskJobs
+from queryserver.tasks.mail import CsvAttachments, Mails
+from queryserver.tasks.recipients import Recipients
 from queryserver.tasks.repository import TaskRecords
+from queryserver.tasks.schedule_repository import ScheduleRecords
+from queryserver.tasks.schedule_runs import ScheduleRuns
+from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskBroker, TaskService
+from queryserver.tasks.webhooks import Webhooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +99,93 @@ def task_services(
         metrics=metrics,
     )
     return TaskServices(service, runner)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleServices:
+    """Schedules, what fires them, and what is sent about their runs and about statements."""
+
+    schedules: Schedules
+    beat: Beat
+    deliveries: Deliveries
+    mails: Mails
+    recipients: Recipients
+
+
+def schedule_services(
+    settings: Settings,
+    database: Database,
+    callers: CallerRepository,
+    connectors: Connectors,
+    statements: StatementServices,
+    instances: Instances,
+    threads: Threads,
+    metrics: Metrics,
+) -> ScheduleServices:
+    """All of them; nothing goes on by itself before `beat.running` and `deliveries.running` are entered."""
+    tasks = settings.desktop.task_server
+    outbox, rules = Outbox(database), address_rules(settings)
+    recipients = Recipients(database, tasks, rules)
+    attachments = CsvAttachments(
+        downloads=statements.downloads, callers=callers, threads=threads.rendering, settings=tasks
+    )
+    mails = Mails(settings.desktop.smtp, recipients, attachments)
+    beat = Beat(
+        runs=ScheduleRuns(database, outbox),
+        submissions=statements.submissions,
+        callers=callers,
+        connectors=connectors,
+        metrics=metrics,
+        runs_kept=timedelta(days=settings.retention.tasks_days),
+    )
+    deliveries = Deliveries(
+        outbox,
+        {DeliveryKind.EMAIL: mails, DeliveryKind.WEBHOOK: Webhooks(rules, tasks.webhook_secret)},
+        {DeliveryKind.EMAIL: metrics.emails, DeliveryKind.WEBHOOK: metrics.webhooks},
+        mailed_after=timedelta(seconds=tasks.email_after_s) if mails.are_configured and tasks.email_after_s else None,
+    )
+    schedules = _schedules(settings, database, callers, connectors, recipients, instances)
+    return ScheduleServices(schedules, beat, deliveries, mails, recipients)
+
+
+@asynccontextmanager
+async def open_schedules(settings: Settings) -> AsyncGenerator[Schedules]:
+    """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(open_service_database(settings))
+        sealer = AesSealer(await open_keyring(settings.desktop, database))
+        connectors = Connectors(
+            configured_connectors(settings),
+            build=EngineBuilder(settings).build,
+            wheel=settings.notebook.interpreters_shown_on_wheel,
+            default=settings.notebook.default_interpreter,
+            read_stored=partial(read_stored, ConnectorRepository(database, sealer), settings),
+        )
+        stack.push_async_callback(connectors.aclose)
+        callers = CallerRepository(database)
+        stack.push_async_callback(callers.aclose)
+        recipients = Recipients(database, settings.desktop.task_server, address_rules(settings))
+        heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
+        instances = Instances(database, heartbeat=heartbeat)
+        yield _schedules(settings, database, callers, connectors, recipients, instances)
+
+
+def _schedules(
+    settings: Settings,
+    database: Database,
+    callers: CallerRepository,
+    connectors: Connectors,
+    recipients: Recipients,
+    instances: Instances,
+) -> Schedules:
+    return Schedules(
+        records=ScheduleRecords(database),
+        callers=callers,
+        connectors=connectors,
+        recipients=recipients,
+        instances=instances,
+        usernames=UsernameRule.of(settings.desktop.auth),
+        settings=settings.desktop.task_server,
+        time_zone=settings.desktop.time_zone,
+        statement_max_bytes=settings.editor.statement_max_bytes,
+    )

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from queryserver.platform.database import Database, Row
+from queryserver.platform.database import Connection, Database, Row
 from queryserver.tasks.model import (
     STATEMENT,
     STATES_OF_STATEMENTS,
@@ -102,6 +102,11 @@ select shown.*, coalesce(username, '') as owner from ({rows}) as shown left join
 """
 
 
+async def submit_with(connection: Connection, new: NewTask) -> None:
+    """Submit a task with the commit of the transaction that is under way."""
+    await connection.execute(_SUBMIT, new.id, new.name, dict(new.params), new.owner_id)
+
+
 class TaskRecords:
     """Each method is one transaction; all raise DatabaseUnavailable.
 
@@ -114,7 +119,8 @@ class TaskRecords:
 
     async def submit(self, new: NewTask) -> None:
         """Repeating it with the same id changes nothing."""
-        await self._database.execute(_SUBMIT, new.id, new.name, dict(new.params), new.owner_id)
+        async with self._database.connection() as connection:
+            await submit_with(connection, new)
 
     async def claim(self, *, worker: str, lease: timedelta) -> ClaimedTask | None:
         """The oldest task that waits, or whose worker died; None: there is none."""

@@ -61,7 +61,7 @@ class TaskService:
     def require_enabled(self) -> None:
         """Raises task_server_disabled."""
         if not self.settings.enabled:
-            raise task_server_disabled()
+            raise task_server_disabled("The task server is switched off.")
 
     async def submit(self, user: User, name: str, params: Mapping[str, Any], *, task_id: UUID | None = None) -> Task:
         """Record a task that the user owns. The same `task_id` again gives the task that is recorded.

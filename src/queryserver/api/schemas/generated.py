@@ -2271,6 +2271,7 @@ class ScheduleNotice(WireModel):
 
     on: list[str]
     to: list[str]
+    url: str | None
     attach_csv: bool
 
 

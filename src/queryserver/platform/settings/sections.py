@@ -459,6 +459,8 @@ class TaskServerSettings(Section):
     """Largest attached CSV file."""
     email_allowed_domains: Names = ()
     """Domains that mail may go to; empty: only addresses of known users."""
+    webhook_secret: Secret = NO_SECRET
+    """Signs the calls that `notify.url` asks for; at least 32 characters. Empty: no such calls."""
 
     @field_validator("broker_url")
     @classmethod

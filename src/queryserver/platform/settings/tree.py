@@ -217,6 +217,8 @@ def _server(settings: Settings) -> Iterator[Complaint]:
     tasks = desktop.task_server
     if tasks.beat_enabled and not tasks.enabled:
         yield "desktop.task_server.beat_enabled", "needs desktop.task_server.enabled."
+    if tasks.webhook_secret.get_secret_value() and (problem := secret_key_problem(tasks.webhook_secret)):
+        yield "desktop.task_server.webhook_secret", problem
     if tasks.enabled and tasks.heartbeat_s * 3 > settings.editor.lease_timeout_s:
         yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
 
@@ -247,14 +249,14 @@ def _addresses(settings: Settings) -> Iterator[Complaint]:
     """Of the servers that get secrets: key server, catalogue, mail server."""
     jwt = settings.desktop.auth.jwt
     for url in jwt.key_server_url:
-        if not _keeps_secrets(url):
+        if not keeps_secrets(url):
             yield "desktop.auth.jwt.key_server_url", "must be https, except on loopback addresses."
     if jwt.key_server_url:
         for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
             if not value:
                 yield f"desktop.auth.jwt.{name}", "must be given with key_server_url; `*` switches the comparison off."
     url = settings.metadata.catalog.api_url
-    if url and not _keeps_secrets(url):
+    if url and not keeps_secrets(url):
         yield "metadata.catalog.api_url", "must be https, except on loopback addresses: it gets a password."
     smtp = settings.desktop.smtp
     if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
@@ -302,7 +304,7 @@ def _importer(settings: Settings) -> Iterator[Complaint]:
         yield "filebrowser.local_root", f"lies in the directory of uploads {uploads}."
 
 
-def _keeps_secrets(url: str) -> bool:
+def keeps_secrets(url: str) -> bool:
     """Whether it is an address to which a secret may be sent: encrypted, or on this machine."""
     try:
         parts = urlsplit(url)

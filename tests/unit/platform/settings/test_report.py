@@ -170,6 +170,7 @@ _NEEDED = {"notebook.interpreters": {"interface": "sqlite"}, "desktop.connectors
 _GOOD = {
     "desktop.secret_key": "Zr8#a-secret-key-of-more-than-32-letters",
     "desktop.secret_key_fallbacks": "Zr8#a-former-key-of-more-than-32-letters",
+    "desktop.task_server.webhook_secret": "Zr8#planted-webhook-key-of-32-letters",
     "desktop.database.url": "postgresql://u:planted@h/d",
     "desktop.task_server.broker_url": "redis://:planted@h",
     "desktop.task_server.result_file_storage": '{"backend": "local", "properties": {"location": "/r"}}',

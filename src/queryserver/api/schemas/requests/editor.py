@@ -247,6 +247,12 @@ class IdempotencyHeader(Fields):
     key: Annotated[Text, AfterValidator(_idempotency_key)] | None = Field(default=None, alias="Idempotency-Key")
 
 
+class ExecuteNotify(Fields):
+    """What is sent at the end of one statement."""
+
+    url: Text = Field(description="Address that gets a signed call: https, or http on loopback.")
+
+
 class ExecuteRequest(Fields):
     """Fields of execute in its three forms (Contract editor 4.1)."""
 
@@ -269,6 +275,11 @@ class ExecuteRequest(Fields):
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
     client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
+    notify: Json[ExecuteNotify] | None = Field(
+        default=None,
+        description='`{"url": …}`: this address gets a signed call when the statement has ended. Needs the setting'
+        " `desktop.task_server.webhook_secret`.",
+    )
     notebook: Json[NotebookFields] = NotebookFields()
     snippet: Json[Snippet] = Snippet()
 

@@ -125,6 +125,8 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
     named = asked.snippet.dialect or dialect
     previous = asked.previous
     handle = asked.snippet.result.handle
+    if asked.notify is not None:
+        call.services.scheduling.recipients.require_url(asked.notify.url, "notify.url")
     names: tuple[str, ...] = ()  # of the connector in sessions of the notebook
     if asked.notebook.sessions:
         connector = call.services.connectors.resolve(call.user, named)
@@ -147,6 +149,7 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
         idempotency_key=asked.idempotency_key(call.request.headers.get("idempotency-key")),
         in_history=not asked.notebook.hides_history,
         parent_uuid=asked.notebook.saved_uuid or "",
+        notify_url=asked.notify.url if asked.notify else None,
     )
 
 

@@ -1,0 +1,144 @@
+"""Fires the schedules: each fire once, whatever number of beats run (Contract platform 10.4)."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from queryserver import errors
+from queryserver.connectors.engines import Connectors
+from queryserver.identity.callers import CallerRepository
+from queryserver.identity.model import User
+from queryserver.platform.metrics import Metrics
+from queryserver.platform.threads import background, every
+from queryserver.statements.submission import Submission, Submissions
+from queryserver.tasks.schedule_model import DueRun, RunEnd, RunStatus, ScheduleKind
+from queryserver.tasks.schedule_runs import ScheduleRuns
+
+log = structlog.get_logger(__name__)
+
+_FIRE_EVERY_S = 0.5
+_ENDS_EVERY_S = 1.0
+_FORGET_EVERY_S = 3600.0
+_SUBMITTED_WITHIN_S = 30.0
+_PRIORITY = 1
+
+
+class _CannotRun(Exception):
+    """The owner, the connector or the right is gone: no later fire could succeed either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Claims due schedules, submits their runs and records the ends of these.
+
+    A run is committed before its statement is submitted, under the id of the fire as idempotency key. So a beat that
+    dies between the two leaves a run that any beat submits, and one that dies after it a statement that is found again.
+    """
+
+    runs: ScheduleRuns
+    submissions: Submissions
+    callers: CallerRepository
+    connectors: Connectors
+    metrics: Metrics
+    runs_kept: timedelta
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Inside, schedules fire."""
+        async with (
+            background(every(_FIRE_EVERY_S, self.fire), "schedule-fires"),
+            background(every(_ENDS_EVERY_S, self.record_ends), "schedule-ends"),
+            background(every(_FORGET_EVERY_S, self.forget), "schedule-runs-clean-up"),
+        ):
+            yield
+
+    async def fire(self) -> None:
+        """Claim what is due, and submit every run that has no statement yet. Raises DatabaseUnavailable."""
+        for status in await self.runs.claim_due():
+            if status is RunStatus.SKIPPED:
+                self._count("skipped")
+        async with asyncio.TaskGroup() as group:
+            for run in await self.runs.unsubmitted():
+                group.create_task(self._start(run), name=run.fire_id)
+
+    async def record_ends(self) -> None:
+        """Record the ends of runs. Raises DatabaseUnavailable."""
+        for end in await self.runs.ended():
+            await self.runs.end(end)
+
+    async def forget(self) -> None:
+        await self.runs.forget(older_than=self.runs_kept)
+
+    async def _start(self, run: DueRun) -> None:
+        """Submit one run; what forbids it is recorded as its end, what passes is tried again in the next round."""
+        try:
+            async with asyncio.timeout(_SUBMITTED_WITHIN_S):
+                await self._submit(run)
+        except _CannotRun as error:
+            await self._fail(run, str(error), switches_off=True)
+        except errors.DatabaseUnavailable as error:
+            log.warning("run not submitted yet", fire_id=run.fire_id, code=error.code)
+        except (errors.TooManyRequests, errors.ServiceUnavailable, errors.EngineUnavailable) as error:
+            log.warning("run not submitted yet", fire_id=run.fire_id, code=error.code)
+            if run.is_late:
+                await self._fail(run, error.message)
+        except errors.QueryServerError as error:
+            await self._fail(run, error.message)
+        except TimeoutError:
+            log.warning("run not submitted in time", fire_id=run.fire_id)
+            if run.is_late:
+                await self._fail(run, "It could not be submitted in time.")
+        except Exception:  # the outer wall of a task: a fault of one run must not keep the others from starting
+            log.exception("run failed", fire_id=run.fire_id)
+            await self._fail(run, "Internal error.")
+        else:
+            self._count("submitted")
+
+    async def _submit(self, run: DueRun) -> None:
+        """Raises _CannotRun, and as Submissions.submit."""
+        user = await self.callers.user(run.owner_id)
+        if user is None:
+            raise _CannotRun("The owner of the schedule is disabled.")
+        if run.job["kind"] == ScheduleKind.TASK:
+            if not user.is_admin:
+                raise _CannotRun("The owner of the schedule is no administrator any more.")
+            await self.runs.queue_task(run)
+            return
+        await self._require_connector(user, run.job["connector"])
+        if not await self.runs.begin(run.fire_id):
+            raise errors.Conflict("It could not be submitted within a day.")
+        recorded = await self.submissions.submit(
+            user,
+            Submission(
+                connector=run.job["connector"],
+                script=run.job["statement"],
+                database=run.job["database"],
+                idempotency_key=run.fire_id,
+                priority=_PRIORITY,
+            ),
+        )
+        await self.runs.submitted(run.fire_id, recorded.record.status.id)
+
+    async def _require_connector(self, user: User, key: str) -> None:
+        """That very connector: the name alone could mean another one of the same dialect. Raises _CannotRun."""
+        await self.connectors.at_least(user.connectors_version)
+        if self.connectors.known(key) is None:
+            raise _CannotRun("The connector of the schedule is gone.")
+        try:
+            self.connectors.require_permission(user, key)
+        except errors.PermissionDenied:
+            raise _CannotRun("The owner of the schedule may not use its connector any more.") from None
+        if self.connectors.find(key) is None:
+            raise errors.NotSupported("The connector of the schedule does not run on this server.")
+
+    async def _fail(self, run: DueRun, reason: str, *, switches_off: bool = False) -> None:
+        if await self.runs.end(RunEnd(run.fire_id, RunStatus.FAILED, reason, switches_off=switches_off)):
+            self._count("failed")
+            log.warning("run failed", fire_id=run.fire_id, reason=reason, switched_off=switches_off)
+
+    def _count(self, outcome: str) -> None:
+        self.metrics.schedules_fired.labels(outcome).inc()

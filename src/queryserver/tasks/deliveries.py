@@ -1,0 +1,306 @@
+"""Mails and signed calls: an outbox that is written with the end that they are about, and its loop (ADR 58)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol, Self
+from uuid import UUID
+
+import structlog
+from prometheus_client import Counter
+
+from queryserver.platform.database import Connection, Database, Row
+from queryserver.platform.logs import Redactor, escaped
+from queryserver.platform.threads import Tasks, background, every
+from queryserver.tasks.schedule_model import Notify, RunStatus
+
+log = structlog.get_logger(__name__)
+
+MOST_TRIES = 5
+_PAUSES_S = (10, 60, 300, 1800)
+_AT_ONCE = 4
+_ROUND_EVERY_S = 1.0
+_FORGET_EVERY_S = 3600.0
+_SENT_WITHIN_S = 60.0
+_CLAIMED_FOR = timedelta(seconds=_SENT_WITHIN_S * 2)
+_KEPT = timedelta(days=7)
+_LONGEST_ERROR = 500
+
+
+_redacted = Redactor()
+
+
+def cleaned(text: str) -> str:
+    """The text of an engine or server as one line of at most 500 characters, without secrets."""
+    return escaped(" ".join(_redacted(text[: 10 * _LONGEST_ERROR]).split()))[:_LONGEST_ERROR]
+
+
+class DeliveryKind(StrEnum):
+    EMAIL = "email"
+    WEBHOOK = "webhook"
+
+
+class DeliveryFailed(Exception):
+    """`reason` is shown to administrators. A `final` failure is not tried again."""
+
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is told about the end of a run or statement."""
+
+    event: str
+    name: str
+    connector: str
+    state: str
+    started: datetime
+    duration_ms: int
+    rows: int
+    history_uuid: UUID | None
+    error: str
+    owner_id: int
+    attach_csv: bool = False
+
+    def stored(self) -> dict[str, Any]:
+        return {
+            "event": self.event,
+            "name": self.name,
+            "connector": self.connector,
+            "state": self.state,
+            "started": self.started.isoformat(),
+            "duration_ms": self.duration_ms,
+            "rows": self.rows,
+            "history_uuid": str(self.history_uuid) if self.history_uuid else None,
+            "error": cleaned(self.error),
+            "owner_id": self.owner_id,
+            "attach_csv": self.attach_csv,
+        }
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Self:
+        uuid = stored["history_uuid"]
+        fields: dict[str, Any] = {
+            **stored,
+            "started": datetime.fromisoformat(stored["started"]),
+            "history_uuid": UUID(uuid) if uuid else None,
+        }
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class NewDelivery:
+    key: str
+    kind: DeliveryKind
+    recipient: str
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One that is due and claimed. `moment` is the time of the claim by the clock of the database."""
+
+    key: str
+    kind: DeliveryKind
+    recipient: str
+    message: Message
+    tries: int
+    moment: datetime
+
+
+class Sender(Protocol):
+    """Sends deliveries of one kind."""
+
+    async def send(self, delivery: Delivery) -> None:
+        """Returns when the receiver has taken it. Raises DeliveryFailed."""
+        ...
+
+
+def deliveries_of(about: str, message: Message, notify: Notify) -> Sequence[NewDelivery]:
+    """What is sent about one end; `about` names the statement, or the run that has none."""
+    if message.event not in notify.on:
+        return ()
+    content = message.stored()
+    mail = {**content, "attach_csv": notify.attach_csv}
+    found = [_delivery(about, message.event, DeliveryKind.EMAIL, address, mail) for address in notify.to]
+    if notify.url:
+        found.append(_delivery(about, message.event, DeliveryKind.WEBHOOK, notify.url, content))
+    return found
+
+
+def _delivery(about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]) -> NewDelivery:
+    named = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
+    return NewDelivery(f"{about}:{event}:{kind}:{named}", kind, recipient, content)
+
+
+# A mail of a schedule takes the place of the plain one to the owner that no worker has begun to send.
+_ADD = """
+insert into deliveries as known (key, kind, recipient, content) values ($1, $2, $3, $4)
+on conflict (key) do update set content = excluded.content
+    where known.tries = 0 and known.next_try_at is not null and (excluded.content->>'attach_csv')::bool
+"""
+
+_CLAIM = """
+update deliveries set tries = tries + 1, claimed_until = now() + $1::interval
+where key in (
+    select key from deliveries
+    where next_try_at <= now() and (claimed_until is null or claimed_until < now())
+    order by next_try_at limit $2 for update skip locked
+)
+returning key, kind, recipient, content, tries, now() as moment
+"""
+
+# A worker that was slower than its claim changes nothing any more.
+_RECORD = """
+update deliveries set claimed_until = null, error = $3,
+    delivered_at = case when $3 = '' then now() end,
+    next_try_at = case when $4::interval is null then null else now() + $4::interval end
+where key = $1 and tries = $2
+"""
+
+_ENDED = """
+select s.id, s.history_id, s.notify, s.connector, s.state, s.rows, s.message, s.user_id, u.email,
+    coalesce(s.sent_at, s.recorded_at) as started, coalesce(s.ended_at, now()) as ended,
+    s.sent_at is not null and s.ended_at - s.sent_at > $1::interval as ran_long
+from statements s join users u on u.id = s.user_id
+where s.notify is not null and s.state not in ('waiting', 'running')
+order by s.history_id limit 200 for update of s skip locked
+"""
+
+
+class Outbox:
+    """The table of deliveries. All calls raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, connection: Connection, deliveries: Iterable[NewDelivery]) -> None:
+        """Add in the transaction under way; of one key there is one delivery."""
+        for one in deliveries:
+            await connection.execute(_ADD, one.key, one.kind.value, one.recipient, one.content)
+
+    async def claim(self, most: int) -> Sequence[Delivery]:
+        """Due ones, which no other worker gets for two minutes."""
+        return [_delivery_of(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, most)]
+
+    async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
+        """It was taken (no error), or failed: to be tried again after the pause, or with None never."""
+        await self._database.execute(_RECORD, delivery.key, delivery.tries, cleaned(error), pause)
+
+    async def add_ended_statements(self, mailed_after: timedelta | None) -> None:
+        """Add what is to be sent about statements that have ended; `mailed_after` None: no mail to owners."""
+        async with self._database.transaction() as connection:
+            ended = await connection.fetch(_ENDED, mailed_after)
+            for row in ended:
+                await self.add(connection, _deliveries_of_statement(row, mails=mailed_after is not None))
+            await connection.execute(
+                "update statements set notify = null where id = any($1::uuid[])", [row["id"] for row in ended]
+            )
+
+    async def forget(self) -> None:
+        """Delete those that were sent or given up a week ago."""
+        await self._database.execute(
+            "delete from deliveries where next_try_at is null and created_at < now() - $1::interval", _KEPT
+        )
+
+
+def _deliveries_of_statement(row: Row, *, mails: bool) -> Sequence[NewDelivery]:
+    is_good = row["state"] not in {"failed", "canceled", "timed_out"}
+    message = Message(
+        event=RunStatus.FINISHED if is_good else RunStatus.FAILED,
+        name=f"statement {row['history_id']}",
+        connector=row["connector"],
+        state=row["state"],
+        started=row["started"],
+        duration_ms=round((row["ended"] - row["started"]) / timedelta(milliseconds=1)),
+        rows=row["rows"],
+        history_uuid=row["id"],
+        error="" if is_good else row["message"],
+        owner_id=row["user_id"],
+    )
+    to = (row["email"],) if mails and row["ran_long"] and row["email"] else ()
+    return deliveries_of(str(row["id"]), message, Notify(to=to, url=row["notify"].get("url")))
+
+
+def _delivery_of(row: Row) -> Delivery:
+    return Delivery(
+        key=row["key"],
+        kind=DeliveryKind(row["kind"]),
+        recipient=row["recipient"],
+        message=Message.of(row["content"]),
+        tries=row["tries"],
+        moment=row["moment"],
+    )
+
+
+class Deliveries:
+    """Sends what is due, up to five times with growing pauses. A failure changes no statement and no run."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        senders: Mapping[DeliveryKind, Sender],
+        counters: Mapping[DeliveryKind, Counter],
+        *,
+        mailed_after: timedelta | None,
+    ) -> None:
+        self._outbox = outbox
+        self._senders = senders
+        self._counters = counters
+        self._mailed_after = mailed_after
+        self._sending = Tasks()
+        self._places = _AT_ONCE
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Inside, ends become deliveries, and these are sent. One that is canceled at the end is tried again."""
+        async with (
+            self._sending.running(),
+            background(every(_ROUND_EVERY_S, self.round), "deliveries"),
+            background(every(_FORGET_EVERY_S, self._outbox.forget), "deliveries-clean-up"),
+        ):
+            yield
+
+    async def round(self) -> None:
+        """Take what is due, as far as there are places. Raises DatabaseUnavailable."""
+        await self._outbox.add_ended_statements(self._mailed_after)
+        if not self._places:
+            return
+        for delivery in await self._outbox.claim(self._places):
+            self._places -= 1
+            self._sending.start(self._send(delivery), "delivery")
+
+    async def _send(self, delivery: Delivery) -> None:
+        try:
+            reason, final = await self._tried(delivery)
+            pause = None
+            if reason and not final and delivery.tries < MOST_TRIES:
+                pause = timedelta(seconds=_PAUSES_S[delivery.tries - 1])
+            self._counters[delivery.kind].labels("failed" if reason else "sent").inc()
+            if reason:
+                log.warning("not delivered", kind=delivery.kind, key=delivery.key, tries=delivery.tries, reason=reason)
+            await self._outbox.record(delivery, reason, pause=pause)
+        finally:
+            self._places += 1
+
+    async def _tried(self, delivery: Delivery) -> tuple[str, bool]:
+        """Why it failed, and whether for ever; no reason: it was taken."""
+        if delivery.tries > MOST_TRIES:
+            return "The worker that sent it died each time.", True
+        try:
+            async with asyncio.timeout(_SENT_WITHIN_S):
+                await self._senders[delivery.kind].send(delivery)
+        except DeliveryFailed as error:
+            return error.reason or "It failed.", error.final
+        except TimeoutError:
+            return "It was not sent in time.", False
+        except Exception as error:  # the outer wall of a task: the delivery is tried again
+            log.exception("delivery failed", key=delivery.key)
+            return f"Internal error: {type(error).__name__}.", False
+        return "", False

@@ -1,0 +1,181 @@
+"""Mail about the ends of runs and statements, and the mail of a test (Contract platform 10.5, 10.8)."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime, make_msgid, parseaddr
+
+import aiosmtplib
+
+from queryserver import errors
+from queryserver.formats.download.encoder import DownloadFormat, FileForm
+from queryserver.formats.download.stream import download
+from queryserver.identity.callers import CallerRepository
+from queryserver.identity.model import User
+from queryserver.platform.settings.desktop import SmtpSettings
+from queryserver.platform.settings.sections import TaskServerSettings
+from queryserver.statements.downloads import Downloads
+from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, cleaned
+from queryserver.tasks.recipients import Recipients
+
+_TIMEOUT_S = 20.0
+_FINAL_CODES = range(500, 600)
+_LINE_BREAKS = frozenset("\r\n\0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvAttachments:
+    """Results as CSV files, within the bounds of the settings, read as their owners."""
+
+    downloads: Downloads
+    callers: CallerRepository
+    threads: Executor
+    settings: TaskServerSettings
+
+    async def of(self, message: Message) -> tuple[bytes | None, str]:
+        """The file, or None and why there is none. Raises DeliveryFailed when it may be had later."""
+        user = await self.callers.user(message.owner_id)
+        if user is None or message.history_uuid is None:
+            return None, "its owner is disabled" if user is None else "there was no statement"
+        try:
+            return await self._read(user, message)
+        except errors.ServiceUnavailable as error:
+            raise DeliveryFailed(error.message) from error
+        except errors.QueryServerError as error:
+            return None, error.message.rstrip(".")
+
+    async def _read(self, user: User, message: Message) -> tuple[bytes | None, str]:
+        assert message.history_uuid is not None  # noqa: S101 checked by the caller
+        rows = await self.downloads.open(user, message.history_uuid, allow_truncated=True)
+        if rows.rows > self.settings.email_max_rows:
+            return None, f"it has {rows.rows} rows, and at most {self.settings.email_max_rows} are attached"
+        content = bytearray()
+        pieces = download(rows, FileForm(DownloadFormat.CSV, guard=True), threads=self.threads)
+        async with aclosing(self.downloads.audited(user, message.history_uuid, pieces)) as audited:
+            async for piece in audited:
+                content += piece
+                if len(content) > self.settings.email_max_bytes:
+                    return None, f"it is larger than {self.settings.email_max_bytes} bytes"
+        return bytes(content), ""
+
+
+class Mails:
+    """Sends mail through the server of the settings; its certificate is verified.
+
+    `tls` makes the context of encrypted connections: aiosmtplib would make one that verifies too, anew for each.
+    """
+
+    def __init__(
+        self,
+        settings: SmtpSettings,
+        recipients: Recipients,
+        attachments: CsvAttachments,
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ) -> None:
+        self._settings = settings
+        self._recipients = recipients
+        self._attachments = attachments
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
+
+    @property
+    def are_configured(self) -> bool:
+        return bool(self._settings.host)
+
+    async def send(self, delivery: Delivery) -> None:
+        message = delivery.message
+        try:
+            await self._recipients.require_addresses([delivery.recipient], "to")
+        except errors.InvalidParameter as error:
+            raise DeliveryFailed(error.message, final=True) from error
+        attached, reason = None, ""
+        if message.attach_csv and message.event == "finished":
+            attached, reason = await self._attachments.of(message)
+        mail = self._mail(delivery.recipient, f"[queryserver] {message.name}: {message.event}", _text(message, reason))
+        mail["Date"] = format_datetime(delivery.moment)
+        if attached is not None:
+            mail.add_attachment(attached, maintype="text", subtype="csv", filename="result.csv")
+        await self._transmit(mail)
+
+    async def test(self, to: str) -> str:
+        """Send a mail that says that mail arrives; why it was not taken, empty: it was. Raises InvalidParameter."""
+        await self._recipients.require_addresses([to], "to")
+        mail = self._mail(to, "[queryserver] test", "This is a test: mail of queryserver arrives here.\n")
+        try:
+            await self._transmit(mail)
+        except DeliveryFailed as error:
+            return error.reason
+        return ""
+
+    def _mail(self, to: str, subject: str, text: str) -> EmailMessage:
+        """Raises DeliveryFailed for a header that would become two."""
+        sender = self._settings.default_from_email or "queryserver@localhost"
+        for value in (sender, to, subject):
+            if _LINE_BREAKS & set(value):
+                raise DeliveryFailed("A header of the mail has a line break.", final=True)
+        mail = EmailMessage(policy=SMTP)
+        mail["From"], mail["To"], mail["Subject"] = sender, to, subject
+        mail["Message-ID"] = make_msgid(domain=parseaddr(sender)[1].rpartition("@")[2] or "localhost")
+        mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no out-of-office note comes back
+        mail.set_content(text)
+        return mail
+
+    async def _transmit(self, mail: EmailMessage) -> None:
+        settings = self._settings
+        if not settings.host:
+            raise DeliveryFailed("desktop.smtp.host is not set.", final=True)
+        if self._context is None:
+            self._context = await asyncio.to_thread(self._tls)
+        server = aiosmtplib.SMTP(
+            hostname=settings.host,
+            port=settings.port,
+            username=settings.user or None,
+            password=settings.password.get_secret_value() if settings.user else None,
+            timeout=_TIMEOUT_S,
+            use_tls=settings.tls == "tls",
+            start_tls=settings.tls == "starttls",  # True: a server without it is refused
+            tls_context=self._context,
+        )
+        try:
+            async with asyncio.timeout(2 * _TIMEOUT_S):
+                async with server:
+                    await server.send_message(mail)
+        except aiosmtplib.SMTPResponseException as error:
+            raise DeliveryFailed(cleaned(f"{error.code} {error.message}"), final=error.code in _FINAL_CODES) from error
+        except aiosmtplib.SMTPRecipientsRefused as error:
+            refused = error.recipients[0]
+            reason = cleaned(f"{refused.code} {refused.message}")
+            raise DeliveryFailed(reason, final=refused.code in _FINAL_CODES) from error
+        except TimeoutError as error:
+            raise DeliveryFailed("The mail server did not answer in time.") from error
+        except (aiosmtplib.SMTPConnectError, OSError) as error:
+            is_tls = isinstance(error.__cause__ or error, ssl.SSLError)
+            reason = (
+                "The certificate or TLS of the mail server failed." if is_tls else "No connection to the mail server."
+            )
+            raise DeliveryFailed(reason) from error
+        except aiosmtplib.SMTPException as error:
+            raise DeliveryFailed(cleaned(str(error)) or type(error).__name__) from error
+
+
+def _text(message: Message, not_attached: str) -> str:
+    lines = [
+        f"Name: {message.name}",
+        f"Connector: {message.connector}",
+        f"State: {message.state}",
+        f"Started: {message.started:%Y-%m-%dT%H:%M:%SZ}",
+        f"Duration: {message.duration_ms / 1000:.1f} s",
+        f"Rows: {message.rows}",
+    ]
+    if message.history_uuid is not None:
+        lines.append(f"Statement: {message.history_uuid}")
+    if message.error:
+        lines.append(f"Error: {message.error}")
+    if not_attached:
+        lines.append(f"The result is not attached: {not_attached}.")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,188 @@
+"""Schedules in the service database."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import asyncpg
+
+from queryserver import errors
+from queryserver.platform.database import Connection, Database, Row
+from queryserver.tasks.schedule_model import Notify, Overlap, Plan, Schedule, ScheduleKind
+
+# Columns that have the name of a field of the plan; enumerations and `notify` are turned apart.
+_PLAN = (
+    "name", "enabled", "connector", "database", "statement", "task", "params", "cron", "interval_s", "timezone",
+    "expires_at",
+)  # fmt: skip
+COLUMNS = f"""s.id, s.version, s.owner_id, s.next_run_at, s.last_run_at, s.last_status, s.last_statement_id,
+    s.total_runs, {", ".join(f"s.{name}" for name in _PLAN)}, s.kind, s.overlap, s.notify, u.username as owner"""
+SCHEDULES = "schedules s join users u on u.id = s.owner_id"
+_FILTER = "where ($1::bool is null or s.enabled = $1) and ($2::text is null or u.username_key = $2)"
+
+FIRE_ID = "'beat:' || {schedule} || ':' || floor(extract(epoch from {due}) * 1000)::bigint"
+
+
+class ScheduleRecords:
+    """The table of schedules. All calls raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def now(self) -> datetime:
+        """The clock by which schedules fire."""
+        return await self._database.value("select now()")
+
+    async def page(
+        self, *, enabled: bool | None, owner_key: str | None, offset: int, limit: int
+    ) -> tuple[int, Sequence[Schedule]]:
+        """How many match, and one page of them by name."""
+        count = await self._database.value(f"select count(*) from {SCHEDULES} {_FILTER}", enabled, owner_key)
+        rows = await self._database.fetch(
+            f"""select {COLUMNS} from {SCHEDULES} {_FILTER}
+            order by lower(s.name) collate "C", s.id offset $3 limit $4""",
+            enabled,
+            owner_key,
+            offset,
+            limit,
+        )
+        return count, [schedule_of(row) for row in rows]
+
+    async def read(self, schedule_id: int) -> Schedule:
+        """Raises schedule_not_found."""
+        row = await self._database.row(f"select {COLUMNS} from {SCHEDULES} where s.id = $1", schedule_id)
+        if row is None:
+            raise errors.schedule_not_found(schedule_id)
+        return schedule_of(row)
+
+    async def active_user(self, username_key: str) -> tuple[int, str] | None:
+        """Id and name of an active user; None: there is none."""
+        row = await self._database.row(
+            "select id, username from users where username_key = $1 and is_active", username_key
+        )
+        return (row["id"], row["username"]) if row else None
+
+    async def insert(self, plan: Plan, owner_id: int, next_run: datetime | None) -> int:
+        """The id of a new schedule. Raises NameTaken."""
+        names = ("owner_id", "next_run_at", *_columns(plan))
+        places = ", ".join(f"${number}" for number in range(1, len(names) + 1))
+        made = await self._write(
+            plan,
+            f"insert into schedules ({', '.join(names)}) values ({places}) returning id",
+            owner_id,
+            next_run,
+            *_columns(plan).values(),
+        )
+        assert made is not None  # noqa: S101 an insert returns its row
+        return made
+
+    async def update(
+        self, schedule_id: int, version: int, plan: Plan, owner_id: int, next_run: datetime | None, *, new_times: bool
+    ) -> bool:
+        """Whether the schedule had this version and was changed. Raises NameTaken."""
+        changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(_columns(plan), 6))
+        changed = await self._write(
+            plan,
+            f"""update schedules set owner_id = $3, {changes}, version = version + 1, changed_at = now(),
+                next_run_at = case when $5 then $4::timestamptz else next_run_at end
+            where id = $1 and version = $2 returning id""",
+            schedule_id,
+            version,
+            owner_id,
+            next_run,
+            new_times,
+            *_columns(plan).values(),
+        )
+        return changed is not None
+
+    async def delete(self, schedule_id: int) -> None:
+        """Raises schedule_not_found."""
+        if not await self._database.execute("delete from schedules where id = $1", schedule_id):
+            raise errors.schedule_not_found(schedule_id)
+
+    async def fire_now(self, schedule_id: int) -> str:
+        """Record a run that is due at once, and give its fire id; of two that would wait for a run, the first.
+
+        Raises schedule_not_found, schedule_running.
+        """
+        async with self._database.transaction() as connection:
+            row = await connection.fetchrow(
+                f"select {COLUMNS} from {SCHEDULES} where s.id = $1 for update of s", schedule_id
+            )
+            if row is None:
+                raise errors.schedule_not_found(schedule_id)
+            schedule = schedule_of(row)
+            waiting = await connection.fetch(
+                """select fire_id, statement_id is null and task_id is null as waits from schedule_runs
+                where schedule_id = $1 and status = '' order by due_at""",
+                schedule_id,
+            )
+            if waiting and schedule.plan.overlap is Overlap.SKIP:
+                raise errors.schedule_running(f"The last run of {schedule.plan.name} has not ended.")
+            if found := [run["fire_id"] for run in waiting if run["waits"]]:
+                return found[0]
+            fire_id = await insert_run(connection, schedule, await connection.fetchval("select now()"))
+            await connection.execute(
+                "update schedules set last_run_at = now(), last_status = '', last_statement_id = null,"
+                " total_runs = total_runs + 1 where id = $1",
+                schedule_id,
+            )
+            return fire_id
+
+    async def _write(self, plan: Plan, sql: str, *arguments: object) -> int | None:
+        try:
+            return await self._database.value(sql, *arguments)
+        except asyncpg.UniqueViolationError:
+            raise errors.NameTaken(f"A schedule named {plan.name} exists already.") from None
+        except asyncpg.ForeignKeyViolationError:
+            raise errors.unknown_user(plan.owner) from None
+
+
+async def insert_run(connection: Connection, schedule: Schedule, due: datetime, status: str = "") -> str:
+    """Record the fire that is due at that moment, once; its id."""
+    fire_id = await connection.fetchval(f"select {FIRE_ID.format(schedule='$1::text', due='$2::timestamptz')}",
+                                        str(schedule.id), due)  # fmt: skip
+    await connection.execute(
+        """insert into schedule_runs (fire_id, schedule_id, due_at, owner_id, job, status, ended_at)
+        values ($1, $2, $3, $4, $5, $6, case when $6 = '' then null else now() end) on conflict (fire_id) do nothing""",
+        fire_id,
+        schedule.id,
+        due,
+        schedule.owner_id,
+        schedule.job(),
+        status,
+    )
+    return fire_id
+
+
+def _columns(plan: Plan) -> dict[str, object]:
+    same = {name: getattr(plan, name) for name in _PLAN}
+    return {
+        **same,
+        "params": dict(plan.params),
+        "kind": plan.kind.value,
+        "overlap": plan.overlap.value,
+        "notify": plan.notify.stored() if plan.notify else None,
+    }
+
+
+def schedule_of(row: Row) -> Schedule:
+    """A row with COLUMNS."""
+    notify = row["notify"]
+    plan = Plan(
+        **{name: row[name] for name in _PLAN},
+        owner=row["owner"],
+        kind=ScheduleKind(row["kind"]),
+        overlap=Overlap(row["overlap"]),
+        notify=Notify.of(notify) if notify else None,
+    )
+    return Schedule(
+        id=row["id"],
+        version=row["version"],
+        plan=plan,
+        owner_id=row["owner_id"],
+        next_run=row["next_run_at"],
+        last_run=row["last_run_at"],
+        last_status=row["last_status"],
+        last_history_uuid=row["last_statement_id"],
+        total_runs=row["total_runs"],
+    )

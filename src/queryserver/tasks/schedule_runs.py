@@ -1,0 +1,222 @@
+"""Fires of schedules in the service database: claimed, submitted, ended; all moments are of its clock."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+import structlog
+
+from queryserver.errors.base import InvalidParameter
+from queryserver.platform.database import Connection, Database, Row
+from queryserver.tasks.deliveries import Message, Outbox, deliveries_of
+from queryserver.tasks.model import NewTask, TaskName
+from queryserver.tasks.repository import submit_with
+from queryserver.tasks.schedule_model import DueRun, Notify, Overlap, RunEnd, RunStatus, Schedule
+from queryserver.tasks.schedule_repository import COLUMNS, SCHEDULES, insert_run, schedule_of
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 50
+_LATE_AFTER = timedelta(minutes=10)
+# Keys of idempotency are kept for 24 hours: after this long a second submission could not be told from the first.
+_SUBMITTED_WITHIN = timedelta(hours=20)
+
+# Those that wait for their last run are left out, or 50 of them would keep all others waiting.
+_DUE = f"""
+select {COLUMNS}, now() as read_at from {SCHEDULES}
+where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists (
+    select from schedule_runs r where r.schedule_id = s.id and r.status = ''
+))
+order by s.next_run_at limit {_BATCH} for update of s skip locked
+"""
+
+# The first of each schedule that has no run under way.
+_UNSUBMITTED = f"""
+select distinct on (schedule_id) fire_id, schedule_id, owner_id, job,
+    coalesce(submitting_at, now()) < now() - $1::interval as is_late
+from schedule_runs r
+where status = '' and statement_id is null and task_id is null and not exists (
+    select from schedule_runs o
+    where o.schedule_id = r.schedule_id and o.status = '' and (o.statement_id is not null or o.task_id is not null)
+)
+order by schedule_id, due_at limit {_BATCH}
+"""
+
+_ENDED = """
+select r.fire_id, s.state, coalesce(s.message, t.message) as message, t.state as task_state, s.rows,
+    coalesce(s.sent_at, s.recorded_at, t.started_at, t.created_at) as started,
+    coalesce(s.ended_at, t.ended_at, now()) as ended, s.id is null and t.id is null as is_gone
+from schedule_runs r left join statements s on s.id = r.statement_id left join tasks t on t.id = r.task_id
+where r.status = '' and (r.statement_id is not null or r.task_id is not null)
+    and coalesce(s.state, t.state, '') not in ('waiting', 'running', 'queued')
+limit 200
+"""
+
+_END = """
+update schedule_runs set status = $2, message = $3, ended_at = now() where fire_id = $1 and status = ''
+returning schedule_id, owner_id, job, statement_id, fired_at
+"""
+
+_GOOD = frozenset({"available", "success", "expired", "closed", "finished"})
+
+
+class ScheduleRuns:
+    """What beats read and write. Any number of beats may call each method at the same time."""
+
+    def __init__(self, database: Database, outbox: Outbox) -> None:
+        self._database = database
+        self._outbox = outbox
+
+    async def claim_due(self) -> Sequence[RunStatus]:
+        """Record a run for each schedule that is due, and set its next time; how many were recorded, by status.
+
+        Fires that were missed are made up by one run, which is that of the first of them.
+        """
+        async with self._database.transaction() as connection:
+            due = await connection.fetch(_DUE)
+            # Read after the rows were locked: a call may have started a run meanwhile.
+            running = {
+                row["schedule_id"]
+                for row in await connection.fetch(
+                    "select schedule_id from schedule_runs where status = '' and schedule_id = any($1::bigint[])",
+                    [row["id"] for row in due],
+                )
+            }
+            claimed = [
+                await self._claim(connection, schedule_of(row), row["read_at"], is_running=row["id"] in running)
+                for row in due
+            ]
+        return [status for status in claimed if status is not None]
+
+    async def _claim(
+        self, connection: Connection, schedule: Schedule, now: datetime, *, is_running: bool
+    ) -> RunStatus | None:
+        plan, due = schedule.plan, schedule.next_run
+        if due is None or (is_running and plan.overlap is Overlap.QUEUE):
+            return None
+        try:
+            following = plan.next_time(now, due=due)
+        except (ValueError, InvalidParameter) as error:  # a zone that this system no longer knows
+            log.warning("schedule switched off", schedule=schedule.id, reason=str(error))
+            await connection.execute(
+                "update schedules set enabled = false, version = version + 1 where id = $1", schedule.id
+            )
+            return None
+        is_over = plan.expires_at is not None and plan.expires_at < now
+        status = RunStatus.SKIPPED if is_running else RunStatus.OPEN
+        if not is_over:
+            await insert_run(connection, schedule, due, status.value)
+        starts = not is_over and not is_running
+        await connection.execute(
+            """update schedules set next_run_at = $2,
+                last_run_at = case when $3 then now() else last_run_at end,
+                last_statement_id = case when $3 then null else last_statement_id end,
+                last_status = case when $4 then last_status else $5 end,
+                total_runs = total_runs + case when $3 then 1 else 0 end
+            where id = $1""",
+            schedule.id,
+            following,
+            starts,
+            is_over,
+            status.value,
+        )
+        return None if is_over else status
+
+    async def unsubmitted(self) -> Sequence[DueRun]:
+        """Runs whose statement or task is not recorded, of this beat or of one that died."""
+        rows = await self._database.fetch(_UNSUBMITTED, _LATE_AFTER)
+        return [DueRun(row["fire_id"], row["schedule_id"], row["owner_id"], row["job"], row["is_late"]) for row in rows]
+
+    async def begin(self, fire_id: str) -> bool:
+        """Whether the statement of the run may be submitted: no try was made so long ago that its key is forgotten."""
+        return bool(
+            await self._database.value(
+                """update schedule_runs set submitting_at = coalesce(submitting_at, now())
+                where fire_id = $1 and status = '' returning submitting_at > now() - $2::interval""",
+                fire_id,
+                _SUBMITTED_WITHIN,
+            )
+        )
+
+    async def submitted(self, fire_id: str, statement_id: UUID) -> None:
+        """The run is that statement; found again by another beat, it is the same one."""
+        await self._database.execute(
+            """with run as (
+                update schedule_runs set statement_id = $2 where fire_id = $1 and status = '' returning schedule_id
+            ) update schedules set last_statement_id = $2 from run where id = run.schedule_id""",
+            fire_id,
+            statement_id,
+        )
+
+    async def queue_task(self, run: DueRun) -> None:
+        """Queue the task of the run, once."""
+        async with self._database.transaction() as connection:
+            is_open = await connection.fetchval(
+                "select true from schedule_runs where fire_id = $1 and status = '' and task_id is null for update",
+                run.fire_id,
+            )
+            if is_open:
+                task_id = uuid4()
+                task = NewTask(task_id, TaskName(run.job["task"]), run.job["params"], run.owner_id)
+                await submit_with(connection, task)
+                await connection.execute(
+                    "update schedule_runs set task_id = $2 where fire_id = $1", run.fire_id, task_id
+                )
+
+    async def ended(self) -> Sequence[RunEnd]:
+        """The ends of statements and tasks whose runs are still open."""
+        return [_end_of(row) for row in await self._database.fetch(_ENDED)]
+
+    async def end(self, end: RunEnd) -> bool:
+        """Record an end, and what is sent about it, in one transaction; False when that was done before."""
+        async with self._database.transaction() as connection:
+            run = await connection.fetchrow(_END, end.fire_id, end.status.value, end.message)
+            if run is None:
+                return False
+            await connection.execute(
+                """update schedules set last_status = $2, enabled = enabled and not $3,
+                    version = version + case when enabled and $3 then 1 else 0 end,
+                    next_run_at = case when $3 then null else next_run_at end
+                where id = $1""",
+                run["schedule_id"],
+                end.status.value,
+                end.switches_off,
+            )
+            notify = run["job"]["notify"]
+            if notify:
+                message = Message(
+                    event=end.status.value,
+                    name=run["job"]["name"],
+                    connector=run["job"]["connector"] or "",
+                    state=end.state or end.status.value,
+                    started=end.started or run["fired_at"],
+                    duration_ms=end.duration_ms,
+                    rows=end.rows,
+                    history_uuid=run["statement_id"],
+                    error=end.message if end.status is RunStatus.FAILED else "",
+                    owner_id=run["owner_id"],
+                )
+                about = str(run["statement_id"] or end.fire_id)
+                await self._outbox.add(connection, deliveries_of(about, message, Notify.of(notify)))
+        return True
+
+    async def forget(self, *, older_than: timedelta) -> None:
+        """Delete the records of runs that ended so long ago."""
+        await self._database.execute(
+            "delete from schedule_runs where status <> '' and ended_at < now() - $1::interval", older_than
+        )
+
+
+def _end_of(row: Row) -> RunEnd:
+    state = row["state"] or row["task_state"] or ""
+    if row["is_gone"]:
+        return RunEnd(row["fire_id"], RunStatus.FAILED, "The record of the run is gone.")
+    return RunEnd(
+        row["fire_id"],
+        RunStatus.FINISHED if state in _GOOD else RunStatus.FAILED,
+        message=row["message"] or "",
+        state=state,
+        started=row["started"],
+        duration_ms=round((row["ended"] - row["started"]) / timedelta(milliseconds=1)),
+        rows=row["rows"] or 0,
+    )

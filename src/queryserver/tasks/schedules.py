@@ -1,0 +1,192 @@
+"""Schedules: listed, made, changed, removed, fired (Contract platform 10.7)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from queryserver import errors
+from queryserver.connectors.engines import Connectors
+from queryserver.identity.callers import CallerRepository
+from queryserver.identity.model import UsernameRule
+from queryserver.platform.deployment import Role
+from queryserver.platform.logs import AUDIT
+from queryserver.platform.settings.sections import TaskServerSettings
+from queryserver.tasks.fire_times import require_cron, require_zone
+from queryserver.tasks.instances import Instances
+from queryserver.tasks.model import checked
+from queryserver.tasks.recipients import Recipients
+from queryserver.tasks.schedule_model import Plan, Schedule, ScheduleKind
+from queryserver.tasks.schedule_repository import ScheduleRecords
+
+_LONGEST_NAME = 100
+_LEAST_INTERVAL_S = 10
+_CHANGE_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who changes schedules: a user, who then owns new ones, or the account of the system that runs a command."""
+
+    name: str
+    is_user: bool = True
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Of audit events."""
+        return {} if self.is_user else {"by": "command"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedules:
+    """What calls and commands do with schedules. All raise DatabaseUnavailable."""
+
+    records: ScheduleRecords
+    callers: CallerRepository
+    connectors: Connectors
+    recipients: Recipients
+    instances: Instances
+    usernames: UsernameRule
+    settings: TaskServerSettings
+    time_zone: str
+    statement_max_bytes: int
+
+    async def page(
+        self, *, enabled: bool | None = None, owner: str | None = None, page: int = 1, limit: int = 1000
+    ) -> tuple[int, Sequence[Schedule]]:
+        """How many match, and one page of them by name."""
+        try:
+            owner_key = self.usernames.read(owner).key if owner else None
+        except errors.InvalidUsername:
+            return 0, ()
+        offset = min((page - 1) * limit, 2**62)
+        return await self.records.page(enabled=enabled, owner_key=owner_key, offset=offset, limit=limit)
+
+    async def beat_is_running(self) -> bool:
+        return bool(await self.instances.living(Role.BEAT))
+
+    async def get(self, schedule_id: int) -> Schedule:
+        """Raises schedule_not_found."""
+        return await self.records.read(schedule_id)
+
+    async def create(self, by: Author, given: Mapping[str, Any]) -> Schedule:
+        """Make a schedule of the members of `given`, named as those of Plan.
+
+        Raises MissingParameter, InvalidParameter, UnknownDialect, NameTaken.
+        """
+        with AUDIT.event(by.name, "schedule.new", str(given.get("name") or ""), facts=by.facts):
+            for name in ("name", "kind"):
+                if not given.get(name):
+                    raise errors.MissingParameter(f"schedule.{name} is required.")
+            if not given.get("owner") and not by.is_user:
+                raise errors.MissingParameter("schedule.owner is required.")
+            members: dict[str, Any] = {"owner": by.name, "timezone": self.time_zone}
+            members |= {name: value for name, value in given.items() if value is not None}
+            plan, owner_id = await self._checked(Plan(**members))
+            now = await self.records.now()
+            schedule_id = await self.records.insert(plan, owner_id, plan.next_time(now))
+            return await self.records.read(schedule_id)
+
+    async def update(
+        self, by: Author, schedule_id: int, given: Mapping[str, Any], *, version: int | None = None
+    ) -> Schedule:
+        """Change the members of `given`; the others stay. None removes one that may be absent.
+
+        Raises schedule_not_found, VersionConflict, and as `create`.
+        """
+        with AUDIT.event(by.name, "schedule.update", str(schedule_id), facts=by.facts):
+            for _ in range(_CHANGE_ATTEMPTS):
+                stored = await self.records.read(schedule_id)
+                if version is not None and version != stored.version:
+                    raise errors.VersionConflict(stored.version)
+                if await self._changed(stored, given):
+                    return await self.records.read(schedule_id)
+            raise errors.VersionConflict((await self.records.read(schedule_id)).version)
+
+    async def delete(self, by: Author, schedule_id: int) -> None:
+        """Runs that have started go on. Raises schedule_not_found."""
+        with AUDIT.event(by.name, "schedule.delete", str(schedule_id), facts=by.facts):
+            await self.records.delete(schedule_id)
+
+    async def run(self, by: Author, schedule_id: int) -> str:
+        """Fire now, and give the id of the fire.
+
+        Raises schedule_not_found, schedule_running, task_server_disabled.
+        """
+        with AUDIT.event(by.name, "schedule.run", str(schedule_id), facts=by.facts):
+            if not (self.settings.enabled and self.settings.beat_enabled):
+                raise errors.task_server_disabled("The task server or its scheduler is switched off.")
+            return await self.records.fire_now(schedule_id)
+
+    async def _changed(self, stored: Schedule, given: Mapping[str, Any]) -> bool:
+        """Whether the change was made to this version."""
+        before = stored.plan
+        plan = _merged(before, given, self.time_zone)
+        owner_id = stored.owner_id
+        # One whose owner or connector is gone can still be switched off and renamed.
+        if plan.enabled or given.keys() & {"owner", "connector", "kind"}:
+            plan, owner_id = await self._checked(plan)
+        else:
+            await self._require_rules(plan)
+        new_times = plan.times() != before.times()
+        next_run = plan.next_time(await self.records.now()) if new_times else None
+        return await self.records.update(stored.id, stored.version, plan, owner_id, next_run, new_times=new_times)
+
+    async def _checked(self, plan: Plan) -> tuple[Plan, int]:
+        """The plan in the form in which it is stored, and the id of its owner. Raises as `create`."""
+        await self._require_rules(plan)
+        try:
+            owner = await self.records.active_user(self.usernames.read(plan.owner).key)
+        except errors.InvalidUsername:
+            owner = None
+        user = await self.callers.user(owner[0]) if owner else None
+        if owner is None or user is None:
+            raise errors.InvalidParameter("schedule.owner must be an active user.")
+        plan = replace(plan, owner=owner[1])
+        if plan.kind is ScheduleKind.STATEMENT:
+            if not plan.connector:
+                raise errors.MissingParameter("schedule.connector is required.")
+            await self.connectors.at_least(user.connectors_version)
+            try:
+                key = self.connectors.resolve(user, plan.connector).key
+            except errors.UnknownDialect:
+                raise errors.InvalidParameter("schedule.connector must be one that the owner may use.") from None
+            return replace(plan, connector=key, task=None, params={}), owner[0]
+        if not user.is_admin:
+            raise errors.InvalidParameter("schedule.owner must be an administrator, for tasks are theirs alone.")
+        _, parameters = checked(plan.task or "", plan.params)
+        return replace(plan, params=parameters.model_dump(), connector=None, database=None, statement=None), owner[0]
+
+    async def _require_rules(self, plan: Plan) -> None:
+        """What needs no other object."""
+        if not plan.name.strip() or len(plan.name) > _LONGEST_NAME or not plan.name.isprintable():
+            raise errors.InvalidParameter(
+                f"schedule.name must have 1 to {_LONGEST_NAME} characters that print, and no line break."
+            )
+        if (plan.cron is None) == (plan.interval_s is None):
+            raise errors.InvalidParameter("schedule must have exactly one of cron and interval_s.")
+        if plan.interval_s is not None and plan.interval_s < _LEAST_INTERVAL_S:
+            raise errors.InvalidParameter(f"schedule.interval_s must be at least {_LEAST_INTERVAL_S}.")
+        require_zone(plan.timezone)
+        if plan.cron is not None:
+            require_cron(plan.cron)
+        if plan.kind is ScheduleKind.STATEMENT and not (plan.statement or "").strip():
+            raise errors.MissingParameter("schedule.statement is required.")
+        if len((plan.statement or "").encode()) > self.statement_max_bytes:
+            raise errors.PayloadTooLarge(f"schedule.statement: above the limit of {self.statement_max_bytes} bytes.")
+        if plan.notify is not None:
+            if not plan.notify.on or not (plan.notify.to or plan.notify.url):
+                raise errors.InvalidParameter("schedule.notify must name at least one of `on`, and `to` or `url`.")
+            await self.recipients.require_addresses(plan.notify.to, "schedule.notify.to")
+            if plan.notify.url is not None:
+                self.recipients.require_url(plan.notify.url, "schedule.notify.url")
+
+
+_MAY_BE_ABSENT = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}
+
+
+def _merged(before: Plan, given: Mapping[str, Any], time_zone: str) -> Plan:
+    """The plan with the given members; None resets those that may be absent, and the rest stays."""
+    members = {name: value for name, value in given.items() if value is not None or name in _MAY_BE_ABSENT}
+    if "timezone" in given and given["timezone"] is None:
+        members["timezone"] = time_zone
+    return replace(before, **members)

@@ -1,0 +1,250 @@
+"""Fires of schedules: each once, by however many beats (Contract platform 10.4)."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.api.taskserver.conftest import Fleet
+
+from queryserver.platform.deployment import Role
+from queryserver.statements.submission import Submission
+
+Fleets = Callable[..., Any]
+
+
+async def statements_of(fleet: Fleet, schedule_id: int) -> int:
+    """How many statements the fires of a schedule have made, recorded in the run or not."""
+    return await fleet.api.database.value(
+        "select count(*) from idempotency_keys where key like $1", f"beat:{schedule_id}:%"
+    )
+
+
+@pytest.mark.platform(107)
+async def test_two_beats_run_each_fire_of_ten_schedules_once(fleets: Fleets):
+    async with AsyncExitStack() as stack:
+        fleet, other = [await stack.enter_async_context(fleets()) for _ in range(2)]
+        ids = [(await fleet.schedule(f"ten seconds {number}", interval_s=10))["id"] for number in range(10)]
+        for fire in range(1, 4):
+            await fleet.due(*ids)
+            await asyncio.gather(*(fleet.ended(one, fire) for one in ids))
+        for one in ids:
+            runs = await fleet.runs(one)
+            assert [run["status"] for run in runs] == ["finished"] * 3
+            assert len({run["statement_id"] for run in runs}) == 3
+            assert {run["fire_id"] for run in runs} == {
+                f"beat:{one}:{int(run['due_at'].timestamp() * 1000)}" for run in runs
+            }
+            assert await statements_of(fleet, one) == 3
+            shown = await fleet.read(one)
+            assert (shown["total_runs"], shown["last_status"]) == (3, "finished")
+            assert shown["last_history_uuid"] == str(runs[-1]["statement_id"])
+        assert await fleet.api.database.value("select count(*) from statements") == 30
+        assert await other.api.database.value("select count(*) from statements where priority = 1") == 30
+        # Ordinary entries of their owner's history.
+        assert (await fleet.root.history())["count"] == 30
+
+
+@pytest.mark.platform(107)
+async def test_a_changed_cron_works_at_the_next_fire(fleets: Fleets):
+    async with fleets() as fleet:
+        made = await fleet.schedule("yearly", interval_s=None, cron="0 0 1 1 *")
+        first = made["next_run"]
+        changed = await fleet.root.post_json(
+            "taskserver/schedules/update", schedule={"id": made["id"], "cron": "* * * * *"}
+        )
+        assert changed.json()["schedule"]["next_run"] < first
+        await fleet.due(made["id"])
+        await fleet.ended(made["id"])
+        seconds = await fleet.api.database.value(
+            "select extract(epoch from next_run_at - now()) from schedules where id = $1", made["id"]
+        )
+        assert 0 < seconds <= 60
+
+
+@pytest.mark.platform(107)
+async def test_a_disabled_owner_stops_the_schedule(fleets: Fleets):
+    async with fleets() as fleet:
+        bob = await fleet.api.user("bob")
+        made = await fleet.schedule("of bob", owner=bob.username)
+        await fleet.api.services.accounts.accounts.disable(bob.username)
+        await fleet.due(made["id"])
+        (run,) = await fleet.ended(made["id"])
+        assert (run["status"], run["message"]) == ("failed", "The owner of the schedule is disabled.")
+        shown = await fleet.read(made["id"])
+        assert (shown["enabled"], shown["next_run"], shown["last_status"]) == (False, None, "failed")
+        assert shown["version"] == made["version"] + 1
+        assert await statements_of(fleet, made["id"]) == 0
+
+
+async def test_a_lost_right_stops_the_schedule_also_where_another_connector_has_the_name(fleets: Fleets):
+    async with fleets() as fleet:
+        bob = await fleet.api.user("bob", groups=("analysts",))
+        made = await fleet.schedule("closed to bob", owner=bob.username, connector="closed")
+        await fleet.api.database.execute(
+            "delete from group_members m using users u where u.id = m.user_id and u.username = $1", bob.username
+        )
+        await fleet.due(made["id"])
+        (run,) = await fleet.ended(made["id"])
+        assert run["message"] == "The owner of the schedule may not use its connector any more."
+        assert not (await fleet.read(made["id"]))["enabled"]
+        gone = await fleet.schedule("gone", connector="hive2")
+        # A dialect is no connector: statements must not run on another one of it.
+        await fleet.api.database.execute("update schedules set connector = 'hive' where id = $1", gone["id"])
+        await fleet.due(gone["id"])
+        (run,) = await fleet.ended(gone["id"])
+        assert run["message"] == "The connector of the schedule is gone."
+
+
+async def test_a_statement_that_fails_leaves_the_schedule_on(fleets: Fleets):
+    async with fleets() as fleet:
+        made = await fleet.schedule("fails", statement="fail no such table")
+        frozen = await fleet.schedule("writes", connector="replica", statement="drop table x")
+        await fleet.due(made["id"], frozen["id"])
+        (run,) = await fleet.ended(made["id"])
+        assert (run["status"], run["message"]) == ("failed", "no such table")
+        (refused,) = await fleet.ended(frozen["id"])
+        assert refused["status"] == "failed"
+        shown = await fleet.read(made["id"])
+        assert (shown["enabled"], shown["last_status"]) == (True, "failed")
+
+
+async def test_a_beat_that_died_between_claim_and_submission_loses_no_fire(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat = fleet.api.services.scheduling.beat
+        made = await fleet.schedule("claimed")
+        await fleet.due(made["id"])
+        await beat.runs.claim_due()
+        (run,) = await fleet.runs(made["id"])
+        assert (run["status"], run["statement_id"]) == ("", None)
+        await asyncio.gather(beat.fire(), beat.fire())  # two others find it
+        (run,) = await fleet.runs(made["id"])
+        assert run["statement_id"] is not None
+        assert await statements_of(fleet, made["id"]) == 1
+
+
+async def test_a_beat_that_died_after_the_submission_doubles_no_fire(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        services = fleet.api.services
+        beat = services.scheduling.beat
+        made = await fleet.schedule("submitted")
+        await fleet.due(made["id"])
+        await beat.runs.claim_due()
+        (run,) = await beat.runs.unsubmitted()
+        user = await services.accounts.directory.user(run.owner_id)
+        assert user is not None
+        submission = Submission(connector="mysql", script="rows 3", idempotency_key=run.fire_id, priority=1)
+        recorded = await services.statements.submissions.submit(user, submission)
+        # Meanwhile the schedule says something else: the run is what it was when it fired.
+        await fleet.root.post_json("taskserver/schedules/update", schedule={"id": made["id"], "statement": "rows 9"})
+        await beat.fire()
+        (found,) = await fleet.runs(made["id"])
+        assert found["statement_id"] == recorded.record.status.id
+        assert await fleet.api.database.value("select count(*) from statements") == 1
+
+
+async def test_a_run_whose_key_may_be_forgotten_is_not_submitted_again(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat = fleet.api.services.scheduling.beat
+        made = await fleet.schedule("old")
+        await fleet.due(made["id"])
+        await beat.runs.claim_due()
+        await fleet.api.database.execute("update schedule_runs set submitting_at = now() - interval '21 hours'")
+        await beat.fire()
+        (run,) = await fleet.runs(made["id"])
+        assert (run["status"], run["message"]) == ("failed", "It could not be submitted within a day.")
+        assert (await fleet.read(made["id"]))["enabled"]
+
+
+async def test_missed_fires_are_made_up_by_one_run(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat = fleet.api.services.scheduling.beat
+        made = await fleet.schedule("missed", interval_s=10)
+        await fleet.due(made["id"], since="1 hour")
+        for _ in range(3):
+            await beat.fire()
+        assert len(await fleet.runs(made["id"])) == 1
+        seconds = await fleet.api.database.value("select extract(epoch from next_run_at - now()) from schedules")
+        assert 0 < seconds <= 10
+
+
+async def test_overlap_skips_or_waits(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat = fleet.api.services.scheduling.beat
+        skips = await fleet.schedule("skips", statement="sleep 600")
+        waits = await fleet.schedule("waits", statement="sleep 600", overlap="queue")
+        ids = skips["id"], waits["id"]
+        for _ in range(2):
+            await fleet.due(*ids)
+            await beat.fire()
+            await beat.record_ends()
+        assert [run["status"] for run in await fleet.runs(skips["id"])] == ["", "skipped"]
+        assert [run["status"] for run in await fleet.runs(waits["id"])] == [""]
+        shown = await fleet.read(skips["id"])
+        assert (shown["last_status"], shown["total_runs"]) == ("skipped", 1)
+        for one in ids:
+            await fleet.root.on(str((await fleet.runs(one))[0]["statement_id"]), "cancel_statement")
+        await fleet.until(lambda: _ended_once(fleet, *ids))
+        await beat.fire()
+        assert [run["status"] for run in await fleet.runs(waits["id"])] == ["failed", ""]
+        assert (await fleet.read(waits["id"]))["total_runs"] == 2
+        await fleet.root.on(str((await fleet.runs(waits["id"]))[1]["statement_id"]), "cancel_statement")
+
+
+async def _ended_once(fleet: Fleet, *ids: int) -> bool:
+    await fleet.api.services.scheduling.beat.record_ends()
+    return {(await fleet.runs(one))[0]["status"] for one in ids} == {"failed"}
+
+
+async def test_nothing_fires_after_expires_at(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        made = await fleet.schedule("over", expires_at="2100-01-01T00:00:00Z")
+        await fleet.api.database.execute("update schedules set expires_at = now() - interval '1 s'")
+        await fleet.due(made["id"], since="1 minute")
+        await fleet.api.services.scheduling.beat.fire()
+        assert await fleet.runs(made["id"]) == []
+        assert (await fleet.read(made["id"]))["next_run"] is None
+
+
+async def test_a_schedule_of_a_task_queues_it_once(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat = fleet.api.services.scheduling.beat
+        made = await fleet.schedule("tidies", kind="task", task="document_cleanup", params={})
+        assert (made["params"], made["statement"], made["connector"]) == ({"keep_days": 30}, None, None)
+        await fleet.due(made["id"])
+        await asyncio.gather(beat.fire(), beat.fire())
+        await beat.fire()
+        (row,) = await fleet.api.database.fetch("select id, name, params, state from tasks")
+        assert (row["name"], row["params"], row["state"]) == ("document_cleanup", {"keep_days": 30}, "queued")
+        await beat.record_ends()
+        assert [run["status"] for run in await fleet.runs(made["id"])] == [""]
+        await fleet.api.database.execute("update tasks set state = 'failed', message = 'No.', ended_at = now()")
+        await beat.record_ends()
+        assert [(run["status"], run["message"]) for run in await fleet.runs(made["id"])] == [("failed", "No.")]
+
+
+async def test_a_bad_row_is_switched_off_and_stops_no_other(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat = fleet.api.services.scheduling.beat
+        bad, good = [(await fleet.schedule(name))["id"] for name in ("bad", "good")]
+        await fleet.api.database.execute(
+            "update schedules set interval_s = null, cron = '* * * * *', timezone = 'Mars/Olympus' where id = $1", bad
+        )
+        await fleet.due(bad, since="1 minute")
+        await fleet.due(good)
+        await beat.fire()
+        assert not (await fleet.read(bad))["enabled"]
+        await fleet.until(lambda: _ended_well(fleet, good))
+
+
+async def _ended_well(fleet: Fleet, schedule_id: int) -> bool:
+    await fleet.api.services.scheduling.beat.record_ends()
+    return [run["status"] for run in await fleet.runs(schedule_id)] == ["finished"]
+
+
+async def test_a_process_of_the_role_counts_as_running(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        assert not (await fleet.root.get("taskserver/schedules")).json()["beat_running"]
+        async with fleet.api.services.instances.present("beat-1", Role.BEAT):
+            assert (await fleet.root.get("taskserver/schedules")).json()["beat_running"]

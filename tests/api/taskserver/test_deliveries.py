@@ -1,0 +1,273 @@
+"""Mail and signed calls about ends of runs and statements (Contract platform 10.5, 10.8)."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.driving import verdict
+from tests.api.taskserver.conftest import WEBHOOK_SECRET, Desktop, Fleet, Mailbox, Receiver, mail_server
+from tests.engines.certificates import Authority
+
+Fleets = Callable[..., Any]
+
+
+@asynccontextmanager
+async def hurried(fleet: Fleet) -> AsyncIterator[None]:
+    """Inside, the next try of each failed delivery is at once."""
+
+    async def hurry() -> None:
+        while True:
+            await fleet.api.database.execute("update deliveries set next_try_at = now() where next_try_at > now()")
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(hurry())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def delivered(fleet: Fleet, count: int) -> list[dict[str, Any]]:
+    """All deliveries, when so many are done with."""
+
+    async def are_done() -> bool:
+        return await fleet.api.database.value("select count(*) from deliveries where next_try_at is null") >= count
+
+    await fleet.until(are_done)
+    return [dict(row) for row in await fleet.api.database.fetch("select * from deliveries order by created_at, key")]
+
+
+@pytest.mark.platform(109)
+async def test_a_finished_and_a_failed_schedule_send_one_mail_each(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    async with fleets(desktop=desktop(mailbox)) as fleet:
+        notify = {"to": ["a@example.org", "A@example.org"], "attach_csv": True}
+        good = await fleet.schedule("good", statement="text =1+1", notify=notify)
+        bad = await fleet.schedule("bad", statement="fail no table\r\nBcc: x@example.org", notify=notify)
+        quiet = await fleet.schedule("quiet", notify={"on": ["failed"], "to": ["a@example.org"]})
+        await fleet.due(good["id"], bad["id"], quiet["id"])
+        for one in (good, bad, quiet):
+            await fleet.ended(one["id"])
+        await delivered(fleet, 2)
+    assert mailbox.encrypted == [True, True]
+    by_subject = {mail["Subject"]: mail for mail in mailbox.mails}
+    assert set(by_subject) == {"[queryserver] good: finished", "[queryserver] bad: failed"}
+    finished, failed = by_subject["[queryserver] good: finished"], by_subject["[queryserver] bad: failed"]
+    assert (finished["From"], finished["To"]) == ("qs@example.org", "a@example.org")
+    text = finished.get_body().get_content()
+    for line in ("Name: good", "Connector: mysql", "State: available", "Rows: 1", "Started: 2", "Duration: "):
+        assert line in text
+    (attached,) = finished.iter_attachments()
+    assert attached.get_content_type() == "text/csv"
+    content = attached.get_content()
+    assert content.splitlines()[1:] == ["'=1+1"]
+    assert "Error: no table Bcc: x@example.org" in failed.get_body().get_content()
+    assert failed["Bcc"] is None
+    assert not list(failed.iter_attachments())
+
+
+@pytest.mark.platform(109)
+async def test_the_csv_respects_both_bounds(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    async with fleets(desktop=desktop(mailbox, email_max_rows=5, email_max_bytes=100)) as fleet:
+        notify = {"to": ["a@example.org"], "attach_csv": True}
+        ids = [
+            (await fleet.schedule(statement, statement=statement, notify=notify))["id"]
+            for statement in ("rows 5", "rows 6", "rows 2 wide 100")
+        ]
+        await fleet.due(*ids)
+        await delivered(fleet, 3)
+    found = {mail["Subject"].split(":")[0]: mail for mail in mailbox.mails}
+    assert len(list(found["[queryserver] rows 5"].iter_attachments())) == 1
+    for name, reason in (
+        ("rows 6", "The result is not attached: it has 6 rows, and at most 5 are attached."),
+        ("rows 2 wide 100", "The result is not attached: it is larger than 100 bytes."),
+    ):
+        mail = found[f"[queryserver] {name}"]
+        assert not list(mail.iter_attachments())
+        assert reason in mail.get_body().get_content()
+
+
+@pytest.mark.platform(109)
+async def test_a_line_break_in_a_name_adds_no_header(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    async with fleets(desktop=desktop(mailbox)) as fleet:
+        made = await fleet.schedule("plain", notify={"to": ["a@example.org"]})
+        # No call stores such a name.
+        await fleet.api.database.execute(r"update schedules set name = E'x\r\nBcc: b@example.org'")
+        await fleet.due(made["id"])
+        (one,) = await delivered(fleet, 1)
+        assert (one["tries"], one["delivered_at"]) == (1, None)
+        assert one["error"] == "A header of the mail has a line break."
+    assert mailbox.mails == []
+
+
+async def test_mail_is_tried_five_times_and_a_final_refusal_once(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    mailbox.answers = ["451 later"] * 2
+    async with fleets(desktop=desktop(mailbox)) as fleet, hurried(fleet):
+        made = await fleet.schedule("later", notify={"to": ["a@example.org"]})
+        await fleet.due(made["id"])
+        (one,) = await delivered(fleet, 1)
+        assert (one["tries"], one["error"], one["delivered_at"] is not None) == (3, "", True)
+        mailbox.answers = ["451 later"] * 9
+        await fleet.due(made["id"])
+        _, given_up = await delivered(fleet, 2)
+        assert (given_up["tries"], given_up["delivered_at"], given_up["error"]) == (5, None, "451 later")
+        mailbox.answers = ["554 never"]
+        await fleet.due(made["id"])
+        never = (await delivered(fleet, 3))[2]
+        assert (never["tries"], never["error"]) == (1, "554 never")
+        assert [run["status"] for run in await fleet.ended(made["id"], 3)] == ["finished"] * 3
+    assert len(mailbox.mails) == 1
+
+
+async def test_a_certificate_of_another_name_or_authority_gets_no_mail(
+    fleets: Fleets, desktop: Desktop, tmp_path: Path, authority: Authority
+):
+    async with (
+        mail_server(tmp_path, authority, "elsewhere.example") as other_name,
+        mail_server(tmp_path, Authority(), "localhost") as other_authority,
+    ):
+        for box in (other_name, other_authority):
+            async with fleets(beats=False, desktop=desktop(box)) as fleet:
+                body = await fleet.root.told("taskserver/email/test", to="a@example.org")
+                assert (body["ok"], body["message"]) == (False, "The certificate or TLS of the mail server failed.")
+            assert box.mails == []
+
+
+async def test_the_test_mail(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    async with fleets(beats=False, desktop=desktop(mailbox)) as fleet:
+        assert await fleet.root.told("taskserver/email/test") == {"ok": True, "message": "", "status": 0}
+        assert mailbox.recipients == [f"{fleet.root.username}@example.org"]
+        mailbox.answers = ["554 go away"]
+        refused = await fleet.root.told("taskserver/email/test", to="b@example.org")
+        assert refused == {"ok": False, "message": "554 go away", "status": 0}
+        assert await fleet.root.refused("taskserver/email/test", to="b@elsewhere.org") == (400, -1, "invalid_parameter")
+        without = await fleet.api.user("other", admin=True)
+        assert await without.refused("taskserver/email/test") == (400, -1, "missing_parameter")
+    async with fleets(beats=False, desktop=desktop()) as fleet:
+        assert await fleet.root.refused("taskserver/email/test") == (501, -1, "smtp_not_configured")
+
+
+async def test_owners_get_mail_about_long_statements(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    async with fleets(desktop=desktop(mailbox, email_after_s=1)) as fleet:
+        await fleet.root.run("mysql", "rows 1")
+        slow = await fleet.root.run("mysql", "sleep 1.2 then rows 2")
+        # Of a schedule whose mail goes to the owner anyway: one for both reasons.
+        address = f"{fleet.root.username}@example.org"
+        made = await fleet.schedule("slow", statement="sleep 1.2 then rows 2", notify={"to": [address]})
+        await fleet.due(made["id"])
+        await fleet.ended(made["id"])
+        found = await delivered(fleet, 2)
+        assert len(found) == 2
+        assert await fleet.api.database.value("select count(*) from statements where notify is not null") == 0
+    assert mailbox.recipients == [address] * 2
+    assert f"Statement: {slow['history_uuid']}" in mailbox.mails[0].get_body().get_content()
+
+
+def signed_well(call: tuple[Any, bytes]) -> bool:
+    """The receiver's own check, as docs/operations.md describes it."""
+    headers, body = call
+    parts = dict(part.split("=", 1) for part in headers["x-queryserver-signature"].split(","))
+    digest = hmac.new(WEBHOOK_SECRET.encode(), f"{parts['t']}.".encode() + body, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(digest, parts["v1"])
+
+
+async def test_a_signed_call_is_checked_by_its_receiver_and_repeated_after_a_failure(
+    fleets: Fleets, desktop: Desktop, receiver: Receiver
+):
+    receiver.answers = [500, 302]
+    async with fleets(desktop=desktop()) as fleet, hurried(fleet):
+        made = await fleet.schedule("calls", notify={"url": receiver.url})
+        assert made["notify"]["url"] == receiver.url
+        await fleet.due(made["id"])
+        (run,) = await fleet.ended(made["id"])
+        (one,) = await delivered(fleet, 1)
+    assert (one["tries"], one["error"]) == (3, "")
+    assert len(receiver.calls) == 3
+    assert all(map(signed_well, receiver.calls))
+    keys = {headers["x-queryserver-delivery"] for headers, _ in receiver.calls}
+    assert keys == {one["key"]}
+    body = json.loads(receiver.calls[-1][1])
+    assert body == {
+        "event": "finished",
+        "name": "calls",
+        "connector": "mysql",
+        "state": "available",
+        "started": body["started"],
+        "duration_ms": body["duration_ms"],
+        "rows": 3,
+        "history_uuid": str(run["statement_id"]),
+        "error": "",
+    }
+    changed = (receiver.calls[0][0], receiver.calls[0][1] + b" ")
+    assert not signed_well(changed)
+
+
+async def test_a_single_statement_calls_at_its_end(fleets: Fleets, desktop: Desktop, receiver: Receiver):
+    async with fleets(beats=False, desktop=desktop()) as fleet:
+        ana = await fleet.api.user("ana")
+        failed = await ana.run("mysql", "fail no table", notify=json.dumps({"url": receiver.url}))
+        await delivered(fleet, 1)
+        waiting = await ana.post_json("editor/execute/mysql", statement="sleep 600", notify={"url": receiver.url})
+        await ana.on(waiting.json()["history_uuid"], "cancel_statement")
+        await delivered(fleet, 2)
+        first, second = [json.loads(body) for _, body in receiver.calls]
+        assert (first["event"], first["error"]) == ("failed", "no table")
+        assert first["history_uuid"] == str(failed["history_uuid"])
+        assert (second["event"], second["state"]) == ("failed", "canceled")
+        for url in ("https://169.254.169.254/", "http://example.org/", "nonsense"):
+            response = await ana.post_json("editor/execute/mysql", statement="rows 1", notify={"url": url})
+            assert verdict(response)[::2] == (400, "invalid_parameter")
+    async with fleets(beats=False, desktop=desktop(webhook_secret="")) as fleet:
+        response = await fleet.root.post_json("editor/execute/mysql", statement="rows 1", notify={"url": receiver.url})
+        assert verdict(response)[::2] == (400, "invalid_parameter")
+
+
+async def test_an_address_that_is_refused_by_then_is_not_called(fleets: Fleets, desktop: Desktop, receiver: Receiver):
+    async with fleets(desktop=desktop()) as fleet:
+        made = await fleet.schedule("refused", notify={"url": receiver.url})
+    policy = {
+        "connector_policy": {
+            "allow_service_database_server": True,
+            "blocked_networks": ["127.0.0.0/8", "::1/128"],
+            "local_database_dir": fleet.api.services.settings.desktop.connector_policy.local_database_dir,
+        }
+    }
+    async with fleets(desktop={**desktop(), **policy}) as fleet:
+        await fleet.due(made["id"])
+        (one,) = await delivered(fleet, 1)
+        assert (one["tries"], one["delivered_at"]) == (1, None)
+        assert "not allowed" in one["error"]
+    assert receiver.calls == []
+
+
+async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
+    fleets: Fleets, desktop: Desktop, receiver: Receiver
+):
+    off = {"enabled": True}  # this process sends nothing: workers would
+    async with fleets(beats=False, desktop=desktop(**off)) as fleet:
+        outbox = fleet.api.services.scheduling.beat.runs._outbox
+        made = await fleet.schedule("calls", statement="", kind="task", task="result_cleanup",
+                                    notify={"url": receiver.url})  # fmt: skip
+        beat = fleet.api.services.scheduling.beat
+        await fleet.due(made["id"])
+        await beat.fire()
+        await fleet.api.database.execute("update tasks set state = 'finished', ended_at = now()")
+        await beat.record_ends()
+        claims = await asyncio.gather(outbox.claim(4), outbox.claim(4))
+        assert sorted(len(claimed) for claimed in claims) == [0, 1]
+        assert await outbox.claim(4) == []
+        await fleet.api.database.execute("update deliveries set claimed_until = now() - interval '1 s'")
+        (again,) = await outbox.claim(4)
+        assert again.tries == 2
+        # The first worker wakes up and changes nothing.
+        (first,) = claims[0] or claims[1]
+        await outbox.record(first, "late")
+        row = await fleet.api.database.row("select error, claimed_until is null as free from deliveries")
+        assert row is not None
+        assert (row["error"], row["free"]) == ("", False)
