@@ -136,8 +136,7 @@ async def open_services(
             metadata=metadata,
             statements=statements,
         )
-        readiness = _readiness(settings, kept)
-        stored_ones = StoredConnectors(stored, builder, connectors.refresh)
+        readiness, stored_ones = _readiness(settings, kept), StoredConnectors(stored, builder, connectors.refresh)
         instances = Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
         tasks = task_services(
             settings,
