@@ -15,6 +15,7 @@ depends_on = None
 SCHEMA = r"""
 -- Statements wait in two lines: 0, somebody waits for it, comes before 1, of a schedule
 alter table statements add column priority smallint not null default 0;
+create index ix_statements_queue on statements (connector, user_id, priority, history_id) where state = 'waiting';
 
 -- What is sent at the end of a statement; null: nothing, or it lies in `deliveries`
 alter table statements add column notify jsonb;

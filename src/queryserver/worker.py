@@ -46,12 +46,12 @@ async def work(services: Services) -> None:
 
     async def statement(_job: str) -> None:
         # Not the statement of the job: of those that wait it is the turn of one, whoever announced it.
-        await runner.take_waiting(1)
+        runner.take_one()
 
     async def task(_job: str) -> None:
         services.tasks.runner.wake()
 
-    await services.broker.serve({"statement": statement, "task": task}, has_room=lambda: runner.has_room)
+    await services.broker.serve({"statement": statement, "task": task}, room=lambda: runner.room)
 
 
 async def _beat(_services: Services) -> None:
@@ -85,7 +85,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
         log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
         await _until(stopped, work(services))
         services.readiness.stopping = True
-        await services.statements.runner.drain()
+        await asyncio.gather(services.statements.runner.drain(), services.tasks.runner.drain())
     clock.set(_THREADS_END_WITHIN_S)
 
 

@@ -138,12 +138,14 @@ class LeasesContract:
         assert await desk.taken() == [lost.statement_id]
         assert not await desk.leases.mark_sent(lost)
 
-    async def test_statements_of_one_session_go_to_one_worker(self, desk: LeaseDesk) -> None:
+    async def test_statements_of_one_session_are_taken_one_after_the_other(self, desk: LeaseDesk) -> None:
         first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
-        assert await desk.taken(1, owner="one") == [first.statement_id]
-        # Its session has no record yet: it is being opened.
-        assert await desk.taken(owner="two") == []
-        assert await desk.taken(owner="one") == [second.statement_id]
+        found = await desk.leases.claim_waiting(owner=ME, lease=LEASE, connectors=["here"], places=ROOMY, most=10)
+        assert [one.lease.statement_id for one in found] == [first.statement_id]
+        for owner in ("one", "two"):
+            assert await desk.taken(owner=owner) == []
+        assert await desk.finish(found[0].lease, FAILED)
+        assert await desk.taken() == [second.statement_id]
 
     async def test_a_statement_brings_those_that_wait_before_it_in_its_session(self, desk: LeaseDesk) -> None:
         before, given, after = [await desk.add(owner=None, session=HELD, keeps_session=True) for _ in range(3)]

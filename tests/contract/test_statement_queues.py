@@ -175,9 +175,9 @@ async def _broker(stack: AsyncExitStack, settings: TaskServerSettings) -> RedisB
 
 async def _serve(broker: RedisBroker, runner: Runner) -> None:
     async def take(_job: str) -> None:
-        await runner.take_waiting(1)
+        runner.take_one()
 
-    await broker.serve({"statement": take}, has_room=lambda: runner.has_room)
+    await broker.serve({"statement": take}, room=lambda: runner.room)
 
 
 async def _stopped(task: "asyncio.Task[None]") -> None:

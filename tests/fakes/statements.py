@@ -144,14 +144,17 @@ class MemoryLeases:
         active = [one for one in self.entries.values() if not one.state.is_terminal]
         busy = Counter(_place(one) for one in active if not _is_free(one))
         on = Counter(connector for connector, _ in busy.elements())
-        opening = {one.assignment.session_id for one in active if not _is_free(one) and one.owner != owner}
         waiting = [
             one
             for one in active
             if not one.sent
             and _is_free(one)
             and _place(one)[0] in connectors
-            and one.assignment.session_id not in opening
+            and not any(
+                before.assignment.session_id == one.assignment.session_id
+                and before.assignment.history_id < one.assignment.history_id
+                for before in active
+            )
         ]
         taken: list[Entry] = []
         while waiting and len(taken) < most:

@@ -537,6 +537,8 @@ _CALLS = "query_risk|query_compatibility|similar_queries|predict"
 register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{_CALLS}"))
 # The id of a task; `submit` is a call of its own, by another method.
 register_url_convertor("task", NameConvertor("(?!submit$)[^/]+"))
+# The id of a schedule; the others are calls of their own, by another method.
+register_url_convertor("schedule", NameConvertor("(?!(?:new|update|delete|run)$)[^/]+"))
 # What stands behind `=` in storage calls.
 register_url_convertor("raw", RawConvertor(".*"))
 # One segment or more that are not empty: `names_of` takes them apart.

@@ -86,41 +86,51 @@ where id in (
 returning {_ASSIGNMENT}
 """
 
-# Users take turns, in the order that `queue_position` shows: those who run less come first, and statements of people
-# before those of schedules. A session that another process holds is no place for its statements here.
+# Users take turns: those who run less come first, and statements of people before those of schedules. The statements of
+# a session run one after the other, where the session is. Only the first ones of each user are looked at, so that a
+# queue of ten thousand costs little.
 _WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running from statements
     where state in ('waiting', 'running') and owner is not null and lease_until >= now()
     group by connector, user_id
+), room as (
+    select connector, $4::bigint - coalesce((
+        select sum(running) from busy where busy.connector = asked.connector
+    ), 0) as free
+    from unnest($3::text[]) as asked (connector)
+), users as (
+    select distinct connector, user_id from statements join room using (connector)
+    where state = 'waiting' and sent_at is null and free > 0
 ), turns as (
-    select id, connector, user_id, priority, history_id,
-        row_number() over (partition by connector, user_id order by priority, history_id) as turn
-    from statements as orphan
-    where state = 'waiting' and sent_at is null and (owner is null or lease_until < now())
-        and connector = any($3::text[])
-        and not exists (
-            select from sessions
-            where sessions.id = orphan.session_id and closed_at is null
-                and sessions.owner <> $1 and sessions.lease_until > now()
-        )
-        and not exists (
-            -- Another worker opens the session at this moment.
-            select from statements as other
-            where other.session_id = orphan.session_id and other.state in ('waiting', 'running')
-                and other.owner <> $1 and other.lease_until >= now()
-        )
+    select mine.id, connector, free, mine.priority, mine.history_id,
+        coalesce(running, 0) + row_number() over (
+            partition by connector, user_id order by mine.priority, mine.history_id
+        ) as turn
+    from users join room using (connector) left join busy using (connector, user_id), lateral (
+        select id, priority, history_id from statements as orphan
+        where orphan.connector = users.connector and orphan.user_id = users.user_id
+            and state = 'waiting' and sent_at is null and (owner is null or lease_until < now())
+            and not exists (
+                select from sessions
+                where sessions.id = orphan.session_id and closed_at is null
+                    and sessions.owner <> $1 and sessions.lease_until > now()
+            )
+            and not exists (
+                select from statements as before
+                where before.session_id = orphan.session_id and before.history_id < orphan.history_id
+                    and before.state in ('waiting', 'running')
+            )
+        order by priority, history_id limit greatest($5 - coalesce(running, 0), 0)
+    ) as mine
 ), placed as (
-    select id, priority, history_id, coalesce(running, 0) + turn as turn,
-        row_number() over (
-            partition by connector order by priority, coalesce(running, 0) + turn, history_id
-        ) + coalesce((select sum(running) from busy where busy.connector = turns.connector), 0) as place
-    from turns left join busy using (connector, user_id)
-    where coalesce(running, 0) + turn <= $5
+    select id, priority, turn, history_id, free,
+        row_number() over (partition by connector order by priority, turn, history_id) as place
+    from turns
 )
 update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
-    select id from placed where place <= $4 order by priority, turn, history_id limit $6
+    select id from placed where place <= free order by priority, turn, history_id limit $6
 ) and state = 'waiting' and (owner is null or lease_until < now())
 returning {_ASSIGNMENT}
 """
@@ -131,6 +141,8 @@ select exists (
 )
 """
 _QUEUE_LOCK = 0x71737175  # "qsqu": one worker takes from the queue at a time, so that places are counted exactly
+
+_CLAIM_LIMITS = "set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s'"
 
 _EXPIRE_ALL = "update statements set lease_until = now() where state in ('waiting', 'running') and lease_until > now()"
 
@@ -240,6 +252,8 @@ class StatementLeases:
         if not await self._database.value(_ANY_WAITS, reachable):
             return ()
         async with self._database.transaction() as connection:
+            # A worker that is stopped just here, or cut off, must not stop the others for long.
+            await connection.execute(_CLAIM_LIMITS)
             await connection.execute("select pg_advisory_xact_lock($1)", _QUEUE_LOCK)
             found = await connection.fetch(
                 _WAITING, owner, lease, reachable, places.per_connector, places.per_user, most

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
@@ -140,8 +140,9 @@ class Runner:
     broker: Broker | None = None
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _freed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _wanted: int = field(default=0, init=False)
     _runs: dict[UUID, Execution] = field(default_factory=dict[UUID, Execution], init=False)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
     _data_held: set[str] = field(default_factory=set[str], init=False)
     _draining: bool = field(default=False, init=False)
     _drained: bool = field(default=False, init=False)
@@ -199,7 +200,8 @@ class Runner:
         """Whether this process holds the data of that name; tries to acquire them if needed."""
         if self._draining:
             return False
-        if data not in self._data_held:
+        # Beside workers a server acquires none: it would keep it, and run the statements that are theirs.
+        if data not in self._data_held and self.intake is not Intake.BOUND:
             await self._hold([data])
         return data in self._data_held
 
@@ -232,34 +234,56 @@ class Runner:
         return not self._draining and data in self._data_held
 
     @property
-    def has_room(self) -> bool:
-        """Whether this worker takes statements from the queue."""
-        return self.intake is Intake.QUEUED and not self._draining and self.active < self.limits.capacity
+    def room(self) -> int:
+        """How many more statements of the queue this worker runs."""
+        if self.intake is not Intake.QUEUED or self._draining:
+            return 0
+        return max(self.limits.capacity - self.active - self._wanted, 0)
+
+    def take_one(self) -> None:
+        """A statement waits in the queue: this worker takes one, in a task of its own that the stop waits for."""
+        self._wanted += 1
+        self._freed.set()
 
     async def take_waiting(self, most: int) -> int:
         """Run up to `most` statements of the queue, as far as there is room; the number. Raises DatabaseUnavailable."""
         async with self._taking:
-            room = min(most, self.limits.capacity - self.active) if self.has_room else 0
+            if self.intake is not Intake.QUEUED or self._draining:
+                return 0
+            room = min(most, self.limits.capacity - self.active)
             if room <= 0:
                 return 0
-            found = await self.leases.claim_waiting(
-                owner=self.owner,
-                lease=self.editor.lease_timeout,
-                connectors=self.connectors.runnable_by(self._data_held),
-                places=self.limits.places,
-                most=room,
-            )
-            for assignment in found:
+            # To the end, also where the caller is canceled: a claim that nothing runs would block its place.
+            taking = asyncio.create_task(self._take(room), name="queue-claim")
+            self._tasks.add(taking)
+            taking.add_done_callback(self._tasks.discard)
+            return await asyncio.shield(taking)
+
+    async def _take(self, most: int) -> int:
+        found = await self.leases.claim_waiting(
+            owner=self.owner,
+            lease=self.editor.lease_timeout,
+            connectors=self.connectors.runnable_by(self._data_held),
+            places=self.limits.places,
+            most=most,
+        )
+        for assignment in found:
+            try:
                 await self._start_claimed(assignment)
-            return len(found)
+            except DatabaseUnavailable:
+                log.warning(
+                    "claimed and not started; its lease runs out", operation_id=str(assignment.lease.statement_id)
+                )
+        return len(found)
 
     async def _refill(self) -> None:
         """A place that becomes free takes what waits: its message may have come while no place was free."""
         while True:
             await self._freed.wait()
             self._freed.clear()
+            wanted, self._wanted = max(self._wanted, 1), 0
             try:
-                await self.take_waiting(self.limits.capacity)
+                await self.take_waiting(wanted)
             except DatabaseUnavailable:
                 log.warning("nothing taken from the queue; the sweep will")
             except Exception:  # the outer wall of a task: the next free place must be used
@@ -290,8 +314,8 @@ class Runner:
         found = await self.leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
         for assignment in found:
             await self._start_claimed(assignment)
-        if not found and self.has_room:
-            await self.take_waiting(1)
+        if not found and self.room:
+            self.take_one()
 
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
         """Stop a statement; False when it does not run here."""
@@ -319,8 +343,8 @@ class Runner:
         if self._runs.get(statement_id) is execution:
             del self._runs[statement_id]
         self._changed(statement_id)
-        if self.has_room:
-            self._freed.set()
+        if self.intake is Intake.QUEUED:
+            self.take_one()
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or record its end: a statement that may have been sent is never sent again."""
@@ -403,6 +427,7 @@ class Runner:
                 if not self._draining and time.monotonic() >= self._no_sweep_until:
                     # A statement for a new connector may have been announced before the connector was known here.
                     await self._claim_orphans()
+                    await self.take_waiting(self.limits.capacity)
             except Exception:  # the outer wall of a task: the next change must be followed
                 log.exception("change of connectors not followed")
 
@@ -482,6 +507,9 @@ class Runner:
                 released = not execution.was_sent
             if released:
                 execution.abandon()
+                if self.broker is not None:
+                    lease = execution.assignment.lease
+                    self.broker.statement_waits(lease.statement_id, fence=lease.fence)
                 return
         execution.stop("Canceled by the shutdown of the server.")
 
@@ -507,7 +535,7 @@ class Runner:
         await every(period.total_seconds(), noting_outages)
 
 
-async def _ended(tasks: Collection[asyncio.Task[None]], within_s: float) -> None:
+async def _ended(tasks: Collection[asyncio.Task[Any]], within_s: float) -> None:
     if tasks:
         await asyncio.wait(list(tasks), timeout=max(within_s, 0))
 

@@ -11,7 +11,7 @@ from typing import Any
 from queryserver.connectors.engines import Connectors, key_named
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import InvalidParameter, NotSupported, too_many_sessions
-from queryserver.errors.statements import UnknownDialect, session_not_found
+from queryserver.errors.statements import EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.statements.repository import StatementRecords
@@ -75,7 +75,8 @@ class Sessions:
         options = await self.credentials.options(user, connector, settings=asked.settings)
         if credentials:
             options = replace(options, credentials=credentials)
-        await self.runner.may_run(connector)
+        if not await self.runner.may_run(connector):
+            raise EngineUnavailable("Another process holds this database: sessions in it cannot be opened here.")
         most = self.max_per_user
         if not await self.runner.opener.open_named(record, connector, user, options, max_open=most):
             raise too_many_sessions(f"{most} sessions of yours are open. Close some of them.")

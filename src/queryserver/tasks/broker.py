@@ -7,7 +7,7 @@ So a job carries the id of a record only, a lost one costs seconds, and a repeat
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,8 +65,8 @@ class RedisBroker:
         self._jobs: deque[_Unsent] = deque(maxlen=_MOST_UNSENT)
         self._changed: dict[UUID, None] = {}
         self._has_news = asyncio.Event()
-        self.is_reachable = False
-        """By the last call."""
+        self.is_reachable: bool | None = None
+        """By the last call; None: none was made."""
 
     def running(self) -> AbstractAsyncContextManager[object]:
         return _background(self._send_all(), "broker-messages")
@@ -103,25 +103,28 @@ class RedisBroker:
                     while True:
                         await self._has_news.wait()
                         self._has_news.clear()
-                        async with asyncio.timeout(_CALL_WITHIN_S):
-                            await self._send(redis)
+                        await self._send(redis)
             except _OUT_OF_REACH as error:
-                if self.is_reachable:
+                if self.is_reachable is not False:
                     log.warning("the broker is out of reach; sweeps find what waits", reason=type(error).__name__)
                 self.is_reachable = False
                 self._jobs.clear()
                 self._changed.clear()
+            except Exception:  # the outer wall of a task: later messages must be sent
+                log.exception("message to the broker not sent")
             await asyncio.sleep(_RETRY_S)
 
     async def _send(self, redis: ArqRedis) -> None:
         while self._jobs:
             job = self._jobs.popleft()
-            await redis.enqueue_job(
-                job.function, job.job_id, _job_id=job.job_id, _defer_until=_DUE, _expires=_JOB_KEPT_S
-            )
+            async with asyncio.timeout(_CALL_WITHIN_S):
+                await redis.enqueue_job(
+                    job.function, job.job_id, _job_id=job.job_id, _defer_until=_DUE, _expires=_JOB_KEPT_S
+                )
         if self._changed:
             changed, self._changed = self._changed, {}
-            await redis.publish(self._changes, _SEPARATOR.join(map(str, changed)))
+            async with asyncio.timeout(_CALL_WITHIN_S):
+                await redis.publish(self._changes, _SEPARATOR.join(map(str, changed)))
 
     async def _listen(self, changed: Callable[[UUID], None]) -> None:
         while True:
@@ -135,23 +138,23 @@ class RedisBroker:
                             async with asyncio.timeout(_CALL_WITHIN_S):
                                 await redis.echo("ping")
                             continue
-                        for statement_id in filter(None, _text(message["data"]).split(_SEPARATOR)):
-                            changed(UUID(statement_id))
+                        for statement_id in _ids(message["data"]):
+                            changed(statement_id)
             await asyncio.sleep(_RETRY_S)
 
-    async def serve(self, jobs: dict[str, Job], *, has_room: Callable[[], bool]) -> None:
-        """Take jobs and do them while `has_room`, for ever. Goes on when the broker comes back."""
+    async def serve(self, jobs: dict[str, Job], *, room: Callable[[], int]) -> None:
+        """Take jobs and do them while there is `room` for so many, for ever. Goes on when the broker comes back."""
         while True:
-            with suppress(*_OUT_OF_REACH):
+            with suppress(*_OUT_OF_REACH):  # `_send_all` logs it
                 async with self._connected() as redis:
-                    await self._serve(redis, jobs, has_room)
+                    await self._serve(redis, jobs, room)
             # arq's worker ends at the first call that the broker does not answer.
             await asyncio.sleep(_RETRY_S)
 
-    async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], has_room: Callable[[], bool]) -> None:
+    async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], room: Callable[[], int]) -> None:
         worker = _GatedWorker(
             [func(_guarded(name, job), name=name) for name, job in jobs.items()],
-            has_room=has_room,
+            room=room,
             redis_pool=redis,
             queue_name=self.queue,
             poll_delay=_POLL_S,
@@ -167,15 +170,20 @@ class RedisBroker:
                 await asyncio.wait({polling})
                 polling.result()
         finally:
-            for task in worker.tasks.values():
+            # Jobs last milliseconds. A canceled one would leave a task of arq's behind, whose failure nothing reads.
+            jobs_left = list(worker.tasks.values())
+            if jobs_left:
+                await asyncio.wait(jobs_left, timeout=_CALL_WITHIN_S)
+            for task in jobs_left:
                 task.cancel()
-            await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
+            await asyncio.gather(*jobs_left, return_exceptions=True)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[ArqRedis]:
-        redis = await create_pool(
-            self._address, job_serializer=orjson.dumps, job_deserializer=orjson.loads, default_queue_name=self.queue
-        )
+        async with asyncio.timeout(_CALL_WITHIN_S):
+            redis = await create_pool(
+                self._address, job_serializer=orjson.dumps, job_deserializer=orjson.loads, default_queue_name=self.queue
+            )
         # arq has no option for it: without, a broker that stops answering would hold its callers for ever.
         pool: Any = redis.connection_pool
         pool.connection_kwargs["socket_timeout"] = _CALL_WITHIN_S
@@ -204,15 +212,21 @@ async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenera
 
 
 class _GatedWorker(Worker):
-    """Takes jobs only while there is room: those that it leaves are taken by another process."""
+    """Takes no more jobs than there is room for: those that it leaves are taken by another process."""
 
-    def __init__(self, *arguments: Any, has_room: Callable[[], bool], **options: Any) -> None:
+    def __init__(self, *arguments: Any, room: Callable[[], int], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._has_room = has_room
+        self._room = room
 
     async def _poll_iteration(self) -> None:
-        self.allow_pick_jobs = self._has_room()
+        self.allow_pick_jobs = self._room() > self.job_counter
         await super()._poll_iteration()
+
+    async def start_jobs(self, job_ids: list[bytes]) -> None:
+        for job_id in job_ids:
+            if self._room() <= self.job_counter:
+                return
+            await super().start_jobs([job_id])
 
 
 def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None]]":
@@ -226,8 +240,12 @@ def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None
     return do
 
 
-def _text(data: object) -> str:
-    return data.decode() if isinstance(data, bytes) else ""
+def _ids(data: object) -> Sequence[UUID]:
+    """The ids of a message; of what another program wrote, none."""
+    try:
+        return [UUID(one) for one in data.decode().split(_SEPARATOR)] if isinstance(data, bytes) else ()
+    except ValueError:
+        return ()
 
 
 def redis_settings(settings: TaskServerSettings) -> RedisSettings:

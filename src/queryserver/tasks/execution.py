@@ -113,13 +113,18 @@ class TaskRunner:
                 try:
                     yield
                 finally:
-                    self._is_stopping = True
-                    if self._runs:
-                        await asyncio.wait([run.work for run in self._runs.values()], timeout=self._grace_s)
+                    await self.drain()
         finally:
             for run in self._runs.values():  # of callers that go on
                 run.work.cancel()
             await self._tasks.aclose(grace_s=_RECORDED_WITHIN_S)
+
+    async def drain(self) -> None:
+        """Claim nothing more, and give what runs the grace time of the shutdown once. Repeated, it does nothing."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            if self._runs:
+                await asyncio.wait([run.work for run in self._runs.values()], timeout=self._grace_s)
 
     async def run_next(self) -> bool:
         """Claim a task and run it to its end; False: none waits. Raises DatabaseUnavailable.

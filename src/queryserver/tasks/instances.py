@@ -22,6 +22,7 @@ _GONE_AFTER_BEATS = 3
 _FORGOTTEN_AFTER = timedelta(days=1)
 
 _BEAT = """
+with forgotten as (delete from instances where heartbeat_at < now() - $7::interval)
 insert into instances as known (id, kind, name, version, running, capacity) values ($1, $2, $3, $4, $5, $6)
 on conflict (id) do update set heartbeat_at = now(), running = excluded.running, capacity = excluded.capacity
 """
@@ -63,7 +64,9 @@ class Instances:
         async def beat() -> None:
             now = load()
             name = f"{socket.gethostname()}-{os.getpid()}"
-            await self._database.execute(_BEAT, instance_id, role.value, name, __version__, now.running, now.capacity)
+            await self._database.execute(
+                _BEAT, instance_id, role.value, name, __version__, now.running, now.capacity, _FORGOTTEN_AFTER
+            )
 
         await beat()
         try:
@@ -98,12 +101,6 @@ class Instances:
         """Whether a process of that role lives on this host."""
         host = socket.gethostname()
         return any(one.name.rpartition("-")[0] == host for one in await self.living(role))
-
-    async def forget_dead(self) -> None:
-        """Delete the records of processes that died a day ago."""
-        await self._database.execute(
-            "delete from instances where heartbeat_at < now() - $1::interval", _FORGOTTEN_AFTER
-        )
 
 
 def _instance(row: Row) -> Instance:

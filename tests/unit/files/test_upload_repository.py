@@ -166,6 +166,9 @@ async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(databas
         await writes.begin(write)
     upload = await opened(uploads, new(await user(database)))
     assert await writes.abandoned(older_than=timedelta(minutes=1)) == []
+    # Other writes of a directory that are still alive protect it.
+    assert await writes.abandoned(older_than=timedelta(0)) == []
+    await database.execute("update unfinished_writes set touched_at = now() - interval '1 day'")
     assert set(await writes.abandoned(older_than=timedelta(0))) == {root, elsewhere}
     await uploads.forget(upload.id)
     await writes.end(root.id)

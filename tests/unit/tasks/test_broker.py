@@ -21,7 +21,7 @@ STATEMENT = UUID("4be0c3f2-6a0e-4d3c-9a2b-0d8f5b8f1c11")
 async def broker(task_server: TaskServerSettings) -> AsyncIterator[RedisBroker]:
     broker = RedisBroker(task_server)
     async with broker.running():
-        await until(lambda: broker.is_reachable)
+        await until(lambda: broker.is_reachable is True)
         yield broker
 
 
@@ -30,7 +30,7 @@ class Taker:
 
     def __init__(self) -> None:
         self.jobs: list[str] = []
-        self.has_room = True
+        self.room = 100
 
     async def take(self, job: str) -> None:
         self.jobs.append(job)
@@ -38,7 +38,7 @@ class Taker:
     @asynccontextmanager
     async def at_work(self, settings: TaskServerSettings) -> AsyncIterator[None]:
         broker = RedisBroker(settings)
-        serving = asyncio.create_task(broker.serve({"statement": self.take}, has_room=lambda: self.has_room))
+        serving = asyncio.create_task(broker.serve({"statement": self.take}, room=lambda: self.room))
         try:
             yield
         finally:
@@ -93,7 +93,7 @@ async def test_a_worker_without_room_leaves_jobs_to_another(
     broker: RedisBroker, task_server: TaskServerSettings
 ) -> None:
     full, free = Taker(), Taker()
-    full.has_room = False
+    full.room = 0
     async with full.at_work(task_server):
         broker.statement_waits(STATEMENT, fence=0)
         await until_queued(task_server, 1)
@@ -111,7 +111,7 @@ async def test_a_job_that_fails_is_logged_and_not_repeated(
         await taker.take(job)
         raise RuntimeError("planted")
 
-    serving = asyncio.create_task(RedisBroker(task_server).serve({"statement": fail}, has_room=lambda: True))
+    serving = asyncio.create_task(RedisBroker(task_server).serve({"statement": fail}, room=lambda: 1))
     with capture_logs() as logs:
         broker.statement_waits(STATEMENT, fence=0)
         await until(lambda: bool(taker.jobs))
@@ -133,7 +133,7 @@ async def test_sender_worker_and_listener_go_on_after_the_broker_was_away(
         await valkey.stop()
         # Nothing waits, nothing is raised.
         broker.statement_waits(STATEMENT, fence=1)
-        await until(lambda: not broker.is_reachable)
+        await until(lambda: broker.is_reachable is False)
         await valkey.start()
         after = uuid4()
         await repeated(lambda: broker.statement_waits(after, fence=0), lambda: f"stmt:{after}:0" in taker.jobs)
