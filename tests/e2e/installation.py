@@ -145,7 +145,11 @@ class Installation:
 
     @asynccontextmanager
     async def worker(
-        self, *, program: Sequence[str] = (str(PROGRAM),), variables: Mapping[str, str] | None = None, **environment: str
+        self,
+        *,
+        program: Sequence[str] = (str(PROGRAM),),
+        variables: Mapping[str, str] | None = None,
+        **environment: str,
     ) -> AsyncIterator[WorkerProcess]:
         """`queryserver worker`, once it takes statements. `variables` are given as they are."""
         arguments = ["worker", "--config", str(self.directory / "queryserver.toml")]
