@@ -157,7 +157,7 @@ class Installation:
             "QUERYSERVER__DESKTOP__DATA_DIR": str(self.directory / "data"),
             "QUERYSERVER__DESKTOP__DATABASE__URL": self.database_dsn,
         }
-        async with started([*program, *arguments], 0, self.directory, settings | dict(variables or {})) as process:
+        async with started([str(PROGRAM), *arguments], 0, self.directory, settings) as process:
             yield WorkerProcess(process, await self._owner_of(process))
 
     async def _owner_of(self, process: ServerProcess) -> str:
