@@ -40,7 +40,7 @@ from queryserver.platform.embedded.sample import prepare
 from queryserver.platform.embedded.valkey import embedded_valkey
 from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
-from queryserver.platform.memory import keep_what_is_there, return_memory, use_one_heap
+from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
 from queryserver.platform.migrations import migrate, require_usable
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
@@ -398,6 +398,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
     """
     use_one_heap()
+    keep_pandas_out()
     is_embedded = embedded or settings.desktop.database.embedded
     if with_workers and not (is_embedded and settings.desktop.database.dsn is None):
         problem = "serve --with-workers: only with --embedded; else run `queryserver worker` and `beat`."
@@ -534,6 +535,7 @@ def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
     use_one_heap()
+    keep_pandas_out()
     settings = load_settings(None, os.environ)
     configure_logging(settings.desktop.logging)
     uvloop.run(_timely(partial(_serve_in_worker, settings, sockets, began)))

@@ -10,7 +10,7 @@ import structlog
 import uvloop
 
 from queryserver.platform.deployment import Role
-from queryserver.platform.memory import keep_what_is_there, return_memory, use_one_heap
+from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import REST_S, StopClock
 from queryserver.platform.threads import background
@@ -62,6 +62,7 @@ async def _beat(_services: Services) -> None:
 def _run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
     """Do `work` in a process of that role until the signal to stop."""
     use_one_heap()
+    keep_pandas_out()
     uvloop.run(_run(settings, role, work, with_parent=with_parent))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg
 import httpx
-from tests.e2e.harness import ServerProcess, running_server
+from tests.e2e.harness import ALIVE_WITHIN_S, PROGRAM, ServerProcess, running_server, started
 from tests.fixtures.database import execute, new_database
 
 from queryserver.identity.build import open_accounts
@@ -112,6 +112,14 @@ class Node:
 
 
 @dataclass(frozen=True)
+class WorkerProcess:
+    """One worker of the task server. `owner` is its name in leases."""
+
+    process: ServerProcess
+    owner: str
+
+
+@dataclass(frozen=True)
 class Installation:
     """What servers share. `environment` holds settings of all of them."""
 
@@ -135,8 +143,41 @@ class Installation:
             http = await stack.enter_async_context(httpx.AsyncClient(base_url=process.base_url, timeout=90))
             yield Node(process, http, self.tokens)
 
+    @asynccontextmanager
+    async def worker(
+        self,
+        *,
+        program: Sequence[str] = (str(PROGRAM),),
+        variables: Mapping[str, str] | None = None,
+        **environment: str,
+    ) -> AsyncIterator[WorkerProcess]:
+        """`queryserver worker`, once it takes statements. `variables` are given as they are."""
+        arguments = ["worker", "--config", str(self.directory / "queryserver.toml")]
+        settings = self.settings(**environment) | {
+            "QUERYSERVER__DESKTOP__DATA_DIR": str(self.directory / "data"),
+            "QUERYSERVER__DESKTOP__DATABASE__URL": self.database_dsn,
+        }
+        async with started([str(PROGRAM), *arguments], 0, self.directory, settings) as process:
+            yield WorkerProcess(process, await self._owner_of(process))
+
+    async def _owner_of(self, process: ServerProcess) -> str:
+        give_up = time.monotonic() + ALIVE_WITHIN_S
+        while process.process.returncode is None and time.monotonic() < give_up:
+            if "queryserver runs" in process.stdout + process.stderr:
+                known = "select id from instances where kind = 'worker' and name like '%-' || $1"
+                return await query(self.database_dsn, known, str(process.pid))
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"no worker:\n{process.stdout}\n{process.stderr}")
+
+    def with_task_server(self, broker_url: str, *, lease_s: int = LEASE_S) -> "Installation":
+        """The same, with workers that run the statements."""
+        chosen = {"enabled": "true", "broker_url": broker_url, "heartbeat_s": str(lease_s // 3)}
+        more = {f"desktop__task_server__{name}": value for name, value in chosen.items()}
+        more["editor__lease_timeout_s"] = str(lease_s)
+        return replace(self, environment={**self.environment, **more})
+
     def settings(self, **environment: str) -> dict[str, str]:
-        """Environment of a server."""
+        """Environment of a process."""
         given = {**self.environment, **environment}
         return {f"QUERYSERVER__{name.upper()}": value for name, value in given.items()}
 

@@ -4,6 +4,8 @@ import asyncio
 import ctypes
 import gc
 import os
+import sys
+from importlib.abc import MetaPathFinder
 
 # Calls make little that only the search for cycles can free: by default it would run at every tenth call.
 _GARBAGE_THRESHOLDS = (20_000, 10, 10)
@@ -33,6 +35,22 @@ def use_one_heap() -> None:
 def let_arrow_use_the_common_heap() -> None:
     """Arrow's own heap hardly ever returns memory. Without effect once Arrow is loaded."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+
+
+class WithoutPandas(MetaPathFinder):
+    """Finds no pandas. Arrow loads it with the first value where it is installed; nothing here uses it."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """None for all other modules: the next finder decides."""
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def keep_pandas_out() -> None:
+    """Loading it takes half a second to five, in which the loop stands still and leases of statements run out."""
+    if not any(isinstance(finder, WithoutPandas) for finder in sys.meta_path):
+        sys.meta_path.insert(0, WithoutPandas())
 
 
 def keep_what_is_there() -> None:

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
-from importlib.abc import MetaPathFinder
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, NotRequired, TypedDict
@@ -20,6 +19,7 @@ from queryserver import errors
 from queryserver.errors.base import QueryServerError
 from queryserver.formats.unpacking import OUTPUT_BYTES
 from queryserver.imports.model import SAMPLE_TEXT_BYTES, FileType, TypedText
+from queryserver.platform.memory import keep_pandas_out
 from queryserver.workbooks import cells, frames
 from queryserver.workbooks.packages import Package, WorkbookKind, check_parts, recognise_workbook
 
@@ -36,16 +36,6 @@ class WorkbookQuestion(TypedDict):
     limit: int | None
     records: NotRequired[str | None]
     fields: NotRequired[Sequence[str] | None]
-
-
-class _WithoutPandas(MetaPathFinder):
-    """Arrow loads pandas where it is installed, which takes half a second; nothing here uses it."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """None for all other modules: the next finder decides."""
-        del path, target
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
 
 
 def main() -> None:
@@ -73,7 +63,7 @@ def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
             if records is None:
                 yield from _workbook_frames(file, question["sheet"], question["limit"])
             else:
-                sys.meta_path.insert(0, _WithoutPandas())
+                keep_pandas_out()
                 from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 workbooks do without
 
                 yield from record_frames(file, FileType(records), question.get("fields"))

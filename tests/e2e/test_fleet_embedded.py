@@ -1,0 +1,80 @@
+"""`serve --embedded --with-workers`: a whole fleet by one command (Contract platform 12)."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from tests.e2e.harness import ServerProcess, running_server
+from tests.fixtures import program
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PASSWORD = "a password for the fleet"
+ENDED_WITHIN_S = 20
+
+
+async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, Any]:
+    """One call of the administrator, with a login of its own."""
+    async with httpx.AsyncClient(base_url=f"{server.base_url}/api/v1/", timeout=90) as client:
+        login = await client.post("token/auth", data={"username": "admin", "password": PASSWORD})
+        client.headers["Authorization"] = f"Bearer {login.raise_for_status().json()['access']}"
+        if not fields:
+            return (await client.get(name)).raise_for_status().json()
+        answer = await client.post(name, data=fields)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+async def family(server: ServerProcess) -> list[psutil.Process]:
+    """The server and what it has started, once worker and beat count as alive."""
+    async with asyncio.timeout(90):
+        while True:
+            status = await call(server, "taskserver/status")
+            if status["beat_running"] and status["workers"]:
+                break
+            await asyncio.sleep(0.2)
+    processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    commands = [" ".join(one.cmdline()) for one in processes]
+    for wanted in ("valkey", "worker --with-parent", "beat --with-parent", "postgres"):
+        assert any(wanted in command for command in commands), (wanted, commands)
+    return processes
+
+
+async def all_end(processes: list[psutil.Process]) -> None:
+    """They do, within a few seconds."""
+    _, left = await asyncio.to_thread(psutil.wait_procs, processes, timeout=ENDED_WITHIN_S)
+    assert [one.cmdline() for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    environment = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD, "QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": "1"}
+    async with running_server(data, settings=environment, arguments=["--with-workers"]) as server:
+        processes = await family(server)
+        for dialect in ("postgresql", "duckdb", "sqlite"):
+            done = await call(server, f"editor/execute/{dialect}", statement="SELECT 40 + 2 AS n", wait=60)
+            operation = done["history_uuid"]
+            body = await call(server, "editor/check_status", operationId=operation, wait=60)
+            assert body["query_status"]["state"] == "available", body
+            page = await call(server, "editor/fetch_result_data", operationId=operation)
+            assert page["result"]["data"] == [[42]]
+        examined = await program.run("doctor", "--json", cwd=tmp_path, env=environment | _data_in(data))
+        findings = json.loads(examined.out)
+        errors = [one for one in findings["findings"] if one["state"] == "error"]
+        assert (examined.code, len(errors)) in {(0, 0), (1, findings["errors"])}, examined
+        # A broker of this command is known to its processes only.
+        assert {one["area"] for one in errors} <= {"disk", "limits"}, errors
+        assert await server.terminate() == 0
+        await all_end(processes)
+    async with running_server(data, settings=environment, arguments=["--with-workers"]) as server:
+        processes = await family(server)
+        await server.kill9()
+        await all_end(processes)
+
+
+def _data_in(directory: Path) -> dict[str, str]:
+    return {"QUERYSERVER__DESKTOP__DATA_DIR": str(directory)}
