@@ -270,8 +270,7 @@ async def test_a_paused_worker_cannot_write_after_its_lease(
     # Some rows are stored at once, the others come slowly.
     sql = """SELECT n, md5(n::text) || md5((n + 1)::text), CASE WHEN n > 200000 THEN pg_sleep(0.001)::text END
         FROM generate_series(1, 1000000) AS n"""
-    record = """select (state, rows, size_bytes, fence, owner, message, ended_at,
-        (select (count(*), max(fence)) from result_segments where statement_id = statements.id))::text
+    record = """select (state, rows, size_bytes, fence, owner, message, ended_at)::text
         from statements where id = $1::text::uuid"""
     async with place.worker() as victim:
         rows = await pair[0].submit("postgresql", sql, limit=1_000_000)
@@ -298,6 +297,8 @@ async def test_a_paused_worker_cannot_write_after_its_lease(
             assert (await pair[0].status(operation))["code"] == "outcome_unknown"
             page = await pair[0].post("editor/fetch_result_data", operationId=operation)
             assert page.json()["status"] != 0
+        # What it had stored before is deleted, and nothing comes after that.
+        await eventually(lambda: _no_segments(place, rows))
         await eventually(lambda: _no_files(place, rows))
         assert await victim.process.terminate() == 0
 
@@ -318,6 +319,11 @@ async def runs_nothing_now(place: Installation, owner: str) -> None:
     now = await query(place.database_dsn, "select now()")
     idle = "select running = 0 from instances where id = $1 and heartbeat_at > $2"
     await eventually(lambda: query(place.database_dsn, idle, owner, now), within_s=30)
+
+
+async def _no_segments(place: Installation, operation: str) -> bool:
+    stored = "select count(*) from result_segments where statement_id = $1::text::uuid"
+    return not await query(place.database_dsn, stored, operation)
 
 
 async def _no_files(place: Installation, operation: str) -> bool:
