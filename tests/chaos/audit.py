@@ -58,7 +58,7 @@ async def audit(fleet: Fleet, ledger: Ledger, callers: Mapping[str, Caller]) -> 
     records = {str(row["id"]): row for row in await _rows(fleet.service_dsn, _RECORDS)}
     done = {str(row["token"]): int(row["times"]) for row in await _rows(fleet.target_dsn, _DONE)}
     for entry in ledger.entries:
-        _compare(found, entry, records.get(entry.operation), done.get(entry.token, 0))
+        compare(found, entry, records.get(entry.operation), done.get(entry.token, 0))
     for record in records.values():
         if record["state"] in ACTIVE:
             found.faults["endless"].append({name: str(value) for name, value in dict(record).items()})
@@ -86,7 +86,8 @@ async def _rows(dsn: str, sql: str) -> Sequence[asyncpg.Record]:
         await connection.close(timeout=60)
 
 
-def _compare(found: Audit, entry: Entry, record: asyncpg.Record | None, times: int) -> None:
+def compare(found: Audit, entry: Entry, record: Mapping[str, Any] | None, times: int) -> None:
+    """One statement: what its client was told, its record, and how often its row is in the target."""
     state = str(record["state"]) if record else "not submitted"
     code = str(record["error_code"] or "") if record else ""
     found.outcomes[f"{entry.kind}: {code or state}"] += 1
