@@ -60,6 +60,7 @@ async def audit(fleet: Fleet, ledger: Ledger, callers: Mapping[str, Caller]) -> 
     for entry in ledger.entries:
         compare(found, entry, records.get(entry.operation), done.get(entry.token, 0))
     for record in records.values():
+        found.outcomes["any: claimed more than once"] += record["fence"] > 1
         if record["state"] in ACTIVE:
             found.faults["endless"].append({name: str(value) for name, value in dict(record).items()})
     await _read_again(found, ledger.entries, callers)

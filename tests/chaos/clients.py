@@ -94,6 +94,7 @@ class Caller:
                 wait = pause
             else:
                 self.ledger.answers[str(response.status_code)] += 1
+                self.ledger.answers["replayed executes"] += "Idempotency-Replayed" in response.headers
                 if response.status_code < 500 and response.status_code not in _REPEATED:
                     return response
                 if response.status_code not in _REPEATED:
@@ -144,7 +145,7 @@ class Client:
 
     async def insert(self, entry: Entry) -> None:
         """A row with the token in the target."""
-        delay = self.caller.random.choice((0, 0, 0, 0.5, 2))
+        delay = self.caller.random.choice((0, 0, 0.5, 2, 4))
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep({delay})")
         await self._follow(entry)
 

@@ -1,6 +1,7 @@
 """What goes wrong: one thing every 20 seconds, each undone by itself."""
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -37,6 +38,7 @@ class Disturbances:
             self.broker_stopped,
             self.broker_flushed,
             self.database_restarted,
+            self.database_crashed,
             self.results_away,
             self.rolling_restart,
         ]
@@ -78,14 +80,12 @@ class Disturbances:
         return "flushed"
 
     async def database_restarted(self) -> str:
-        """The service database and the target, by a fast stop or a crash; it comes back at the same address."""
-        async with self._single["database"]:
-            file = self._fleet.postgres.cluster.data / "postmaster.pid"
-            before = _lines(file)
-            number = self._random.choice((signal.SIGINT, signal.SIGQUIT))
-            await _sent(int(before[0]), number)
-            await until(lambda: _is_new_and_ready(file, before[0]), _RESTARTED_WITHIN_S)
-        return number.name
+        """A fast stop of PostgreSQL: the service database and the target; it comes back at the same address."""
+        return await self._database_ended(signal.SIGINT)
+
+    async def database_crashed(self) -> str:
+        """It ends at once and has to recover."""
+        return await self._database_ended(signal.SIGQUIT)
 
     async def results_away(self) -> str:
         """The link leads nowhere, as where a mount is gone, or to something that is no directory."""
@@ -112,6 +112,15 @@ class Disturbances:
                     await member.start()
                     await member.ready()
         return f"killed, as they did not end: {slow}" if slow else "all ended by themselves"
+
+    async def _database_ended(self, number: signal.Signals) -> str:
+        async with self._single["database"]:
+            file = self._fleet.postgres.cluster.data / "postmaster.pid"
+            await until(lambda: bool(_lines(file)[0]), _RESTARTED_WITHIN_S)
+            before = _lines(file)[0]
+            os.kill(int(before), number)
+            await until(lambda: _is_new_and_ready(file, before), _RESTARTED_WITHIN_S)
+        return number.name
 
     async def _killed(self, members: Sequence[Member]) -> str:
         async with self._one_of(members) as member:
@@ -168,9 +177,3 @@ def _lines(file: Path) -> list[str]:
 def _is_new_and_ready(file: Path, before: str) -> bool:
     lines = _lines(file)
     return lines[0] not in {"", before} and len(lines) > 7 and lines[7].startswith("ready")
-
-
-async def _sent(pid: int, number: signal.Signals) -> None:
-    """As the account of the server, which may be another one than ours."""
-    process = await asyncio.create_subprocess_exec("kill", f"-{number.value}", str(pid))
-    await process.wait()
