@@ -52,8 +52,10 @@ async def chaos(minutes: float, clients: int, seed: int) -> bool:
             for number in range(clients):
                 running.create_task(Client(caller(users[number % len(users)]), ends_at).run())
         print("All disturbances have ended; the ledger is compared.", flush=True)
+        again = sum(member.starts_again for member in fleet.members)
         found = await audit(fleet, ledger, {user: caller(user) for user in users})
-    setting = {"minutes": minutes, "clients": clients, "seed": seed, "front": front, "disturbances": disturbances.log}
+    setting = {"minutes": minutes, "clients": clients, "seed": seed, "front": front, "started again": again}
+    setting["disturbances"] = disturbances.log
     print(written(found, ledger, setting, folder))
     return found.clean
 

@@ -50,6 +50,8 @@ class Member:
     taken: bool = False
     """Whether a disturbance works on it."""
     process: asyncio.subprocess.Process | None = None
+    starts_again: int = 0
+    """How often it ended by itself at its start."""
     _said_before: int = 0
 
     async def start(self) -> None:
@@ -101,7 +103,10 @@ class Member:
     async def _works(self, http: httpx.AsyncClient) -> bool:
         assert self.process is not None
         if self.process.returncode is not None:
-            raise AssertionError(f"{self.name} ended: {self.process.returncode}\n{self.log.read_text()[-3000:]}")
+            # As service managers do: what the start needs may be away at this moment.
+            await self.start()
+            self.starts_again += 1
+            await asyncio.sleep(1)
         if not self.base_url:
             with self.log.open("rb") as said:
                 said.seek(self._said_before)
