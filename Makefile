@@ -53,6 +53,10 @@ test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)
 fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten)
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
+.PHONY: chaos
+chaos: $(DEV) ## Disturb a fleet under load and compare what its clients were told; writes chaos-results/
+	$(BIN)/python -m tests.chaos $(ARGS)
+
 .PHONY: smoke
 smoke: $(DEV) ## Install and use the server with every Python of this machine
 	$(BIN)/python scripts/smoke.py

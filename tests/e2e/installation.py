@@ -218,7 +218,7 @@ async def installed(
     }
     try:
         async for database_dsn in new_database(postgres, template=template):
-            tokens = await _signed_in(database_dsn, directory)
+            tokens = await signed_in(database_dsn, directory)
             yield Installation(directory, database_dsn, users_dsn, tokens, environment)
     finally:
         await execute(admin, f"DROP DATABASE {name} WITH (FORCE)")
@@ -272,7 +272,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-async def _signed_in(database_dsn: str, directory: Path, users: Sequence[str] = USERS) -> dict[str, str]:
+async def signed_in(database_dsn: str, directory: Path, users: Sequence[str] = USERS) -> dict[str, str]:
     """Users and their tokens. Without passwords: hashing them would take most of a test."""
     settings = Settings.model_validate({"desktop": {"secret_key": SECRET_KEY, "data_dir": directory / "data"}})
     tokens = {}

@@ -3,6 +3,7 @@
 How long each is kept is in `platform/settings/editor.py`: `EditorSettings.result_retention_h` for results.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -186,8 +187,10 @@ class RetentionSweep:
             "select statement_id from doomed_results order by since limit $1", _BATCH
         ):
             left = await self._delete_bytes([row["statement_id"] for row in rows])
-            for statement_id, error in left.items():
-                log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
+            # One line for each reason: a store that is away for hours keeps hundreds of results in every round.
+            examples = {error.code: statement_id for statement_id, error in left.items()}
+            for code, count in Counter(error.code for error in left.values()).items():
+                log.warning("results not deleted", count=count, code=code, operation_id=str(examples[code]))
             deleted += len(rows) - len(left)
             progress(0.5, f"{deleted} results deleted.")
             if left:

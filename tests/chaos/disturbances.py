@@ -1,0 +1,179 @@
+"""What goes wrong: one thing every 20 seconds, each undone by itself."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from redis.asyncio import Redis
+from tests.chaos.clients import now
+from tests.chaos.fleet import Fleet, Member, until
+
+EVERY_S = 20.0
+_HELD_S = 40.0
+_AWAY_S = (5.0, 15.0)
+_RESTARTED_WITHIN_S = 120
+
+
+class Disturbances:
+    """In turns, in an order of chance; what they did is in `log`."""
+
+    def __init__(self, fleet: Fleet, random: Random) -> None:
+        self._fleet = fleet
+        self._random = random
+        self._single = {name: asyncio.Lock() for name in ("broker", "database", "results", "rolling")}
+        self.log: list[dict[str, str]] = []
+
+    async def run(self, ends_at: float) -> None:
+        """Until that time, and until all is undone."""
+        kinds: list[Callable[[], Awaitable[str]]] = [
+            self.kill_server,
+            self.kill_worker,
+            self.hold_server,
+            self.hold_worker,
+            self.broker_stopped,
+            self.broker_flushed,
+            self.database_restarted,
+            self.database_crashed,
+            self.results_away,
+            self.rolling_restart,
+        ]
+        turns: list[Callable[[], Awaitable[str]]] = []
+        async with asyncio.TaskGroup() as running:
+            while time.monotonic() + EVERY_S < ends_at:
+                await asyncio.sleep(EVERY_S)
+                turns = turns or self._random.sample(kinds, len(kinds))
+                running.create_task(self._noted(turns.pop()))
+
+    async def kill_server(self) -> str:
+        """kill -9, then started again."""
+        return await self._killed(self._fleet.servers)
+
+    async def kill_worker(self) -> str:
+        """kill -9, then started again."""
+        return await self._killed(self._fleet.workers)
+
+    async def hold_server(self) -> str:
+        """SIGSTOP: it is silent for longer than its leases last."""
+        return await self._held(self._fleet.servers)
+
+    async def hold_worker(self) -> str:
+        """SIGSTOP: it is silent for longer than its leases last."""
+        return await self._held(self._fleet.workers)
+
+    async def broker_stopped(self) -> str:
+        """It comes back empty."""
+        async with self._single["broker"]:
+            await self._fleet.valkey.stop()
+            await asyncio.sleep(self._random.uniform(*_AWAY_S))
+            await self._fleet.valkey.start()
+        return "stopped and started"
+
+    async def broker_flushed(self) -> str:
+        """All that it holds is gone."""
+        async with self._single["broker"], Redis.from_url(self._fleet.valkey.url) as broker:
+            await broker.flushall()
+        return "flushed"
+
+    async def database_restarted(self) -> str:
+        """A fast stop of PostgreSQL: the service database and the target; it comes back at the same address."""
+        return await self._database_ended(signal.SIGINT)
+
+    async def database_crashed(self) -> str:
+        """It ends at once and has to recover."""
+        return await self._database_ended(signal.SIGQUIT)
+
+    async def results_away(self) -> str:
+        """The link leads nowhere, as where a mount is gone, or to something that is no directory."""
+        async with self._single["results"]:
+            kind = self._random.choice(("nowhere", "a file"))
+            elsewhere = self._fleet.directory / kind.replace(" ", "-")
+            if kind == "a file":
+                elsewhere.touch()
+            self._link(elsewhere)
+            try:
+                await asyncio.sleep(self._random.uniform(*_AWAY_S))
+            finally:
+                self._link(self._fleet.directory / "store")
+        return kind
+
+    async def rolling_restart(self) -> str:
+        """SIGTERM to one after the other; the next one when the former is ready."""
+        slow: list[str] = []
+        async with self._single["rolling"]:
+            for member in self._fleet.members:
+                async with self._taken(member):
+                    if not await member.stop():
+                        slow.append(member.name)
+                    await member.start()
+                    await member.ready()
+        return f"killed, as they did not end: {slow}" if slow else "all ended by themselves"
+
+    async def _database_ended(self, number: signal.Signals) -> str:
+        async with self._single["database"]:
+            file = self._fleet.postgres.cluster.data / "postmaster.pid"
+            await until(lambda: bool(_lines(file)[0]), _RESTARTED_WITHIN_S)
+            before = _lines(file)[0]
+            os.kill(int(before), number)
+            await until(lambda: _is_new_and_ready(file, before), _RESTARTED_WITHIN_S)
+        return number.name
+
+    async def _killed(self, members: Sequence[Member]) -> str:
+        async with self._one_of(members) as member:
+            await member.kill()
+            await member.start()
+            await member.ready()
+        return member.name
+
+    async def _held(self, members: Sequence[Member]) -> str:
+        async with self._one_of(members) as member:
+            member.send(signal.SIGSTOP)
+            try:
+                await asyncio.sleep(_HELD_S)
+            finally:
+                member.send(signal.SIGCONT)
+        return member.name
+
+    @asynccontextmanager
+    async def _one_of(self, members: Sequence[Member]) -> AsyncGenerator[Member]:
+        await until(lambda: any(not member.taken for member in members), _RESTARTED_WITHIN_S)
+        member = self._random.choice([member for member in members if not member.taken])
+        async with self._taken(member):
+            yield member
+
+    @asynccontextmanager
+    async def _taken(self, member: Member) -> AsyncGenerator[None]:
+        await until(lambda: not member.taken, _RESTARTED_WITHIN_S)
+        member.taken = True
+        try:
+            yield
+        finally:
+            member.taken = False
+
+    def _link(self, target: Path) -> None:
+        new = self._fleet.results.with_name("results.new")
+        new.symlink_to(target)
+        new.replace(self._fleet.results)
+
+    async def _noted(self, disturbance: Callable[[], Awaitable[str]]) -> None:
+        note = {"what": disturbance.__name__, "from": now(), "until": "", "details": ""}
+        self.log.append(note)
+        print(f"{note['from'][11:19]} {note['what']}", flush=True)
+        note["details"] = await disturbance()
+        note["until"] = now()
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().split("\n")
+    except FileNotFoundError:
+        return [""]
+
+
+def _is_new_and_ready(file: Path, before: str) -> bool:
+    lines = _lines(file)
+    return lines[0] not in {"", before} and len(lines) > 7 and lines[7].startswith("ready")
