@@ -105,7 +105,8 @@ class OwnDatabase:
             if self._read_again_at is None or self._clock() >= self._read_again_at:
                 self._failure = _NO_ANSWER
                 try:
-                    self._known, self._failure = await self._read(), ""
+                    # Twice: the first one has timed out where this process was stopped for a while.
+                    self._known, self._failure = await self._read(tries=2), ""
                 except EngineUnavailable as error:
                     self._failure = error.message
                 finally:
@@ -116,7 +117,7 @@ class OwnDatabase:
         if own.is_same(found, on_one_server=on_own_server):
             raise HostRefused(f"Connections to {found.name} are not allowed here: it is the service's own database.")
 
-    async def _read(self) -> DatabaseIdentity:
+    async def _read(self, *, tries: int) -> DatabaseIdentity:
         try:
             connection = await asyncpg.connect(self._dsn, timeout=_CHECK_WITHIN_S, statement_cache_size=0)
             try:
@@ -124,6 +125,8 @@ class OwnDatabase:
             finally:
                 await connection.close(timeout=_CHECK_WITHIN_S)
         except _DRIVER_ERRORS as error:
+            if tries > 1:
+                return await self._read(tries=tries - 1)
             raise EngineUnavailable(_NO_ANSWER) from error
         if found is None:
             raise EngineUnavailable("The database of this service does not say which one it is.")
