@@ -178,7 +178,7 @@ class Schedules:
                 raise errors.InvalidParameter("schedule.notify must name at least one of `on`, and `to` or `url`.")
             await self.recipients.require_addresses(plan.notify.to, "schedule.notify.to")
             if plan.notify.url is not None:
-                self.recipients.require_url(plan.notify.url, "schedule.notify.url")
+                await self.recipients.require_url(plan.notify.url, "schedule.notify.url")
 
 
 _MAY_BE_ABSENT = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}

@@ -220,7 +220,7 @@ async def test_a_single_statement_calls_at_its_end(fleets: Fleets, desktop: Desk
         assert (first["event"], first["error"]) == ("failed", "no table")
         assert first["history_uuid"] == str(failed["history_uuid"])
         assert (second["event"], second["state"]) == ("failed", "canceled")
-        for url in ("https://169.254.169.254/", "http://example.org/", "nonsense"):
+        for url in ("https://169.254.169.254/", "https://10.0.0.1/", "http://example.org/", "nonsense"):
             response = await ana.post_json("editor/execute/mysql", statement="rows 1", notify={"url": url})
             assert verdict(response)[::2] == (400, "invalid_parameter")
     async with fleets(beats=False, desktop=desktop(webhook_secret="")) as fleet:
@@ -231,14 +231,9 @@ async def test_a_single_statement_calls_at_its_end(fleets: Fleets, desktop: Desk
 async def test_an_address_that_is_refused_by_then_is_not_called(fleets: Fleets, desktop: Desktop, receiver: Receiver):
     async with fleets(desktop=desktop()) as fleet:
         made = await fleet.schedule("refused", notify={"url": receiver.url})
-    policy = {
-        "connector_policy": {
-            "allow_service_database_server": True,
-            "blocked_networks": ["127.0.0.0/8", "::1/128"],
-            "local_database_dir": fleet.api.services.settings.desktop.connector_policy.local_database_dir,
-        }
-    }
-    async with fleets(desktop={**desktop(), **policy}) as fleet:
+    async with fleets(desktop=desktop(webhook_allowed_networks=[])) as fleet:
+        response = await fleet.root.post_json("editor/execute/mysql", statement="rows 1", notify={"url": receiver.url})
+        assert verdict(response)[::2] == (400, "invalid_parameter")
         await fleet.due(made["id"])
         (one,) = await delivered(fleet, 1)
         assert (one["tries"], one["delivered_at"]) == (1, None)

@@ -461,6 +461,9 @@ class TaskServerSettings(Section):
     """Domains that mail may go to; empty: only addresses of known users."""
     webhook_secret: Secret = NO_SECRET
     """Signs the calls that `notify.url` asks for; at least 32 characters. Empty: no such calls."""
+    webhook_allowed_networks: Networks = ()
+    """Loopback, private and other inner networks that these calls may go to; empty: none. Those of
+    `connector_policy.blocked_networks` stay closed."""
 
     @field_validator("broker_url")
     @classmethod
