@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from functools import cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
@@ -16,9 +17,19 @@ _MINUTE = timedelta(minutes=1)
 def require_zone(name: str) -> tzinfo:
     """The time zone of an IANA name. Raises InvalidParameter."""
     try:
-        return UTC if name == "UTC" else ZoneInfo(name)  # UTC needs no zone files, which minimal systems lack
+        if name == "UTC":  # needs no zone files, which minimal systems lack
+            return UTC
+        # Files that are no names of zones, too: `localtime` means another one on each machine.
+        if name in _zone_names():
+            return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidParameter("schedule.timezone must be an IANA time zone such as Europe/Berlin.") from None
+        pass
+    raise InvalidParameter("schedule.timezone must be an IANA time zone such as Europe/Berlin.")
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones()) - {"localtime", "posixrules"}
 
 
 def require_cron(text: str) -> None:

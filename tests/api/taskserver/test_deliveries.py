@@ -6,6 +6,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 from tests.api.driving import verdict
 from tests.api.taskserver.conftest import WEBHOOK_SECRET, Desktop, Fleet, Mailbox, Receiver, mail_server
 from tests.engines.certificates import Authority
+
+from queryserver.tasks.deliveries import Delivery, Message, _facts, deliveries_of
+from queryserver.tasks.schedule_model import Notify
 
 Fleets = Callable[..., Any]
 
@@ -266,3 +270,25 @@ async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
         row = await fleet.api.database.row("select error, claimed_until is null as free from deliveries")
         assert row is not None
         assert (row["error"], row["free"]) == ("", False)
+
+
+async def test_a_refused_login_is_tried_again(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    refusing = desktop(mailbox)
+    refusing["smtp"] |= {"user": "qs", "password": "wrong"}
+    async with fleets(desktop=refusing) as fleet, hurried(fleet):
+        made = await fleet.schedule("login", notify={"to": ["a@example.org"]})
+        await fleet.due(made["id"])
+        (one,) = await delivered(fleet, 1)
+    assert (one["tries"], one["delivered_at"]) == (5, None)
+    assert "a@example.org" not in one["key"]
+
+
+def test_logs_show_no_path_of_a_signed_call():
+    moment = datetime(2026, 1, 5, tzinfo=UTC)
+    message = Message(event="failed", name="n", connector="c", state="failed", started=moment, duration_ms=1, rows=0,
+                      history_uuid=None, error="", owner_id=1)  # fmt: skip
+    url = "https://hooks.example/s3cret"
+    (new,) = deliveries_of("about", message, Notify(url=url))
+    facts = _facts(Delivery(new.key, new.kind, url, message, 1, moment))
+    assert facts == {"key": new.key, "kind": "webhook", "event": "failed", "host": "hooks.example"}
+    assert "s3cret" not in str(facts)

@@ -471,4 +471,8 @@ class TaskServerSettings(Section):
         scheme = url.get_secret_value().partition(":")[0].lower()
         if scheme not in {"redis", "rediss", "unix"}:
             raise ValueError(f"must be a Redis address (redis://…), not {scheme[:20]}.")
+        try:
+            _ = urlsplit(url.get_secret_value()).port
+        except ValueError:  # its text would show a part of the password
+            raise ValueError("is no address: / ? # @ and : of a password are written as %2F %3F %23 %40 %3A.") from None
         return url
