@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
 from queryserver.errors.base import InvalidParameter
+from queryserver.platform.settings.desktop import time_zone
 
 _FIELDS = 5
 _LONGEST_CRON = 200
@@ -17,19 +16,9 @@ _MINUTE = timedelta(minutes=1)
 def require_zone(name: str) -> tzinfo:
     """The time zone of an IANA name. Raises InvalidParameter."""
     try:
-        if name == "UTC":  # needs no zone files, which minimal systems lack
-            return UTC
-        # Files that are no names of zones, too: `localtime` means another one on each machine.
-        if name in _zone_names():
-            return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        pass
-    raise InvalidParameter("schedule.timezone must be an IANA time zone such as Europe/Berlin.")
-
-
-@cache
-def _zone_names() -> frozenset[str]:
-    return frozenset(available_timezones()) - {"localtime", "posixrules"}
+        return time_zone(name)
+    except ValueError as error:
+        raise InvalidParameter(f"schedule.timezone {error}") from None
 
 
 def require_cron(text: str) -> None:
