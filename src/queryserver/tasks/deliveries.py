@@ -254,7 +254,7 @@ def _facts(delivery: Delivery) -> dict[str, str]:
         host = delivery.recipient.rpartition("@")[2]
     else:
         host = urlsplit(delivery.recipient).hostname or ""
-    return {"key": delivery.key, "kind": delivery.kind, "event": delivery.message.event, "host": host}
+    return {"key": delivery.key, "kind": delivery.kind, "outcome": delivery.message.event, "host": host}
 
 
 class Deliveries:

@@ -290,5 +290,5 @@ def test_logs_show_no_path_of_a_signed_call():
     url = "https://hooks.example/s3cret"
     (new,) = deliveries_of("about", message, Notify(url=url))
     facts = _facts(Delivery(new.key, new.kind, url, message, 1, moment))
-    assert facts == {"key": new.key, "kind": "webhook", "event": "failed", "host": "hooks.example"}
+    assert facts == {"key": new.key, "kind": "webhook", "outcome": "failed", "host": "hooks.example"}
     assert "s3cret" not in str(facts)
