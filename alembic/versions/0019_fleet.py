@@ -92,6 +92,7 @@ create table schedule_runs (
     owner_id bigint not null,
     job jsonb not null, -- what the schedule said when it fired
     submitting_at timestamptz, -- the first try to record its statement
+    tried_at timestamptz, -- the last try to submit it
     statement_id uuid, -- its record may be gone
     task_id uuid,
     ended_at timestamptz

@@ -43,6 +43,29 @@ _IN_LOW_BITS = (
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 """RFC 8215: a site takes a prefix of any length of RFC 6052 inside it."""
 _THIS_NETWORK = ip_network("0.0.0.0/8")
+_INSIDE = tuple(
+    map(
+        ip_network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",  # carrier-grade NAT, RFC 6598
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "224.0.0.0/3",  # multicast, reserved, broadcast
+            "::/127",
+            "64:ff9b:1::/48",
+            "fc00::/7",
+            "fe80::/9",  # link-local, and site-local of RFC 3513
+            "ff00::/8",
+        ),
+    )
+)
+"""Loopback, private, link-local, shared, multicast and reserved networks."""
 _ISATAP = 0x0000_5EFE
 _UNIVERSAL_AND_GROUP_BITS = 0x0300_0000
 
@@ -114,11 +137,14 @@ class AddressRules:
     """What engine connections may reach; without arguments everything.
 
     `own` are hosts and ports of the service's listener and broker, `service_database` those of the server of its
-    database. No connection may go there, by whichever address of a machine.
+    database. No connection may go there, by whichever address of a machine. Of the `closed` networks those addresses
+    are permitted that are in `opened`; those that are `blocked` never are.
     """
 
     blocked: tuple[Network, ...] = ()
     allowed: tuple[Network, ...] = ()
+    closed: tuple[Network, ...] = ()
+    opened: tuple[Network, ...] = ()
     own: frozenset[Place] = frozenset()
     service_database: frozenset[Place] = frozenset()
     resolve_timeout_s: float = 5.0
@@ -191,8 +217,11 @@ class AddressRules:
         return permitted, found
 
     def _permits(self, address: str) -> bool:
-        if any(contains(self.blocked, str(reading)) for reading in _readings(address)):
-            return False
+        for reading in map(str, _readings(address)):
+            if contains(self.blocked, reading):
+                return False
+            if contains(self.closed, reading) and not contains(self.opened, reading):
+                return False
         return not self.allowed or contains(self.allowed, address)
 
     def _own_reason(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
@@ -294,6 +323,12 @@ def address_rules(settings: Settings) -> AddressRules:
         own=frozenset(own),
         service_database=database_servers(desktop.database.dsn or ""),
     )
+
+
+def webhook_rules(settings: Settings) -> AddressRules:
+    """Where signed calls may go: any user names their addresses, so nothing inside, but what a setting opens."""
+    opened = settings.desktop.task_server.webhook_allowed_networks
+    return replace(address_rules(settings), allowed=(), closed=_INSIDE, opened=opened)
 
 
 def database_servers(dsn: str) -> frozenset[Place]:

@@ -100,10 +100,13 @@ update scripts set body = left(body, {KEPT_CHARACTERS}), text_is_cut = true, tex
 where id in (select id from long)
 """
 
+# The last statement of a schedule stays, and one of which the end is not recorded in its run.
 _OLD = """
 select id from statements
 where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
     and state not in ('waiting', 'running')
+    and not exists (select from schedules where last_statement_id = statements.id)
+    and not exists (select from schedule_runs where statement_id = statements.id and status = '')
 order by recorded_at limit $2
 """
 

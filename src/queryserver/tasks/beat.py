@@ -68,7 +68,12 @@ class Beat:
     async def record_ends(self) -> None:
         """Record the ends of runs. Raises DatabaseUnavailable."""
         for end in await self.runs.ended():
-            await self.runs.end(end)
+            try:
+                await self.runs.end(end)
+            except errors.DatabaseUnavailable:
+                raise
+            except Exception:  # a row that a newer program wrote must not keep the others from ending
+                log.exception("end of a run not recorded", fire_id=end.fire_id)
 
     async def forget(self) -> None:
         await self.runs.forget(older_than=self.runs_kept)
@@ -95,8 +100,6 @@ class Beat:
         except Exception:  # the outer wall of a task: a fault of one run must not keep the others from starting
             log.exception("run failed", fire_id=run.fire_id)
             await self._fail(run, "Internal error.")
-        else:
-            self._count("submitted")
 
     async def _submit(self, run: DueRun) -> None:
         """Raises _CannotRun, and as Submissions.submit."""
@@ -106,7 +109,8 @@ class Beat:
         if run.job["kind"] == ScheduleKind.TASK:
             if not user.is_admin:
                 raise _CannotRun("The owner of the schedule is no administrator any more.")
-            await self.runs.queue_task(run)
+            if await self.runs.queue_task(run):
+                self._count("submitted")
             return
         await self._require_connector(user, run.job["connector"])
         if not await self.runs.begin(run.fire_id):
@@ -121,7 +125,8 @@ class Beat:
                 priority=_PRIORITY,
             ),
         )
-        await self.runs.submitted(run.fire_id, recorded.record.status.id)
+        if await self.runs.submitted(run.fire_id, recorded.record.status.id):  # else another beat has counted it
+            self._count("submitted")
 
     async def _require_connector(self, user: User, key: str) -> None:
         """That very connector: the name alone could mean another one of the same dialect. Raises _CannotRun."""

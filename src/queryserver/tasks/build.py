@@ -17,7 +17,7 @@ from queryserver.identity.keys import AesSealer, open_keyring
 from queryserver.identity.model import UsernameRule
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import UploadAreaSweep
-from queryserver.platform.addresses import address_rules
+from queryserver.platform.addresses import webhook_rules
 from queryserver.platform.database import Database, Notices
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.migrations import open_service_database
@@ -124,7 +124,7 @@ def schedule_services(
 ) -> ScheduleServices:
     """All of them; nothing goes on by itself before `beat.running` and `deliveries.running` are entered."""
     tasks = settings.desktop.task_server
-    outbox, rules = Outbox(database), address_rules(settings)
+    outbox, rules = Outbox(database), webhook_rules(settings)
     recipients = Recipients(database, tasks, rules)
     attachments = CsvAttachments(
         downloads=statements.downloads, callers=callers, threads=threads.rendering, settings=tasks
@@ -164,7 +164,7 @@ async def open_schedules(settings: Settings) -> AsyncGenerator[Schedules]:
         stack.push_async_callback(connectors.aclose)
         callers = CallerRepository(database)
         stack.push_async_callback(callers.aclose)
-        recipients = Recipients(database, settings.desktop.task_server, address_rules(settings))
+        recipients = Recipients(database, settings.desktop.task_server, webhook_rules(settings))
         heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
         instances = Instances(database, heartbeat=heartbeat)
         yield _schedules(settings, database, callers, connectors, recipients, instances)

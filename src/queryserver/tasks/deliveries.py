@@ -1,12 +1,14 @@
 """Mails and signed calls: an outbox that is written with the end that they are about, and its loop (ADR 58)."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol, Self
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import structlog
@@ -136,7 +138,9 @@ def deliveries_of(about: str, message: Message, notify: Notify) -> Sequence[NewD
 
 def _delivery(about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]) -> NewDelivery:
     named = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
-    return NewDelivery(f"{about}:{event}:{kind}:{named}", kind, recipient, content)
+    # A digest: the path of a signed call may be a secret, and keys are logged and sent.
+    digest = hashlib.sha256(named.encode()).hexdigest()
+    return NewDelivery(f"{about}:{event}:{kind}:{digest}", kind, recipient, content)
 
 
 # A mail of a schedule takes the place of the plain one to the owner that no worker has begun to send.
@@ -197,11 +201,16 @@ class Outbox:
         """Add what is to be sent about statements that have ended; `mailed_after` None: no mail to owners."""
         async with self._database.transaction() as connection:
             ended = await connection.fetch(_ENDED, mailed_after)
+            added: list[UUID] = []
             for row in ended:
-                await self.add(connection, _deliveries_of_statement(row, mails=mailed_after is not None))
-            await connection.execute(
-                "update statements set notify = null where id = any($1::uuid[])", [row["id"] for row in ended]
-            )
+                try:
+                    found = _deliveries_of_statement(row, mails=mailed_after is not None)
+                except Exception:  # a row that a newer program wrote must not keep the others from being told about
+                    log.exception("nothing sent about a statement", operation_id=str(row["id"]))
+                    continue
+                await self.add(connection, found)
+                added.append(row["id"])
+            await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
 
     async def forget(self) -> None:
         """Delete those that were sent or given up a week ago."""
@@ -237,6 +246,15 @@ def _delivery_of(row: Row) -> Delivery:
         tries=row["tries"],
         moment=row["moment"],
     )
+
+
+def _facts(delivery: Delivery) -> dict[str, str]:
+    """Of log lines."""
+    if delivery.kind is DeliveryKind.EMAIL:
+        host = delivery.recipient.rpartition("@")[2]
+    else:
+        host = urlsplit(delivery.recipient).hostname or ""
+    return {"key": delivery.key, "kind": delivery.kind, "outcome": delivery.message.event, "host": host}
 
 
 class Deliveries:
@@ -284,7 +302,7 @@ class Deliveries:
                 pause = timedelta(seconds=_PAUSES_S[delivery.tries - 1])
             self._counters[delivery.kind].labels("failed" if reason else "sent").inc()
             if reason:
-                log.warning("not delivered", kind=delivery.kind, key=delivery.key, tries=delivery.tries, reason=reason)
+                log.warning("not delivered", **_facts(delivery), tries=delivery.tries, reason=reason)
             await self._outbox.record(delivery, reason, pause=pause)
         finally:
             self._places += 1
@@ -301,6 +319,6 @@ class Deliveries:
         except TimeoutError:
             return "It was not sent in time.", False
         except Exception as error:  # the outer wall of a task: the delivery is tried again
-            log.exception("delivery failed", key=delivery.key)
+            log.exception("delivery failed", **_facts(delivery))
             return f"Internal error: {type(error).__name__}.", False
         return "", False

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 from queryserver.errors.base import InvalidParameter
+from queryserver.platform.settings.desktop import time_zone
 
 _FIELDS = 5
 _LONGEST_CRON = 200
@@ -16,9 +16,9 @@ _MINUTE = timedelta(minutes=1)
 def require_zone(name: str) -> tzinfo:
     """The time zone of an IANA name. Raises InvalidParameter."""
     try:
-        return UTC if name == "UTC" else ZoneInfo(name)  # UTC needs no zone files, which minimal systems lack
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidParameter("schedule.timezone must be an IANA time zone such as Europe/Berlin.") from None
+        return time_zone(name)
+    except ValueError as error:
+        raise InvalidParameter(f"schedule.timezone {error}") from None
 
 
 def require_cron(text: str) -> None:

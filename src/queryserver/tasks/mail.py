@@ -25,6 +25,7 @@ from queryserver.tasks.recipients import Recipients
 
 _TIMEOUT_S = 20.0
 _FINAL_CODES = range(500, 600)
+_NOT_LOGGED_IN = frozenset({530, 534, 535, 538})  # RFC 4954 6
 _LINE_BREAKS = frozenset("\r\n\0")
 
 
@@ -146,11 +147,15 @@ class Mails:
                 async with server:
                     await server.send_message(mail)
         except aiosmtplib.SMTPResponseException as error:
-            raise DeliveryFailed(cleaned(f"{error.code} {error.message}"), final=error.code in _FINAL_CODES) from error
+            # Of the greeting, TLS or login, a refusal is about the service: its settings or the server may be mended.
+            is_about_mail = isinstance(error, aiosmtplib.SMTPSenderRefused | aiosmtplib.SMTPDataError)
+            final = is_about_mail and error.code in _FINAL_CODES and error.code not in _NOT_LOGGED_IN
+            raise DeliveryFailed(cleaned(f"{error.code} {error.message}"), final=final) from error
         except aiosmtplib.SMTPRecipientsRefused as error:
             refused = error.recipients[0]
             reason = cleaned(f"{refused.code} {refused.message}")
-            raise DeliveryFailed(reason, final=refused.code in _FINAL_CODES) from error
+            final = refused.code in _FINAL_CODES and refused.code not in _NOT_LOGGED_IN
+            raise DeliveryFailed(reason, final=final) from error
         except TimeoutError as error:
             raise DeliveryFailed("The mail server did not answer in time.") from error
         except (aiosmtplib.SMTPConnectError, OSError) as error:

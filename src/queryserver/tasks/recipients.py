@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.platform.addresses import AddressRules, HttpServer
+from queryserver.platform.addresses import AddressRules, HostRefused, HttpServer, UnknownHost
 from queryserver.platform.database import Database
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import keeps_secrets
@@ -36,8 +36,8 @@ class Recipients:
             reason = "its domain is not in email_allowed_domains" if self._domains else "no user has this address"
             raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_LONGEST_ADDRESS]}: {reason}.")
 
-    def require_url(self, url: str, field: str) -> None:
-        """Raises InvalidParameter unless a signed call may go there, as far as that is known without a resolver."""
+    async def require_url(self, url: str, field: str) -> None:
+        """Raises InvalidParameter unless a signed call may go there. A name that is not known yet may be known then."""
         if not self._signs:
             raise InvalidParameter(f"{field} needs the setting desktop.task_server.webhook_secret.")
         if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
@@ -47,6 +47,12 @@ class Recipients:
         server = HttpServer(url)
         if refusal := self._rules.refusal(server.host, server.port):
             raise InvalidParameter(f"{field} is refused: {refusal}.")
+        try:
+            await self._rules.resolve(server.host, server.port)
+        except UnknownHost:
+            return
+        except HostRefused as error:
+            raise InvalidParameter(f"{field} is refused: {error.message}") from None
 
     async def _known(self, addresses: Collection[str]) -> frozenset[str]:
         found = await self._database.fetch(

@@ -144,3 +144,5 @@ class RunEnd:
     rows: int = 0
     switches_off: bool = False
     """The schedule fires no more: it has no owner, connector or right."""
+    was_submitted: bool = False
+    """It is the end of its statement or task; else of the tries to submit one."""

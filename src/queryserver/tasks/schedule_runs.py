@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
+import asyncpg
 import structlog
 
 from queryserver.errors.base import InvalidParameter
@@ -30,16 +31,24 @@ where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists
 order by s.next_run_at limit {_BATCH} for update of s skip locked
 """
 
-# The first of each schedule that has no run under way.
+# The first of each schedule that has no run under way; those that were tried longest ago come first, or 50 that fail
+# each time would keep all others waiting.
 _UNSUBMITTED = f"""
-select distinct on (schedule_id) fire_id, schedule_id, owner_id, job,
-    coalesce(submitting_at, now()) < now() - $1::interval as is_late
-from schedule_runs r
-where status = '' and statement_id is null and task_id is null and not exists (
-    select from schedule_runs o
-    where o.schedule_id = r.schedule_id and o.status = '' and (o.statement_id is not null or o.task_id is not null)
+with first as (
+    select distinct on (schedule_id) fire_id, due_at, tried_at from schedule_runs r
+    where status = '' and statement_id is null and task_id is null and not exists (
+        select from schedule_runs o
+        where o.schedule_id = r.schedule_id and o.status = '' and (o.statement_id is not null or o.task_id is not null)
+    )
+    order by schedule_id, due_at
+), turn as (
+    select r.fire_id from schedule_runs r join first using (fire_id)
+    order by first.tried_at nulls first, first.due_at limit {_BATCH} for update of r skip locked
 )
-order by schedule_id, due_at limit {_BATCH}
+update schedule_runs r set tried_at = now() from turn
+where r.fire_id = turn.fire_id and r.status = ''
+returning r.fire_id, r.schedule_id, r.owner_id, r.job,
+    coalesce(r.submitting_at, now()) < now() - $1::interval as is_late
 """
 
 _ENDED = """
@@ -52,8 +61,10 @@ where r.status = '' and (r.statement_id is not null or r.task_id is not null)
 limit 200
 """
 
+# An end without a statement is of a run that could not be submitted: another beat may have done so meanwhile.
 _END = """
-update schedule_runs set status = $2, message = $3, ended_at = now() where fire_id = $1 and status = ''
+update schedule_runs set status = $2, message = $3, ended_at = now()
+where fire_id = $1 and status = '' and ($4 or (statement_id is null and task_id is null))
 returning schedule_id, owner_id, job, statement_id, fired_at
 """
 
@@ -82,11 +93,18 @@ class ScheduleRuns:
                     [row["id"] for row in due],
                 )
             }
-            claimed = [
-                await self._claim(connection, schedule_of(row), row["read_at"], is_running=row["id"] in running)
-                for row in due
-            ]
+            claimed = [await self._claim_row(connection, row, is_running=row["id"] in running) for row in due]
         return [status for status in claimed if status is not None]
+
+    async def _claim_row(self, connection: Connection, row: Row, *, is_running: bool) -> RunStatus | None:
+        try:
+            async with connection.transaction():  # a savepoint
+                return await self._claim(connection, schedule_of(row), row["read_at"], is_running=is_running)
+        except (asyncpg.InterfaceError, OSError):  # no connection: it is not the row
+            raise
+        except Exception:  # a row that a newer program wrote must not keep the others from firing
+            log.exception("schedule not read", schedule=row["id"])
+            return None
 
     async def _claim(
         self, connection: Connection, schedule: Schedule, now: datetime, *, is_running: bool
@@ -102,7 +120,7 @@ class ScheduleRuns:
                 "update schedules set enabled = false, version = version + 1 where id = $1", schedule.id
             )
             return None
-        is_over = plan.expires_at is not None and plan.expires_at < now
+        is_over = plan.expires_at is not None and due > plan.expires_at
         status = RunStatus.SKIPPED if is_running else RunStatus.OPEN
         if not is_over:
             await insert_run(connection, schedule, due, status.value)
@@ -138,18 +156,21 @@ class ScheduleRuns:
             )
         )
 
-    async def submitted(self, fire_id: str, statement_id: UUID) -> None:
-        """The run is that statement; found again by another beat, it is the same one."""
-        await self._database.execute(
-            """with run as (
-                update schedule_runs set statement_id = $2 where fire_id = $1 and status = '' returning schedule_id
-            ) update schedules set last_statement_id = $2 from run where id = run.schedule_id""",
-            fire_id,
-            statement_id,
+    async def submitted(self, fire_id: str, statement_id: UUID) -> bool:
+        """The run is that statement; False when another beat has recorded that, for the same one."""
+        return bool(
+            await self._database.execute(
+                """with run as (
+                    update schedule_runs set statement_id = $2
+                    where fire_id = $1 and status = '' and statement_id is null returning schedule_id
+                ) update schedules set last_statement_id = $2 from run where id = run.schedule_id""",
+                fire_id,
+                statement_id,
+            )
         )
 
-    async def queue_task(self, run: DueRun) -> None:
-        """Queue the task of the run, once."""
+    async def queue_task(self, run: DueRun) -> bool:
+        """Queue the task of the run, once; False when that was done before."""
         async with self._database.transaction() as connection:
             is_open = await connection.fetchval(
                 "select true from schedule_runs where fire_id = $1 and status = '' and task_id is null for update",
@@ -162,6 +183,7 @@ class ScheduleRuns:
                 await connection.execute(
                     "update schedule_runs set task_id = $2 where fire_id = $1", run.fire_id, task_id
                 )
+        return bool(is_open)
 
     async def ended(self) -> Sequence[RunEnd]:
         """The ends of statements and tasks whose runs are still open."""
@@ -170,7 +192,7 @@ class ScheduleRuns:
     async def end(self, end: RunEnd) -> bool:
         """Record an end, and what is sent about it, in one transaction; False when that was done before."""
         async with self._database.transaction() as connection:
-            run = await connection.fetchrow(_END, end.fire_id, end.status.value, end.message)
+            run = await connection.fetchrow(_END, end.fire_id, end.status.value, end.message, end.was_submitted)
             if run is None:
                 return False
             await connection.execute(
@@ -210,7 +232,7 @@ class ScheduleRuns:
 def _end_of(row: Row) -> RunEnd:
     state = row["state"] or row["task_state"] or ""
     if row["is_gone"]:
-        return RunEnd(row["fire_id"], RunStatus.FAILED, "The record of the run is gone.")
+        return RunEnd(row["fire_id"], RunStatus.FAILED, "The record of the run is gone.", was_submitted=True)
     return RunEnd(
         row["fire_id"],
         RunStatus.FINISHED if state in _GOOD else RunStatus.FAILED,
@@ -219,4 +241,5 @@ def _end_of(row: Row) -> RunEnd:
         started=row["started"],
         duration_ms=round((row["ended"] - row["started"]) / timedelta(milliseconds=1)),
         rows=row["rows"] or 0,
+        was_submitted=True,
     )

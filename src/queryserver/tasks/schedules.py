@@ -20,6 +20,7 @@ from queryserver.tasks.schedule_repository import ScheduleRecords
 
 _LONGEST_NAME = 100
 _LEAST_INTERVAL_S = 10
+_LONGEST_INTERVAL_S = 365 * 24 * 3600
 _CHANGE_ATTEMPTS = 5
 
 
@@ -127,6 +128,8 @@ class Schedules:
             plan, owner_id = await self._checked(plan)
         else:
             await self._require_rules(plan)
+            if given.keys() & {"task", "params"}:
+                plan = _with_parameters(plan)
         new_times = plan.times() != before.times()
         next_run = plan.next_time(await self.records.now()) if new_times else None
         return await self.records.update(stored.id, stored.version, plan, owner_id, next_run, new_times=new_times)
@@ -150,11 +153,10 @@ class Schedules:
                 key = self.connectors.resolve(user, plan.connector).key
             except errors.UnknownDialect:
                 raise errors.InvalidParameter("schedule.connector must be one that the owner may use.") from None
-            return replace(plan, connector=key, task=None, params={}), owner[0]
+            return _with_parameters(replace(plan, connector=key)), owner[0]
         if not user.is_admin:
             raise errors.InvalidParameter("schedule.owner must be an administrator, for tasks are theirs alone.")
-        _, parameters = checked(plan.task or "", plan.params)
-        return replace(plan, params=parameters.model_dump(), connector=None, database=None, statement=None), owner[0]
+        return _with_parameters(replace(plan, connector=None, database=None, statement=None)), owner[0]
 
     async def _require_rules(self, plan: Plan) -> None:
         """What needs no other object."""
@@ -164,8 +166,8 @@ class Schedules:
             )
         if (plan.cron is None) == (plan.interval_s is None):
             raise errors.InvalidParameter("schedule must have exactly one of cron and interval_s.")
-        if plan.interval_s is not None and plan.interval_s < _LEAST_INTERVAL_S:
-            raise errors.InvalidParameter(f"schedule.interval_s must be at least {_LEAST_INTERVAL_S}.")
+        if plan.interval_s is not None and not _LEAST_INTERVAL_S <= plan.interval_s <= _LONGEST_INTERVAL_S:
+            raise errors.InvalidParameter(f"schedule.interval_s must be {_LEAST_INTERVAL_S} to {_LONGEST_INTERVAL_S}.")
         require_zone(plan.timezone)
         if plan.cron is not None:
             require_cron(plan.cron)
@@ -178,7 +180,14 @@ class Schedules:
                 raise errors.InvalidParameter("schedule.notify must name at least one of `on`, and `to` or `url`.")
             await self.recipients.require_addresses(plan.notify.to, "schedule.notify.to")
             if plan.notify.url is not None:
-                self.recipients.require_url(plan.notify.url, "schedule.notify.url")
+                await self.recipients.require_url(plan.notify.url, "schedule.notify.url")
+
+
+def _with_parameters(plan: Plan) -> Plan:
+    """The plan with all parameters of its task, if it is of one. Raises InvalidParameter."""
+    if plan.kind is not ScheduleKind.TASK:
+        return replace(plan, task=None, params={})
+    return replace(plan, params=checked(plan.task or "", plan.params)[1].model_dump())
 
 
 _MAY_BE_ABSENT = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}

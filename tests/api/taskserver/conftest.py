@@ -115,7 +115,12 @@ def desktop() -> Desktop:
 
     def made(mailbox: Mailbox | None = None, **task_server: Any) -> dict[str, Any]:
         smtp = {"host": "localhost", "port": mailbox.port, "default_from_email": "qs@example.org"} if mailbox else {}
-        tasks = {"webhook_secret": WEBHOOK_SECRET, "email_allowed_domains": ["example.org"], **task_server}
+        tasks = {
+            "webhook_secret": WEBHOOK_SECRET,
+            "webhook_allowed_networks": ["127.0.0.0/8", "::1"],
+            "email_allowed_domains": ["example.org"],
+            **task_server,
+        }
         return {"smtp": smtp, "task_server": tasks}
 
     return made

@@ -248,3 +248,96 @@ async def test_a_process_of_the_role_counts_as_running(fleets: Fleets):
         assert not (await fleet.root.get("taskserver/schedules")).json()["beat_running"]
         async with fleet.api.services.instances.present("beat-1", Role.BEAT):
             assert (await fleet.root.get("taskserver/schedules")).json()["beat_running"]
+
+
+async def test_a_late_fire_that_was_due_before_the_end_is_made_up_and_no_later_one(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        made, over = [await fleet.schedule(name, expires_at="2100-01-01T00:00:00Z") for name in ("at", "after")]
+        await fleet.due(made["id"], over["id"], since="1 minute")
+        await fleet.api.database.execute(
+            "update schedules set expires_at = next_run_at - interval '1 microsecond' * (id = $1)::int", over["id"]
+        )
+        await fleet.api.services.scheduling.beat.runs.claim_due()
+        assert len(await fleet.runs(made["id"])) == 1
+        assert await fleet.runs(over["id"]) == []
+
+
+async def test_fifty_runs_that_cannot_start_keep_no_other_from_its_turn(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        runs = fleet.api.services.scheduling.beat.runs
+        first = (await fleet.schedule("first"))["id"]
+        await fleet.api.database.execute(
+            """insert into schedules (name, owner_id, kind, connector, statement, interval_s, timezone, next_run_at)
+            select 'more ' || n, owner_id, kind, connector, statement, interval_s, timezone, now()
+            from schedules, generate_series(1, 50) n"""
+        )
+        await fleet.due(first)
+        await runs.claim_due()
+        await runs.claim_due()
+        one, two = await runs.unsubmitted(), await runs.unsubmitted()
+        assert len(one) == len(two) == 50
+        assert len({run.schedule_id for run in (*one, *two)}) == 51
+
+
+async def test_a_run_is_counted_once_and_fails_no_more_when_its_statement_runs(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat = fleet.api.services.scheduling.beat
+        counter = beat.metrics.schedules_fired.labels("submitted")
+        made = await fleet.schedule("slow", statement="sleep 600")
+        await fleet.due(made["id"])
+        await beat.runs.claim_due()
+        (late,) = await beat.runs.unsubmitted()
+        before = counter._value.get()
+        await beat._start(late)
+        await beat._start(late)
+        assert counter._value.get() == before + 1
+        await beat._fail(late, "It could not be submitted in time.")
+        (run,) = await fleet.runs(made["id"])
+        assert (run["status"], run["message"]) == ("", "")
+        await fleet.root.on(str(run["statement_id"]), "cancel_statement")
+        await fleet.until(lambda: _ended_once(fleet, made["id"]))
+
+
+async def test_rows_of_a_newer_program_stop_no_other(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat, database = fleet.api.services.scheduling.beat, fleet.api.database
+        strange, good, ends = [(await fleet.schedule(name))["id"] for name in ("strange", "good", "ends")]
+        await fleet.due(ends)
+        await beat.fire()
+        await database.execute('update schedule_runs set job = job || \'{"notify": {"how": 1}}\'')
+        await database.execute("update schedules set kind = 'newer' where id = $1", strange)
+        await fleet.due(strange, since="1 minute")
+        await fleet.due(good)
+        await beat.fire()
+        await fleet.until(lambda: _ended_well(fleet, good))
+        assert [run["status"] for run in await fleet.runs(ends)] == [""]
+        statement = (await fleet.runs(ends))[0]["statement_id"]
+        await database.execute("update statements set notify = '[1]' where id = $1", statement)
+        await database.execute(
+            'update statements set notify = \'{"url": "https://example.org/"}\' where id <> $1', statement
+        )
+        await beat.runs._outbox.add_ended_statements(None)
+        assert await database.value("select count(*) from deliveries") == 1
+
+
+async def test_the_clean_up_of_history_leaves_what_schedules_name(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        beat, database = fleet.api.services.scheduling.beat, fleet.api.database
+        made = await fleet.schedule("kept")
+        for _ in range(2):
+            await fleet.due(made["id"])
+            await beat.fire()
+            await fleet.until(lambda: _all_ended(fleet, made["id"]))
+        await database.execute("update schedule_runs set status = '', ended_at = null where due_at = ("
+                               "select min(due_at) from schedule_runs)")  # fmt: skip
+        await fleet.root.run("mysql", "rows 1")
+        await database.execute("update statements set recorded_at = now() - interval '900 days', ended_at = null")
+        await fleet.api.services.statements.retention.clean_up()
+        kept = {run["statement_id"] for run in await fleet.runs(made["id"])}
+        assert {row["id"] for row in await database.fetch("select id from statements")} == kept
+        assert len(kept) == 2
+
+
+async def _all_ended(fleet: Fleet, schedule_id: int) -> bool:
+    await fleet.api.services.scheduling.beat.record_ends()
+    return all(run["status"] == "finished" for run in await fleet.runs(schedule_id))

@@ -6,6 +6,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 from tests.api.driving import verdict
 from tests.api.taskserver.conftest import WEBHOOK_SECRET, Desktop, Fleet, Mailbox, Receiver, mail_server
 from tests.engines.certificates import Authority
+
+from queryserver.tasks.deliveries import Delivery, Message, _facts, deliveries_of
+from queryserver.tasks.schedule_model import Notify
 
 Fleets = Callable[..., Any]
 
@@ -220,7 +224,7 @@ async def test_a_single_statement_calls_at_its_end(fleets: Fleets, desktop: Desk
         assert (first["event"], first["error"]) == ("failed", "no table")
         assert first["history_uuid"] == str(failed["history_uuid"])
         assert (second["event"], second["state"]) == ("failed", "canceled")
-        for url in ("https://169.254.169.254/", "http://example.org/", "nonsense"):
+        for url in ("https://169.254.169.254/", "https://10.0.0.1/", "http://example.org/", "nonsense"):
             response = await ana.post_json("editor/execute/mysql", statement="rows 1", notify={"url": url})
             assert verdict(response)[::2] == (400, "invalid_parameter")
     async with fleets(beats=False, desktop=desktop(webhook_secret="")) as fleet:
@@ -231,14 +235,9 @@ async def test_a_single_statement_calls_at_its_end(fleets: Fleets, desktop: Desk
 async def test_an_address_that_is_refused_by_then_is_not_called(fleets: Fleets, desktop: Desktop, receiver: Receiver):
     async with fleets(desktop=desktop()) as fleet:
         made = await fleet.schedule("refused", notify={"url": receiver.url})
-    policy = {
-        "connector_policy": {
-            "allow_service_database_server": True,
-            "blocked_networks": ["127.0.0.0/8", "::1/128"],
-            "local_database_dir": fleet.api.services.settings.desktop.connector_policy.local_database_dir,
-        }
-    }
-    async with fleets(desktop={**desktop(), **policy}) as fleet:
+    async with fleets(desktop=desktop(webhook_allowed_networks=[])) as fleet:
+        response = await fleet.root.post_json("editor/execute/mysql", statement="rows 1", notify={"url": receiver.url})
+        assert verdict(response)[::2] == (400, "invalid_parameter")
         await fleet.due(made["id"])
         (one,) = await delivered(fleet, 1)
         assert (one["tries"], one["delivered_at"]) == (1, None)
@@ -271,3 +270,25 @@ async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
         row = await fleet.api.database.row("select error, claimed_until is null as free from deliveries")
         assert row is not None
         assert (row["error"], row["free"]) == ("", False)
+
+
+async def test_a_refused_login_is_tried_again(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+    refusing = desktop(mailbox)
+    refusing["smtp"] |= {"user": "qs", "password": "wrong"}
+    async with fleets(desktop=refusing) as fleet, hurried(fleet):
+        made = await fleet.schedule("login", notify={"to": ["a@example.org"]})
+        await fleet.due(made["id"])
+        (one,) = await delivered(fleet, 1)
+    assert (one["tries"], one["delivered_at"]) == (5, None)
+    assert "a@example.org" not in one["key"]
+
+
+def test_logs_show_no_path_of_a_signed_call():
+    moment = datetime(2026, 1, 5, tzinfo=UTC)
+    message = Message(event="failed", name="n", connector="c", state="failed", started=moment, duration_ms=1, rows=0,
+                      history_uuid=None, error="", owner_id=1)  # fmt: skip
+    url = "https://hooks.example/s3cret"
+    (new,) = deliveries_of("about", message, Notify(url=url))
+    facts = _facts(Delivery(new.key, new.kind, url, message, 1, moment))
+    assert facts == {"key": new.key, "kind": "webhook", "outcome": "failed", "host": "hooks.example"}
+    assert "s3cret" not in str(facts)

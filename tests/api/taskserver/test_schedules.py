@@ -290,3 +290,24 @@ async def test_beat_ends_with_3_when_it_is_switched_off(command: Command, tmp_pa
     )
     ended = await nowhere("beat")
     assert (ended.code, "database cannot be reached" in ended.err) == (3, True)
+
+
+async def test_numbers_times_zones_and_tasks_out_of_bounds_are_refused(fleets: Fleets):
+    async with fleets(beats=False) as fleet:
+        made = await fleet.schedule("bounds", enabled=False)
+        for member in (
+            {"interval_s": 31_536_001},
+            {"interval_s": 2**31},
+            {"expires_at": "9999-12-31T23:59:59-14:00"},
+            {"expires_at": "0001-01-01T00:00:00+14:00"},
+            {"timezone": "localtime"},
+            {"timezone": "posixrules"},
+        ):
+            changed = {"id": made["id"], **member}
+            response = await fleet.root.post_json("taskserver/schedules/update", schedule=changed)
+            assert verdict(response) == (400, -1, "invalid_parameter"), member
+        task = await fleet.schedule("task", kind="task", task="document_cleanup", enabled=False)
+        for member in ({"task": "nonsense"}, {"params": {"keep_days": "x"}}):
+            changed = {"id": task["id"], **member}
+            response = await fleet.root.post_json("taskserver/schedules/update", schedule=changed)
+            assert verdict(response)[0] == 400, member

@@ -6,8 +6,9 @@ import pytest
 from tests.cases import each
 
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.platform.addresses import AddressRules, HostRefused, carried_addresses
+from queryserver.platform.addresses import AddressRules, HostRefused, address_rules, carried_addresses, webhook_rules
 from queryserver.platform.settings.editor import ConnectorPolicySettings
+from queryserver.platform.settings.tree import Settings
 
 DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
 
@@ -75,3 +76,21 @@ def test_others_carry_none(address: str) -> None:
 def test_the_zeros_around_an_address_are_not_taken_for_one() -> None:
     found = carried_addresses(IPv6Address("64:ff9b:1::10.0.0.1"))
     assert list(found) == [IPv4Address("10.0.0.1")]
+
+
+def test_of_closed_networks_only_the_opened_are_reached() -> None:
+    settings = Settings.model_validate(
+        {"desktop": {"task_server": {"webhook_allowed_networks": ["10.1.0.0/16", "100.64.0.0/10"]}}}
+    )
+    rules = webhook_rules(settings)
+    closed = (
+        "127.0.0.1", "2130706433", "::1", "::ffff:10.2.3.4", "64:ff9b::a02:304", "10.2.3.4", "172.31.0.1",
+        "192.168.0.1", "169.254.1.1", "224.0.0.1", "fe80::1", "fd00::1", "100.100.100.200",
+    )  # fmt: skip
+    for host in closed:
+        assert rules.refusal(host, 443), host
+        with pytest.raises(HostRefused):
+            rules.resolve_blocking(host, 443)
+    for host in ("93.184.216.34", "2606:2800:220:1::1", "10.1.2.3", "100.64.0.1"):
+        assert rules.resolve_blocking(host, 443) == [host]
+    assert address_rules(settings).refusal("10.2.3.4", 443) is None  # connectors of administrators have their own

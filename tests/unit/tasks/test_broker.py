@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from arq.connections import create_pool
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 from tests.unit.statements.driving import until
 
@@ -172,3 +173,12 @@ async def repeated(call: Callable[[], None], holds: Callable[[], bool]) -> None:
         while not holds():
             call()
             await asyncio.sleep(0.05)
+
+
+def test_an_address_whose_port_is_none_is_refused_without_its_text():
+    with pytest.raises(ValidationError) as caught:
+        TaskServerSettings.model_validate({"broker_url": "redis://:top/secretpw@h:6379/0"})
+    problems = str(caught.value.errors(include_input=False, include_context=False))
+    assert "%2F" in problems
+    assert "top" not in problems
+    assert "secretpw" not in problems

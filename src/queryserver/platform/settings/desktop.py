@@ -1,10 +1,12 @@
 """The server itself: table `desktop` and most tables below it."""
 
 import re
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, timedelta, tzinfo
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import AfterValidator, Field
 
@@ -164,11 +166,24 @@ class LdapSettings(Section):
     groups: LdapGroupSettings = LdapGroupSettings()
 
 
+def time_zone(name: str) -> tzinfo:
+    """The zone of an IANA name. Raises ValueError."""
+    if name == "UTC":  # needs no zone files, which minimal systems lack
+        return UTC
+    # Some files are no names of zones: `localtime` means another one on each machine.
+    if name in _zone_names():
+        with suppress(ZoneInfoNotFoundError, OSError):
+            return ZoneInfo(name)
+    raise ValueError("must be an IANA time zone such as Europe/Berlin.")
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones()) - {"localtime", "posixrules"}
+
+
 def _zone(name: str) -> str:
-    try:
-        _ = name == "UTC" or ZoneInfo(name)  # UTC needs no zone files, which minimal systems lack
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError("must be an IANA time zone such as Europe/Berlin.") from None
+    time_zone(name)
     return name
 
 

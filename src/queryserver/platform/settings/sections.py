@@ -461,6 +461,9 @@ class TaskServerSettings(Section):
     """Domains that mail may go to; empty: only addresses of known users."""
     webhook_secret: Secret = NO_SECRET
     """Signs the calls that `notify.url` asks for; at least 32 characters. Empty: no such calls."""
+    webhook_allowed_networks: Networks = ()
+    """Loopback, private and other inner networks that these calls may go to; empty: none. Those of
+    `connector_policy.blocked_networks` stay closed."""
 
     @field_validator("broker_url")
     @classmethod
@@ -468,4 +471,8 @@ class TaskServerSettings(Section):
         scheme = url.get_secret_value().partition(":")[0].lower()
         if scheme not in {"redis", "rediss", "unix"}:
             raise ValueError(f"must be a Redis address (redis://…), not {scheme[:20]}.")
+        try:
+            _ = urlsplit(url.get_secret_value()).port
+        except ValueError:  # its text would show a part of the password
+            raise ValueError("is no address: / ? # @ and : of a password are written as %2F %3F %23 %40 %3A.") from None
         return url

@@ -162,8 +162,6 @@ def _fleet(settings: Settings) -> Iterator[Complaint]:
     if tasks.email_after_s and not desktop.smtp.host:
         yield "desktop.task_server.email_after_s", "is set, and desktop.smtp.host is not: no mail is sent."
     if not tasks.enabled:
-        if desktop.smtp.host:
-            yield "desktop.smtp.host", "is set, and desktop.task_server.enabled is false: workers send the mail."
         return
     if desktop.database.embedded:
         text = "is a PostgreSQL of this machine alone: workers of other machines cannot use it."

@@ -39,11 +39,11 @@ def _moment(value: Any) -> Any:
         return None
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        moment = None
-    if moment is None:
-        raise must("be a time such as 2026-01-05T09:10:11Z.")
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if moment is not None:
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):  # the last: outside of the years 1 to 9999 in UTC
+        pass
+    raise must("be a time such as 2026-01-05T09:10:11Z.")
 
 
 def _or_nothing(value: Any) -> Any:
@@ -87,7 +87,9 @@ class ScheduleFields(Fields):
     task: Blankable = Field(default=None, description="Name of the task that runs.")
     params: JsonWithNulls[Mapping[str, Any]] | None = Field(default=None, description="Parameters of the task.")
     cron: Blankable = Field(default=None, description="Five fields; exactly one of `cron` and `interval_s` is given.")
-    interval_s: Annotated[int, Whole()] | None = Field(default=None, description="Seconds between runs, at least 10.")
+    interval_s: Annotated[int, Whole()] | None = Field(
+        default=None, description="Seconds between runs, 10 to 31536000."
+    )
     timezone: Blankable = Field(default=None, description="IANA time zone of `cron`.")
     overlap: Literal["skip", "queue"] | None = Field(
         default=None, description="What a fire does while the last run goes on: `skip` by default, or `queue`."

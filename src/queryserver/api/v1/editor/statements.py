@@ -62,6 +62,8 @@ async def execute(call: Call, dialect: str | None = None) -> Response:
     """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
     asked = await call.read(requests.ExecuteRequest)
     submission = _submission(call, asked, dialect)
+    if asked.notify is not None:
+        await call.services.scheduling.recipients.require_url(asked.notify.url, "notify.url")
     recorded = await _submitted(call, submission, wait_s=asked.wait)
     headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
     body, status = _executed(recorded.record), recorded.record.status
@@ -125,8 +127,6 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
     named = asked.snippet.dialect or dialect
     previous = asked.previous
     handle = asked.snippet.result.handle
-    if asked.notify is not None:
-        call.services.scheduling.recipients.require_url(asked.notify.url, "notify.url")
     names: tuple[str, ...] = ()  # of the connector in sessions of the notebook
     if asked.notebook.sessions:
         connector = call.services.connectors.resolve(call.user, named)
