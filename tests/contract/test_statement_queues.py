@@ -13,7 +13,8 @@ from queryserver.identity.model import User
 from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.statements.model import Intake
-from queryserver.statements.runner import Runner, StatementQueue
+from queryserver.statements.queue import StatementQueue
+from queryserver.statements.runner import Runner
 from queryserver.statements.states import StatementState
 from queryserver.tasks.broker import RedisBroker
 

@@ -32,9 +32,10 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Intake
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import ResultReader
+from queryserver.statements.queue import CANCEL, StatementQueue
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
-from queryserver.statements.runner import CANCEL, Broker, Runner, RunnerLimits, StatementQueue, StateSignals
+from queryserver.statements.runner import Broker, Runner, RunnerLimits, StateSignals
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import Access, Ending, Following, History

@@ -14,8 +14,9 @@ from queryserver.errors.base import InvalidParameter, NotSupported, too_many_ses
 from queryserver.errors.statements import EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
+from queryserver.statements.queue import CLOSE_SESSION
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import CLOSE_SESSION, Runner, StateSignals
+from queryserver.statements.runner import Runner, StateSignals
 from queryserver.statements.session_repository import CredentialBook, SessionRecord, SessionRecords
 from queryserver.statements.submission import new_session_guid
 

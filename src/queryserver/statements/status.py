@@ -15,8 +15,9 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.identity.callers import StreamPlace, Streams
 from queryserver.identity.model import User
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
+from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import StatementQueue, StateSignals
+from queryserver.statements.runner import StateSignals
 from queryserver.statements.states import StatementState
 
 _LONGEST_ID_SHOWN = 64

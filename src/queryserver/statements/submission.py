@@ -28,8 +28,8 @@ from queryserver.sql.splitter import (
 )
 from queryserver.statements import model
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import StatementQueue
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import Access

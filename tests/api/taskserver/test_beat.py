@@ -200,7 +200,7 @@ async def _ended_once(fleet: Fleet, *ids: int) -> bool:
 async def test_nothing_fires_after_expires_at(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         made = await fleet.schedule("over", expires_at="2100-01-01T00:00:00Z")
-        await fleet.api.database.execute("update schedules set expires_at = now() - interval '1 s'")
+        await fleet.api.database.execute("update schedules set expires_at = now() - interval '1 hour'")
         await fleet.due(made["id"], since="1 minute")
         await fleet.api.services.scheduling.beat.fire()
         assert await fleet.runs(made["id"]) == []

@@ -16,7 +16,7 @@ from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.stopping import REST_S
 from queryserver.statements.model import Assignment
-from queryserver.statements.runner import StatementQueue
+from queryserver.statements.queue import StatementQueue
 from queryserver.statements.states import StatementState
 
 OTHER = "another-process"
