@@ -1,6 +1,7 @@
 """The processes beside servers: workers run statements and tasks, beats fire schedules (Contract platform 10)."""
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -87,6 +88,8 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
         await _until(stopped, work(services))
         services.readiness.stopping = True
         await asyncio.gather(services.statements.runner.drain(), services.tasks.runner.drain())
+    # Frozen objects look leaked to native modules that count their objects at the end.
+    gc.unfreeze()
     clock.set(_THREADS_END_WITHIN_S)
 
 

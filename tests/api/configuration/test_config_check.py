@@ -339,8 +339,6 @@ email_after_s = 60
     assert [line for line in found if "machine" in line or "email" in line or "mail" in line] == found[-3:]
     embedded = read("[desktop.task_server]\nenabled = true\n[desktop.database]\nembedded = true\n")
     assert [key for key, _ in warnings(embedded)][-1:] == ["desktop.database.embedded"]
-    off = read("[desktop.smtp]\nhost = '127.0.0.1'\ntls = 'none'\n")
-    assert [key for key, _ in warnings(off)][-1:] == ["desktop.smtp.host"]
 
 
 async def test_a_mail_server_is_tried_and_gets_no_mail(read: Reader) -> None:

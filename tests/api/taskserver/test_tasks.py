@@ -367,7 +367,9 @@ class TestWork:
         due = (await boss.run("mysql", "rows 3000 wide 100"))["history_uuid"]
         result = fleet.services.settings.results_dir / due[-2:] / due
         assert result.exists()
-        await fleet.database.execute("update statements set expires_at = now() - interval '1 h'")
+        await fleet.database.execute(
+            "update statements set expires_at = now() - interval '1 h' where id = $1::text::uuid", due
+        )
         task = await run(boss, "result_cleanup")
         # The sweep of this process, every two seconds, may have been the first.
         assert task["result"]["results"] in {0, 1}

@@ -125,7 +125,7 @@ class OwnDatabase:
             finally:
                 await connection.close(timeout=_CHECK_WITHIN_S)
         except _DRIVER_ERRORS as error:
-            if tries > 1:
+            if tries > 1 and isinstance(error, TimeoutError):
                 return await self._read(tries=tries - 1)
             raise EngineUnavailable(_NO_ANSWER) from error
         if found is None:
