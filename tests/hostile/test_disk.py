@@ -104,7 +104,8 @@ class TestTexts:
         # SQLite calls the column as the expression is written, with the comment.
         body = await ana.run("sqlite", f"select 1 {comment(800 * KIB)}")
         assert body["status"] == 0
-        assert await stored_bytes(api) < before + MIB
+        # With the first pages of each index; a second copy would make it 1.6 MiB.
+        assert await stored_bytes(api) < before + MIB + MIB // 4
         (column,) = (await ana.page(body["history_uuid"]))["meta"]
         assert column["name"].startswith("1 /* ")
         assert len(column["name"]) == 1000
