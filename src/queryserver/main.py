@@ -291,8 +291,16 @@ def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) ->
 class _Server(uvicorn.Server):
     """Returns at the signal to stop. Uvicorn's own raises the signal again at its end, before services are closed."""
 
-    def __init__(self, config: uvicorn.Config, services: Services, began: Callable[[], None], clock: StopClock) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        services: Services,
+        began: Callable[[], None],
+        clock: StopClock,
+        stopping: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(config)
+        self._stopping = stopping
         self._services = services
         self._began = began
         self._clock = clock
@@ -333,6 +341,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Calls are answered while statements get their grace: clients see how they end (Contract platform 9.5)."""
         self._services.readiness.stopping = True
+        self._stopping()
         self._clock.set(self._grace_s + REST_S)
         grace_ends_at = time.monotonic() + self._grace_s
         await self._services.statements.runner.drain()
@@ -439,7 +448,15 @@ async def _serve_fleet(settings: Settings, announce: Callable[[str], None], cloc
         settings = with_fleet(with_defaults(settings, defaults), broker_url)
         end_within_s = settings.desktop.shutdown_grace.total_seconds() + REST_S + _THREADS_END_WITHIN_S
         companions = Companions(fleet_environment(os.environ, broker_url), end_within_s=end_within_s)
-        await _serve_alone(settings, clock, auto_migrate=True, alone=True, announce=announce, beside=companions.running)
+        await _serve_alone(
+            settings,
+            clock,
+            auto_migrate=True,
+            alone=True,
+            announce=announce,
+            beside=companions.running,
+            stopping=companions.begin_stop,
+        )
 
 
 async def _serve_alone(
@@ -450,6 +467,7 @@ async def _serve_alone(
     alone: bool = False,
     announce: Callable[[str], None] | None = None,
     beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Migrate the database if wanted, check it, and serve in this process.
 
@@ -463,7 +481,7 @@ async def _serve_alone(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
         async with beside():
-            await _serve_with(services, clock)
+            await _serve_with(services, clock, stopping=stopping)
 
 
 async def _serve_in_worker(
@@ -474,16 +492,20 @@ async def _serve_in_worker(
 
 
 async def _serve_with(
-    services: Services, clock: StopClock, sockets: list[socket] | None = None, began: Callable[[], None] = lambda: None
+    services: Services,
+    clock: StopClock,
+    sockets: list[socket] | None = None,
+    began: Callable[[], None] = lambda: None,
+    stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until the signal to stop. Without `sockets` the server makes its own."""
+    """Until the signal to stop, when `stopping` is called. Without `sockets` the server makes its own."""
     settings = services.settings
     raise_file_limit(settings.desktop.max_connections)
     keep_what_is_there()
     config = server(settings, create_app(settings, services=services))
     try:
         async with background(return_memory(), "return-memory"):
-            serving = _Server(config, services, began, clock)
+            serving = _Server(config, services, began, clock, stopping)
             # In a task of its own: uvicorn wakes ten times a second, and with it each frame that awaits it.
             await asyncio.create_task(serving.serve(sockets), name="uvicorn")
             if serving.failure is not None:

@@ -39,6 +39,14 @@ class Companions:
     def __init__(self, environment: Mapping[str, str], *, end_within_s: float) -> None:
         self._environment = environment
         self._end_within_s = end_within_s
+        self._inputs: set[asyncio.StreamWriter] = set()
+        self._is_stopping = False
+
+    def begin_stop(self) -> None:
+        """Let them stop at the same time as the server: each has its own grace."""
+        self._is_stopping = True
+        for writer in self._inputs:
+            writer.close()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -56,12 +64,21 @@ class Companions:
         while True:
             started = asyncio.get_running_loop().time()
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _PROGRAM, *command), stdin=asyncio.subprocess.PIPE, env=self._environment
+                *(sys.executable, "-c", _PROGRAM, *command),
+                stdin=asyncio.subprocess.PIPE,
+                env=self._environment,
+                # Ctrl-C in the terminal reaches the server alone, which stops them.
+                start_new_session=True,
             )
+            given = {process.stdin} if process.stdin is not None else set[asyncio.StreamWriter]()
+            self._inputs |= given
             try:
                 await process.wait()
             finally:
                 await self._end(process)
+                self._inputs -= given
+            if self._is_stopping:
+                return
             failures = 0 if asyncio.get_running_loop().time() - started > _LASTED_S else failures + 1
             wait_s = min(2.0 ** min(failures, 5), _LONGEST_PAUSE_S)
             log.error("process ended", command=command[0], exit_code=process.returncode, again_in_s=wait_s)
