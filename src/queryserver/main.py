@@ -34,10 +34,8 @@ from queryserver.api.calls import AccessLog, RequestMetrics
 from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
-from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet
 from queryserver.platform.embedded.postgres import with_defaults
 from queryserver.platform.embedded.sample import prepare
-from queryserver.platform.embedded.valkey import embedded_valkey
 from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
 from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
@@ -444,6 +442,9 @@ async def _serve_embedded(settings: Settings, announce: Callable[[str], None], c
 
 async def _serve_fleet(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
     """The same with a private Valkey, a worker and a beat, which stop before it."""
+    from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet  # noqa: PLC0415 rare
+    from queryserver.platform.embedded.valkey import embedded_valkey  # noqa: PLC0415 as above
+
     async with prepare(settings.desktop.data_dir) as defaults, embedded_valkey() as broker_url:
         settings = with_fleet(with_defaults(settings, defaults), broker_url)
         end_within_s = settings.desktop.shutdown_grace.total_seconds() + REST_S + _THREADS_END_WITHIN_S

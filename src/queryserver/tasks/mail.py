@@ -10,8 +10,6 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, make_msgid, parseaddr
 
-import aiosmtplib
-
 from queryserver import errors
 from queryserver.formats.download.encoder import DownloadFormat, FileForm
 from queryserver.formats.download.stream import download
@@ -132,6 +130,8 @@ class Mails:
             raise DeliveryFailed("desktop.smtp.host is not set.", final=True)
         if self._context is None:
             self._context = await asyncio.to_thread(self._tls)
+        import aiosmtplib  # noqa: PLC0415 few processes send mail
+
         server = aiosmtplib.SMTP(
             hostname=settings.host,
             port=settings.port,
