@@ -225,6 +225,28 @@ async def test_rows_without_a_result_are_deleted_when_they_are_old(served):
         assert (await retention.clean_up())["orphaned results"] == 0
 
 
+async def test_the_results_of_another_database_are_never_swept(served):
+    async with served.opened as api:
+        ana = await api.user()
+        retention = api.services.statements.retention
+        unknown = await large_result(ana)
+        await api.database.execute("delete from statements where id = $1::uuid", unknown)
+        made_old(api, unknown)
+        await retention.clean_up(dry_run=True)
+        owner = api.services.settings.results_dir / "owner"
+        assert not owner.exists()
+        # As a copy of the database with another identity would have left it.
+        owner.write_text("another")
+        assert (await retention.clean_up())["orphaned results"] == 0
+        assert directories(api) == {unknown}
+        owner.unlink()
+        assert (await retention.clean_up())["orphaned results"] == 1
+        mine = owner.read_text()
+        assert mine == await api.database.value("select value from facts where name = 'result_store_owner'")
+        await retention.clean_up()
+        assert owner.read_text() == mine
+
+
 async def test_a_store_that_cannot_be_listed_stops_no_other_clean_up(served):
     async with served.opened as api:
         ana = await api.user()

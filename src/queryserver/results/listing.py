@@ -1,12 +1,12 @@
 """What a store holds of results, whatever the records say."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from queryserver.errors.files import PathNotFound
+from queryserver.errors.files import PathExists, PathNotFound
 from queryserver.files.model import FileStatus
 from queryserver.files.protocol import Storage
 from queryserver.files.stores.local.storage import PrivateStorage
@@ -14,6 +14,8 @@ from queryserver.results.segments import PINGS
 
 _SHARD_DIGITS = 2
 _BATCH = 500
+_OWNER = "owner"
+"""An object with the id of the service database whose results these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,22 @@ class ResultListing:
     def __init__(self, storage: Storage, root: str = "") -> None:
         self._storage = storage
         self._root = root
+
+    async def belongs_to(self, database_id: str, *, claims: bool) -> bool:
+        """Whether the store is that of the database. One without an owner becomes its, if it `claims` it.
+
+        Another database knows none of the results here: its sweep would delete them all.
+        """
+        path = self._at(_OWNER)
+        for _ in range(2):
+            with suppress(PathNotFound):
+                return b"".join([piece async for piece in self._storage.read(path)]) == database_id.encode()
+            if not claims:
+                return True
+            with suppress(PathExists):
+                await self._storage.write(path, _body(database_id.encode()), overwrite=False)
+                return True
+        return False
 
     async def statements(self) -> AsyncGenerator[Sequence[StoredStatement]]:
         """All statements with a directory, in batches of 500 at most. Other entries are left out."""
@@ -86,3 +104,7 @@ def _id_of(name: str) -> UUID | None:
     except ValueError:
         return None
     return found if str(found) == name else None
+
+
+async def _body(content: bytes) -> AsyncIterator[bytes]:
+    yield content

@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.platform.database import Database, database_errors
+from queryserver.platform.deployment import FactRepository
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
@@ -318,7 +319,11 @@ class RetentionSweep:
         """
         orphaned = interrupted = 0
         now = await self.database.value("select now()")
+        owner = await FactRepository(self.database).keep("result_store_owner", uuid4().hex)
         try:
+            if not await self.listing.belongs_to(owner, claims=not dry_run):
+                log.error("result store of another database: nothing in it is swept")
+                return {"orphaned results": 0, "interrupted writes": 0}
             async with aclosing(self.listing.statements()) as batches:
                 async for batch in batches:
                     kept = await self.database.value(_WITH_RESULT, [stored.id for stored in batch])
