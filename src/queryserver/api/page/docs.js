@@ -138,6 +138,21 @@ const plugin = (description, texts) => (system) => ({
   wrapComponents: {
     ServersContainer: () => () => null,
     FilterContainer: () => () => null,
+    // From 150 rows on Swagger UI draws only those in sight: links into the page and the search of the browser would miss the rest.
+    operations: (Original, { React }) => (props) => {
+      const tagged = props.specSelectors.taggedOperations();
+      if (tagged.size === 0) return React.createElement(Original, props);
+      const Tag = props.getComponent("OperationTag");
+      const Call = props.getComponent("OperationContainer", true);
+      const drawnCall = (tag) => (op) => {
+        const [path, method] = [op.get("path"), op.get("method")];
+        return React.createElement(Call, { key: `${method} ${path}`, op, path, method, tag, specPath: op.get("specPath") });
+      };
+      const drawnTag = (tagObj, tag) =>
+        React.createElement(Tag, { ...props, key: tag, tagObj, tag, specUrl: props.specSelectors.url() },
+          React.createElement("div", { className: "operation-tag-content" }, tagObj.get("operations").map(drawnCall(tag)).toArray()));
+      return React.createElement("div", null, tagged.map(drawnTag).valueSeq().toArray());
+    },
     parameters: (Original, { React, Im }) => (props) => {
       const [path, method] = props.pathMethod;
       const text = curlOf({ fn: system.getSystem().fn, Im: system.Im }, description, path, method);
