@@ -64,6 +64,13 @@ class Api:
     """The service database, for what no call can do: turning the clock, counting rows."""
     fakes: Mapping[str, FakeEngine]
     http: httpx.AsyncClient
+    worker: Services | None = None
+    """Of the process that runs the statements, where it is another one (`--task-server`)."""
+
+    @property
+    def running(self) -> Services:
+        """Of the process that runs the statements, and that holds what only one process can."""
+        return self.worker or self.services
 
     async def user(self, name: str = "user", *, admin: bool = False, groups: tuple[str, ...] = ()) -> "Caller":
         """A new user, logged in; tests of one process never share one."""
@@ -90,7 +97,7 @@ class Api:
 @asynccontextmanager
 async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDERS) -> AsyncGenerator[Api]:
     """The application on services of its own. `stores` makes the file system of a scheme."""
-    fakes = Fakes()
+    fakes, worker = Fakes(), None
     async with AsyncExitStack() as stack:
         if TASK_SERVER in os.environ:
             valkey = await stack.enter_async_context(running_valkey())
@@ -105,7 +112,7 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
         services = await stack.enter_async_context(open_services(settings, engines=fakes.build, stores=stores))
         app = create_app(settings, services=services)
         async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=90) as http:
-            yield Api(app, services, database, fakes.built, http)
+            yield Api(app, services, database, fakes.built, http, worker)
 
 
 def _with_broker(settings: Settings, url: str) -> Settings:

@@ -333,7 +333,7 @@ async def test_administrators_see_what_runs_whose_and_since_when_without_its_tex
         assert seen == (running, ana.username, "postgresql", "running")
         assert shown["started"] >= shown["submitted"]
         assert shown["ended"] is None
-        assert shown["server"] == api.services.statements.runner.owner
+        assert shown["server"] == api.running.statements.runner.owner
         every = await listed(admin, user=ana.username, state="all")
         assert [one["id"] for one in every] == [failed, running]
         assert (every[0]["error_code"], every[0]["ended"] is None) == ("engine_error", False)

@@ -191,9 +191,9 @@ class TestJanitor:
     @each("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_what_a_crash_left_is_dropped(self, tables: Tables, ana: Caller, connector: str):
         await left_behind(tables, ana, connector, table := f"_qs_import_{uuid4().hex}", uuid4())
-        assert (await tables.api.services.statements.retention.clean_up(dry_run=True))["tables of broken imports"] == 1
+        assert (await tables.api.running.statements.retention.clean_up(dry_run=True))["tables of broken imports"] == 1
         assert await tables_like(ana, connector, table) == [table]
-        assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 1
+        assert (await tables.api.running.statements.retention.clean_up())["tables of broken imports"] == 1
         assert await tables_like(ana, connector, table) == []
         assert await leftovers(tables) == 0
 
