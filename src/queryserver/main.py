@@ -44,8 +44,8 @@ from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.loading import load_settings
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.stopping import CALLS_ANSWERED_WITHIN_S, REST_S, StopClock, stop_step
-from queryserver.platform.threads import background
+from queryserver.platform.stopping import CALLS_ANSWERED_WITHIN_S, REST_S, THREADS_END_WITHIN_S, StopClock, stop_step
+from queryserver.platform.threads import background, restart_pause_s
 from queryserver.services import Services
 from queryserver.wiring import open_services
 
@@ -59,21 +59,14 @@ Serve = Callable[[list[socket], Callable[[], None]], None]
 """Serves on the sockets until the signal to stop; calls its second argument once it does. A module's function, for a
 new process runs it. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable when it cannot start."""
 
-_LONGEST_PAUSE_S = 30.0
 _SUCCESSOR_S = 60.0
 _TERMINATION_S = 10.0
 _CHECK_EVERY_S = 0.1
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # A service manager may signal each process of the service, and the parent then signals its workers once more.
 _ONE_SIGNAL_S = 2.0
-_THREADS_END_WITHIN_S = 2.0  # once all else is closed
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
-
-
-def pause_s(failures: int) -> float:
-    """How long to wait after so many starts in a row that failed: 1 s, then twice as long each time, up to 30 s."""
-    return min(2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
 
 
 class Worker(Process):
@@ -249,7 +242,7 @@ class Supervisor(Multiprocess):
 
     def _try_later(self, worker: Worker, reason: str) -> None:
         worker.failures += 1
-        wait = pause_s(worker.failures)
+        wait = restart_pause_s(worker.failures)
         worker.replace_at = time.monotonic() + wait
         log.error("worker_not_started", pid=worker.pid, reason=reason, again_in_s=wait)
 
@@ -430,7 +423,7 @@ async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -
     """Serve; a stop takes no longer than its bound, and threads that do not end do not hold the process."""
     clock = StopClock()
     await serve_until_stopped(clock)
-    clock.set(_THREADS_END_WITHIN_S)
+    clock.set(THREADS_END_WITHIN_S)
 
 
 async def _serve_embedded(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
@@ -447,7 +440,7 @@ async def _serve_fleet(settings: Settings, announce: Callable[[str], None], cloc
 
     async with prepare(settings.desktop.data_dir) as defaults, embedded_valkey() as broker_url:
         settings = with_fleet(with_defaults(settings, defaults), broker_url)
-        end_within_s = settings.desktop.shutdown_grace.total_seconds() + REST_S + _THREADS_END_WITHIN_S
+        end_within_s = settings.desktop.shutdown_grace.total_seconds() + REST_S + THREADS_END_WITHIN_S
         companions = Companions(fleet_environment(os.environ, broker_url), end_within_s=end_within_s)
         await _serve_alone(
             settings,

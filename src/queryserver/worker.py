@@ -13,14 +13,12 @@ import uvloop
 from queryserver.platform.deployment import Role
 from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.stopping import REST_S, StopClock
+from queryserver.platform.stopping import REST_S, THREADS_END_WITHIN_S, StopClock
 from queryserver.platform.threads import background
 from queryserver.services import Services
 from queryserver.wiring import open_services
 
 log = structlog.get_logger(__name__)
-
-_THREADS_END_WITHIN_S = 2.0  # once all else is closed
 
 Work = Callable[[Services], Awaitable[None]]
 """What a process does, for ever."""
@@ -90,7 +88,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
         await asyncio.gather(services.statements.runner.drain(), services.tasks.runner.drain())
     # Frozen objects look leaked to native modules that count their objects at the end.
     gc.unfreeze()
-    clock.set(_THREADS_END_WITHIN_S)
+    clock.set(THREADS_END_WITHIN_S)
 
 
 async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:

@@ -10,12 +10,13 @@ from structlog.testing import capture_logs
 from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
-from queryserver.main import Supervisor, _log_address, _remade, pause_s
+from queryserver.main import Supervisor, _log_address, _remade
 from queryserver.platform.settings.desktop import DesktopSettings
+from queryserver.platform.threads import restart_pause_s
 
 
 def test_pauses_grow_from_one_second_to_thirty():
-    assert [pause_s(failures) for failures in (1, 2, 3, 4, 5, 6, 7, 5000)] == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert [restart_pause_s(failures) for failures in (1, 2, 3, 4, 5, 6, 7, 5000)] == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
 @each("error",

@@ -26,6 +26,8 @@ ENGINES_CLOSED_WITHIN_S = 2.0
 """For connections, and for threads inside drivers."""
 REST_S = 15.0
 """For all steps after the grace together. Then the process ends, with all that still runs in it."""
+THREADS_END_WITHIN_S = 2.0
+"""Once all else is closed."""
 _LOG_WITHIN_S = 1.0
 _CHECK_EVERY_S = 0.1
 

@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_LONGEST_PAUSE_S = 30.0
+
 Progress: TypeAlias = Callable[[float, str], None]
 """Called between the batches of long work: the share that is done, 0 to 1, and what was done last."""
 
@@ -77,6 +79,11 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
             log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
         except Exception:  # the outer wall of a task: the next round may do better
             log.exception("round failed", action=getattr(action, "__name__", ""))
+
+
+def restart_pause_s(failures: int) -> float:
+    """How long to wait after so many starts in a row that failed: 1 s, then twice as long each time, up to 30 s."""
+    return min(2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
 
 
 class Stop(Event):

@@ -10,12 +10,12 @@ from pydantic import SecretStr
 
 from queryserver.platform.settings.loading import PREFIX
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import restart_pause_s
 
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.cli import main; main()"
 _LASTED_S = 60.0
-_LONGEST_PAUSE_S = 30.0
 
 
 def with_fleet(settings: Settings, broker_url: str) -> Settings:
@@ -79,8 +79,8 @@ class Companions:
                 self._inputs -= given
             if self._is_stopping:
                 return
-            failures = 0 if asyncio.get_running_loop().time() - started > _LASTED_S else failures + 1
-            wait_s = min(2.0 ** min(failures, 5), _LONGEST_PAUSE_S)
+            failures = 1 if asyncio.get_running_loop().time() - started > _LASTED_S else failures + 1
+            wait_s = restart_pause_s(failures)
             log.error("process ended", command=command[0], exit_code=process.returncode, again_in_s=wait_s)
             await asyncio.sleep(wait_s)
 
