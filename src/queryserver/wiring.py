@@ -103,8 +103,6 @@ async def open_services(
         feed = index_feed(settings.metadata, kept.database, connectors)
         metadata = metadata_services(
             editor=settings.editor,
-            database=kept.database,
-            users=accounts.directory,
             connectors=connectors,
             sessions=kept.sessions,
             cache=cache,
@@ -113,7 +111,6 @@ async def open_services(
             computing=computing,
             metrics=metrics,
             statements=statements,
-            notices=notices,
             on_answer=feed.add if feed else None,
         )
         searching = search_services(
@@ -203,6 +200,7 @@ def _running(
     yield services.request_limits.running
     yield statements.retention.running
     yield services.connection_tests.running
+    yield statements.forwarding.running
     yield services.metadata.lookups.running
     yield partial(statements.runner.running, take_over_all=alone)
     yield services.importing.janitor.running
@@ -269,5 +267,7 @@ def _load(services: Services) -> Load:
 def _notified(services: Services, kind: str, subject: str) -> None:
     if kind == CONNECTORS_CHANGED:
         services.connectors.may_have_changed()
-    elif not services.metadata.forwarding.notified(kind, subject) and not services.tasks.runner.notified(kind, subject):
-        services.statements.queue.notified(kind, subject)
+        return
+    statements = services.statements
+    if not statements.forwarding.notified(kind, subject) and not services.tasks.runner.notified(kind, subject):
+        statements.queue.notified(kind, subject)

@@ -7,12 +7,11 @@ from datetime import timedelta
 from queryserver.catalog.browsing import Analyses, Browsing
 from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
 from queryserver.catalog.explaining import Explanations
-from queryserver.catalog.lookups import AnswerListener, Forwarding, Lookups
+from queryserver.catalog.lookups import AnswerListener, Lookups
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.engines import Connectors
-from queryserver.identity.users import UserDirectory
 from queryserver.platform.computing_protocol import Computing
-from queryserver.platform.database import Database, Notices
+from queryserver.platform.database import Database
 from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
@@ -24,7 +23,6 @@ from queryserver.statements.session_repository import SessionRecords
 @dataclass(frozen=True, slots=True)
 class MetadataServices:
     lookups: Lookups
-    forwarding: Forwarding
     browsing: Browsing
     samples: Samples
     analyses: Analyses
@@ -38,8 +36,6 @@ def metadata_cache(database: Database, threads: Executor, editor: EditorSettings
 def metadata_services(
     *,
     editor: EditorSettings,
-    database: Database,
-    users: UserDirectory,
     connectors: Connectors,
     sessions: SessionRecords,
     cache: MetadataCache,
@@ -48,22 +44,19 @@ def metadata_services(
     computing: Computing,
     metrics: Metrics,
     statements: StatementServices,
-    notices: Notices,
     on_answer: AnswerListener | None,
 ) -> MetadataServices:
-    forwarding = Forwarding(statements.runner.owner, database, users, connectors, notices)
     lookups = Lookups(
         connectors=connectors,
         credentials=statements.credentials,
         cache=cache,
         may_run=statements.runner.may_run,
-        forwarding=forwarding,
+        forwarding=statements.forwarding,
         metrics=metrics,
         on_answer=on_answer,
     )
     return MetadataServices(
         lookups=lookups,
-        forwarding=forwarding,
         browsing=Browsing(lookups, connectors, max_names=editor.metadata_max_names),
         samples=Samples(
             lookups, connectors, statements.submissions, threads, rendering, max_bytes=editor.batch_max_bytes

@@ -28,6 +28,7 @@ from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import ImportOpener
+from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Intake
 from queryserver.statements.overview import StatementAdministration
@@ -102,6 +103,7 @@ class StatementServices:
     runner: Runner
     queue: StatementQueue
     signals: StateSignals
+    forwarding: Forwarding
 
 
 def statement_services(
@@ -157,6 +159,7 @@ def statement_services(
         broker=broker,
     )
     queue = StatementQueue(runner, notices, broker)
+    forwarding = Forwarding(runner.owner, kept.database, accounts.directory, connectors, notices)
     access = Access(records, connectors)
     following = Following(records, access, signals, streams)
     reading = ResultReader(
@@ -195,6 +198,7 @@ def statement_services(
         connectors=connectors,
         credentials=credentials,
         runner=runner,
+        forwarding=forwarding,
         notices=notices,
         signals=signals,
         max_per_user=editor.max_sessions_per_user,
@@ -218,6 +222,7 @@ def statement_services(
         runner=runner,
         queue=queue,
         signals=signals,
+        forwarding=forwarding,
     )
 
 

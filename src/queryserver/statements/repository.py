@@ -60,6 +60,9 @@ _TEXT_BYTES = """(
     + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
 )"""
 
+_LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
+"""What a line of a log begins with."""
+
 # Counts and inserts in one statement: a call above a limit stores nothing, and one round trip is enough.
 # A script that its user sends again is stored once. The first log line is stored together with the record.
 _INSERT = f"""
@@ -97,7 +100,7 @@ with room as (
     returning {_WITHOUT_TEXT}, '' as statement
 ), logged as (
     insert into statement_logs (statement_id, start_line, lines)
-    select $1, 0, array[to_char(recorded_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || $36::text]
+    select $1, 0, array[{_LOG_MOMENT.format(moment="recorded_at")} || $36::text]
     from recorded
 )
 select * from recorded
@@ -151,17 +154,26 @@ select array_position($1::uuid[], id) as n, position from placed where id = any(
 """
 
 _CANCEL = f"""
-update statements set
-    cancel_requested_at = coalesce(cancel_requested_at, now()),
-    canceled_by = coalesce(canceled_by, $2),
-    state = case when sent_at is null then 'canceled' else state end,
-    message = case when sent_at is null then 'Canceled by ' || $2::text || '.' else message end,
-    ended_at = case when sent_at is null then now() end,
-    sealed_token = case when sent_at is null then null else sealed_token end,
-    token_expires_at = case when sent_at is null then null else token_expires_at end,
-    fence = fence + case when sent_at is null then 1 else 0 end
-where id = $1 and state in ('waiting', 'running')
-returning {_STATUS}, {END_COLUMNS}
+with canceled as (
+    update statements set
+        cancel_requested_at = coalesce(cancel_requested_at, now()),
+        canceled_by = coalesce(canceled_by, $2),
+        state = case when sent_at is null then 'canceled' else state end,
+        message = case when sent_at is null then 'Canceled by ' || $2::text || '.' else message end,
+        ended_at = case when sent_at is null then now() end,
+        sealed_token = case when sent_at is null then null else sealed_token end,
+        token_expires_at = case when sent_at is null then null else token_expires_at end,
+        fence = fence + case when sent_at is null then 1 else 0 end
+    where id = $1 and state in ('waiting', 'running')
+    returning {_STATUS}, {END_COLUMNS}, {_LOG_MOMENT.format(moment="ended_at")} || ' ' || message as line
+), logged as (
+    insert into statement_logs (statement_id, start_line, lines)
+    select $1, (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = $1),
+        array[line]
+    from canceled where line is not null
+    on conflict do nothing
+)
+select * from canceled
 """
 
 _CLOSE = """

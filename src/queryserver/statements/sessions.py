@@ -3,22 +3,30 @@
 The command close_sessions closes those of all users by age: `retention.RetentionSweep.close_sessions`.
 """
 
+import asyncio
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
 from queryserver.connectors.engines import Connectors, key_named
+from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import InvalidParameter, NotSupported, too_many_sessions
-from queryserver.errors.statements import EngineUnavailable, UnknownDialect, session_not_found
+from queryserver.errors.statements import EngineTimeout, EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
+from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.queue import CLOSE_SESSION
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import Runner, StateSignals
 from queryserver.statements.session_repository import CredentialBook, SessionRecord, SessionRecords
 from queryserver.statements.submission import new_session_guid
+
+_OPEN = "open_session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +41,24 @@ class NewSession:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sessions:
-    """Named sessions. The instance that opened one runs its statements, also when another instance receives them."""
+    """Named sessions. The instance that opened one runs its statements, also when another instance receives them.
+
+    Those in data that another process holds are opened there.
+    """
 
     records: SessionRecords
     statements: StatementRecords
     connectors: Connectors
     credentials: CredentialBook
     runner: Runner
+    forwarding: Forwarding
     notices: Notices
     signals: StateSignals
     max_per_user: int
     allowed_settings: frozenset[str]
+
+    def __post_init__(self) -> None:
+        self.forwarding.serve(_OPEN, self._open_forwarded)
 
     async def create(self, user: User, asked: NewSession) -> SessionRecord:
         """Open an engine session and keep it.
@@ -57,31 +72,77 @@ class Sessions:
             if name not in self.allowed_settings:
                 raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         self.runner.require_open()
-        credentials = asked.credentials
-        record = SessionRecord(
-            id=await self.statements.new_session_id(),
-            guid=new_session_guid(),
+        credentials, session_id = asked.credentials, await self.statements.new_session_id()
+        record = self._record(
+            user, connector, session_id, guid=new_session_guid(), properties=asked.properties, settings=asked.settings
+        )
+        if credentials:
+            record = replace(record, sealed_credentials=self.credentials.seal(credentials, connector))
+        data = self.connectors.data_of(connector)
+        if data is not None and not await self.runner.may_run(connector):
+            is_open = await self._open_at(await self.forwarding.holder(data), user, connector, record)
+        else:
+            is_open = await self._open_here(user, connector, record, credentials)
+        if not is_open:
+            raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
+        return record
+
+    async def _open_here(
+        self, user: User, connector: Connector, record: SessionRecord, credentials: Credentials | None
+    ) -> bool:
+        options = await self.credentials.options(user, connector, settings=record.settings)
+        if credentials:
+            options = replace(options, credentials=credentials)
+        return await self.runner.opener.open_named(record, connector, user, options, max_open=self.max_per_user)
+
+    async def _open_at(self, holder: str, user: User, connector: Connector, record: SessionRecord) -> bool:
+        """The same in the process that holds the data. Raises EngineTimeout too."""
+        sealed = base64.b64encode(record.sealed_credentials).decode() if record.sealed_credentials else None
+        arguments = [record.id, record.guid, record.properties, record.settings, sealed]
+        budget = connector.limits.metadata_timeout
+        try:
+            async with asyncio.timeout(budget.total_seconds()):
+                return orjson.loads(
+                    await self.forwarding.send(holder, user, connector, _OPEN, arguments, budget=budget)
+                )
+        except TimeoutError:
+            raise EngineTimeout(f"No session was opened within {budget.total_seconds():g} s.") from None
+
+    async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
+        session_id, guid, properties, settings, sealed = arguments
+        self.runner.require_open()
+        if not await self.runner.may_run(connector):
+            raise EngineUnavailable("Another server has taken hold of this database; ask again.")
+        record = self._record(user, connector, session_id, guid=guid, properties=properties, settings=settings)
+        record = replace(record, sealed_credentials=base64.b64decode(sealed) if sealed else None)
+        # Data that one process holds are files: they have no logins.
+        return orjson.dumps(await self._open_here(user, connector, record, None))
+
+    def _record(
+        self,
+        user: User,
+        connector: Connector,
+        session_id: int,
+        *,
+        guid: str,
+        properties: Sequence[Mapping[str, Any]],
+        settings: Mapping[str, str],
+    ) -> SessionRecord:
+        return SessionRecord(
+            id=session_id,
+            guid=guid,
             user_id=user.id,
             connector=connector.key,
             dialect=connector.dialect,
             named=True,
-            properties=asked.properties,
-            settings=asked.settings,
-            sealed_credentials=self.credentials.seal(credentials, connector) if credentials else None,
+            properties=properties,
+            settings=settings,
+            sealed_credentials=None,
             owner=self.runner.owner,
             is_live=True,
             idle=connector.limits.session_idle,
             last_used_at=datetime.now(UTC),
         )
-        options = await self.credentials.options(user, connector, settings=asked.settings)
-        if credentials:
-            options = replace(options, credentials=credentials)
-        if not await self.runner.may_run(connector):
-            raise EngineUnavailable("Another process holds this database: sessions in it cannot be opened here.")
-        most = self.max_per_user
-        if not await self.runner.opener.open_named(record, connector, user, options, max_open=most):
-            raise too_many_sessions(f"{most} sessions of yours are open. Close some of them.")
-        return record
 
     async def close(self, user: User, session_id: int) -> SessionRecord | None:
         """Close one session of the caller; None when it was closed already. Raises session_not_found."""

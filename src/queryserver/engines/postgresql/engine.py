@@ -35,7 +35,7 @@ _CHECK_WITHIN_S = 5
 _KNOWN_FOR_S = 60.0
 """A database that is moved or restored gets another identity."""
 _AGAIN_S = 5.0
-"""Until the attempt after one that failed or was cancelled: each takes up to `_CALL_S`, for which all requests wait."""
+"""Until the attempt after one that failed: each takes up to four times `_CHECK_WITHIN_S`, and all requests wait."""
 
 _DATABASE = """
 SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {cluster} AS cluster
@@ -82,7 +82,8 @@ class OwnDatabase:
     def __init__(self, dsn: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._dsn = dsn
         self._clock = clock
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        """Nobody's own: a caller that is canceled must not end what others wait for. It ends by its time-outs."""
         self._known: DatabaseIdentity | None = None
         self._failure = ""
         """Of the last attempt to read it."""
@@ -101,21 +102,26 @@ class OwnDatabase:
             if on_own_server:
                 raise HostRefused("Connections to this database are not allowed here: it does not say which one it is.")
             return
-        async with self._reading:
-            if self._read_again_at is None or self._clock() >= self._read_again_at:
-                self._failure = _NO_ANSWER
-                try:
-                    # Twice: the first one has timed out where this process was stopped for a while.
-                    self._known, self._failure = await self._read(tries=2), ""
-                except EngineUnavailable as error:
-                    self._failure = error.message
-                finally:
-                    self._read_again_at = self._clock() + (_AGAIN_S if self._failure else _KNOWN_FOR_S)
-            if self._known is None or (on_own_server and self._failure):
-                raise EngineUnavailable(self._failure)
-            own = self._known
+        if self._reading is None and (self._read_again_at is None or self._clock() >= self._read_again_at):
+            self._reading = asyncio.create_task(self._refresh(), name="own-database")
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+        if self._known is None or (on_own_server and self._failure):
+            raise EngineUnavailable(self._failure)
+        own = self._known
         if own.is_same(found, on_one_server=on_own_server):
             raise HostRefused(f"Connections to {found.name} are not allowed here: it is the service's own database.")
+
+    async def _refresh(self) -> None:
+        self._failure = _NO_ANSWER
+        try:
+            # Twice: the first one has timed out where this process was stopped for a while.
+            self._known, self._failure = await self._read(tries=2), ""
+        except EngineUnavailable as error:
+            self._failure = error.message
+        finally:
+            self._read_again_at = self._clock() + (_AGAIN_S if self._failure else _KNOWN_FOR_S)
+            self._reading = None
 
     async def _read(self, *, tries: int) -> DatabaseIdentity:
         try:

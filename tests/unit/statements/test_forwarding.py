@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from tests.timing import settle
 
-from queryserver.catalog.lookups import Flights
 from queryserver.errors.statements import EngineTimeout, MetadataNotFound, database_not_found
+from queryserver.statements.forwarding import Flights
 
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
 
