@@ -115,6 +115,20 @@ async def test_a_duckdb_file_is_used_by_one_process_for_all(pair: tuple[Node, No
 
 
 @pytest.mark.item(57)
+async def test_a_session_in_a_duckdb_file_is_opened_by_the_process_that_holds_it(pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    created = await second.told("editor/create_session", session='{"type": "duckdb"}')
+    session = created["session"]["id"]
+    await second.finished("duckdb", "CREATE TEMP TABLE there AS SELECT 7 AS n", session_id=session)
+    for node in (first, second):
+        assert await node.value("duckdb", "SELECT n FROM there", session_id=session) == 7
+    closed = f'{{"type": "duckdb", "id": {session}}}'
+    assert (await second.told("editor/close_session", session=closed))["status"] == 0
+    gone = await first.post("editor/execute/duckdb", statement="SELECT n FROM there", session_id=session, wait=10)
+    assert gone.json()["code"] == "session_lost"
+
+
+@pytest.mark.item(57)
 async def test_statements_of_a_session_run_where_it_is(pair: tuple[Node, Node]) -> None:
     first, second = pair
     created = await first.told("editor/create_session", session='{"type": "postgresql"}')
