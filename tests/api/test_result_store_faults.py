@@ -247,6 +247,19 @@ async def test_the_results_of_another_database_are_never_swept(served):
         assert owner.read_text() == mine
 
 
+async def test_a_result_that_cannot_be_deleted_does_not_keep_the_others(served):
+    async with served.opened as api:
+        ana = await api.user()
+        unknown = [await large_result(ana) for _ in range(2)]
+        await api.database.execute("delete from statements where id = any($1::text[]::uuid[])", unknown)
+        made_old(api, *unknown)
+        served.store.failures["delete"] = PermissionDenied("not yours")
+        assert (await api.services.statements.retention.clean_up())["orphaned results"] == 2
+        del served.store.failures["delete"]
+        assert (await api.services.statements.retention.clean_up())["orphaned results"] == 2
+        assert directories(api) == set()
+
+
 async def test_a_store_that_cannot_be_listed_stops_no_other_clean_up(served):
     async with served.opened as api:
         ana = await api.user()

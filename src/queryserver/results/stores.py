@@ -57,7 +57,10 @@ def build_result_files(settings: Settings) -> ResultFiles:
     """
     chosen = settings.desktop.task_server.result_file_storage
     if chosen is None or isinstance(chosen, LocalResults):
-        storage = PrivateStorage(results_directory(settings), floor=disk_floor(settings))
+        try:
+            storage = PrivateStorage(results_directory(settings), floor=disk_floor(settings))
+        except OSError as error:
+            raise _problem(f"location: the directory cannot be used: {error.strerror}.") from error
         return ResultFiles(storage, "", storage.close, is_remote=False)
     if isinstance(chosen, S3Results):
         return _s3(chosen)

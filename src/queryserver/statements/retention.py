@@ -14,6 +14,7 @@ import asyncpg
 import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.errors.files import StorageUnavailable
 from queryserver.platform.database import Database, database_errors
 from queryserver.platform.deployment import FactRepository
 from queryserver.platform.metrics import UNMEASURED, Metrics
@@ -315,7 +316,7 @@ class RetentionSweep:
     async def _sweep_store(self, *, dry_run: bool) -> Mapping[str, int]:
         """Delete stored rows whose statement has no result, and what processes that died left behind.
 
-        A store that fails ends the sweep, and nothing else.
+        A store that fails ends the sweep, and nothing else; what cannot be deleted is left, and counted as orphaned.
         """
         orphaned = interrupted = 0
         now = await self.database.value("select now()")
@@ -332,13 +333,21 @@ class RetentionSweep:
                             continue
                         orphaned += 1
                         if not dry_run:
-                            await self.results.delete(stored.id)
+                            await self._delete_orphan(stored)
             interrupted = await self.listing.remove_remains(_ORPHAN_AGE, now, dry_run=dry_run)
         except DatabaseUnavailable:
             raise
         except QueryServerError as error:
             log.warning("result store not swept", code=error.code)
         return {"orphaned results": orphaned, "interrupted writes": interrupted}
+
+    async def _delete_orphan(self, stored: StoredStatement) -> None:
+        try:
+            await self.results.delete(stored.id)
+        except StorageUnavailable:
+            raise
+        except QueryServerError as error:
+            log.warning("orphaned result not deleted", operation_id=str(stored.id), code=error.code)
 
     async def _is_old(self, stored: StoredStatement, now: datetime) -> bool:
         """A runner that lost its lease may still be writing."""

@@ -150,11 +150,20 @@ on conflict (key) do update set content = excluded.content
     where known.tries = 0 and known.next_try_at is not null and (excluded.content->>'attach_csv')::bool
 """
 
+# One after the other to each recipient: a slow one takes one place.
 _CLAIM = """
+with turns as (
+    select distinct on (recipient) key from deliveries as due
+    where kind = $3 and next_try_at <= now() and (claimed_until is null or claimed_until < now()) and not exists (
+        select from deliveries as sent
+        where sent.kind = $3 and sent.recipient = due.recipient and sent.claimed_until >= now()
+    )
+    order by recipient, next_try_at
+)
 update deliveries set tries = tries + 1, claimed_until = now() + $1::interval
 where key in (
     select key from deliveries
-    where next_try_at <= now() and (claimed_until is null or claimed_until < now())
+    where key in (select key from turns) and (claimed_until is null or claimed_until < now())
     order by next_try_at limit $2 for update skip locked
 )
 returning key, kind, recipient, content, tries, now() as moment
@@ -189,9 +198,9 @@ class Outbox:
         for one in deliveries:
             await connection.execute(_ADD, one.key, one.kind.value, one.recipient, one.content)
 
-    async def claim(self, most: int) -> Sequence[Delivery]:
-        """Due ones, which no other worker gets for two minutes."""
-        return [_delivery_of(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, most)]
+    async def claim(self, kind: DeliveryKind, most: int) -> Sequence[Delivery]:
+        """Due ones, one for each recipient, which no other worker gets for two minutes."""
+        return [_delivery_of(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, most, kind.value)]
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
         """It was taken (no error), or failed: to be tried again after the pause, or with None never."""
@@ -273,7 +282,7 @@ class Deliveries:
         self._counters = counters
         self._mailed_after = mailed_after
         self._sending = Tasks()
-        self._places = _AT_ONCE
+        self._places = dict.fromkeys(senders, _AT_ONCE)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -288,11 +297,10 @@ class Deliveries:
     async def round(self) -> None:
         """Take what is due, as far as there are places. Raises DatabaseUnavailable."""
         await self._outbox.add_ended_statements(self._mailed_after)
-        if not self._places:
-            return
-        for delivery in await self._outbox.claim(self._places):
-            self._places -= 1
-            self._sending.start(self._send(delivery), "delivery")
+        for kind, places in self._places.items():
+            for delivery in await self._outbox.claim(kind, places) if places else ():
+                self._places[kind] -= 1
+                self._sending.start(self._send(delivery), "delivery")
 
     async def _send(self, delivery: Delivery) -> None:
         try:
@@ -305,7 +313,7 @@ class Deliveries:
                 log.warning("not delivered", **_facts(delivery), tries=delivery.tries, reason=reason)
             await self._outbox.record(delivery, reason, pause=pause)
         finally:
-            self._places += 1
+            self._places[delivery.kind] += 1
 
     async def _tried(self, delivery: Delivery) -> tuple[str, bool]:
         """Why it failed, and whether for ever; no reason: it was taken."""

@@ -15,7 +15,7 @@ from tests.api.driving import verdict
 from tests.api.taskserver.conftest import WEBHOOK_SECRET, Desktop, Fleet, Mailbox, Receiver, mail_server
 from tests.engines.certificates import Authority
 
-from queryserver.tasks.deliveries import Delivery, Message, _facts, deliveries_of
+from queryserver.tasks.deliveries import Delivery, DeliveryKind, Message, NewDelivery, _facts, deliveries_of
 from queryserver.tasks.schedule_model import Notify
 
 Fleets = Callable[..., Any]
@@ -258,11 +258,12 @@ async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
         await beat.fire()
         await fleet.api.database.execute("update tasks set state = 'finished', ended_at = now()")
         await beat.record_ends()
-        claims = await asyncio.gather(outbox.claim(4), outbox.claim(4))
+        kind = DeliveryKind.WEBHOOK
+        claims = await asyncio.gather(outbox.claim(kind, 4), outbox.claim(kind, 4))
         assert sorted(len(claimed) for claimed in claims) == [0, 1]
-        assert await outbox.claim(4) == []
+        assert await outbox.claim(kind, 4) == []
         await fleet.api.database.execute("update deliveries set claimed_until = now() - interval '1 s'")
-        (again,) = await outbox.claim(4)
+        (again,) = await outbox.claim(kind, 4)
         assert again.tries == 2
         # The first worker wakes up and changes nothing.
         (first,) = claims[0] or claims[1]
@@ -270,6 +271,24 @@ async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
         row = await fleet.api.database.row("select error, claimed_until is null as free from deliveries")
         assert row is not None
         assert (row["error"], row["free"]) == ("", False)
+
+
+async def test_a_slow_receiver_takes_one_place(fleets: Fleets, desktop: Desktop):
+    async with fleets(beats=False, desktop=desktop(enabled=True)) as fleet:
+        outbox, database = fleet.api.services.scheduling.beat.runs._outbox, fleet.api.database
+        content = _message().stored()
+        slow, other = "https://slow.example/", "https://other.example/"
+        async with database.transaction() as connection:
+            new = [NewDelivery(f"slow {n}", DeliveryKind.WEBHOOK, slow, content) for n in range(6)]
+            new.append(NewDelivery("other", DeliveryKind.WEBHOOK, other, content))
+            new.append(NewDelivery("mail", DeliveryKind.EMAIL, "a@example.org", content))
+            await outbox.add(connection, new)
+        claimed = {one.recipient: one for one in await outbox.claim(DeliveryKind.WEBHOOK, 4)}
+        assert set(claimed) == {slow, other}
+        assert await outbox.claim(DeliveryKind.WEBHOOK, 4) == []
+        assert [one.key for one in await outbox.claim(DeliveryKind.EMAIL, 4)] == ["mail"]
+        await outbox.record(claimed[slow])
+        assert [one.recipient for one in await outbox.claim(DeliveryKind.WEBHOOK, 4)] == [slow]
 
 
 async def test_a_refused_login_is_tried_again(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
@@ -283,12 +302,16 @@ async def test_a_refused_login_is_tried_again(fleets: Fleets, desktop: Desktop, 
     assert "a@example.org" not in one["key"]
 
 
+def _message() -> Message:
+    started = datetime(2026, 1, 5, tzinfo=UTC)
+    return Message(event="failed", name="n", connector="c", state="failed", started=started, duration_ms=1, rows=0,
+                   history_uuid=None, error="", owner_id=1)  # fmt: skip
+
+
 def test_logs_show_no_path_of_a_signed_call():
-    moment = datetime(2026, 1, 5, tzinfo=UTC)
-    message = Message(event="failed", name="n", connector="c", state="failed", started=moment, duration_ms=1, rows=0,
-                      history_uuid=None, error="", owner_id=1)  # fmt: skip
+    message = _message()
     url = "https://hooks.example/s3cret"
     (new,) = deliveries_of("about", message, Notify(url=url))
-    facts = _facts(Delivery(new.key, new.kind, url, message, 1, moment))
+    facts = _facts(Delivery(new.key, new.kind, url, message, 1, message.started))
     assert facts == {"key": new.key, "kind": "webhook", "outcome": "failed", "host": "hooks.example"}
     assert "s3cret" not in str(facts)

@@ -1,6 +1,7 @@
 """From the setting `result_file_storage` to a store, without a connection."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +187,17 @@ def test_what_cannot_be_used_is_a_problem_of_the_setting_and_shows_no_secret(bac
     text = str(failed.value) + " ".join(failed.value.problems)
     assert text.count("desktop.task_server.result_file_storage") >= 1
     assert "planted" not in text
+
+
+@pytest.mark.parametrize("kind", ["a dangling link", "a file"])
+def test_a_directory_that_cannot_be_used_is_a_problem_of_the_setting(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "results"
+    if kind == "a file":
+        place.touch()
+    else:
+        place.symlink_to(tmp_path / "unmounted" / "results")
+    with pytest.raises(ConfigurationError, match="result_file_storage"):
+        build_result_files(settings("local", location=str(place)))
 
 
 @pytest.mark.platform(111)
