@@ -142,7 +142,7 @@ def listening(desktop: DesktopSettings) -> Generator[Monitoring]:
 
 
 def _problem(error: OSError, host: str, port: int) -> str:
-    if isinstance(error, socket.gaierror):
+    if isinstance(error.__context__, socket.gaierror):  # `create_server` raises another error in its place
         return f"{_HOST}: {host} is no address of this machine."
     match error.errno:
         case errno.EADDRINUSE:
@@ -153,4 +153,4 @@ def _problem(error: OSError, host: str, port: int) -> str:
         case errno.EADDRNOTAVAIL:
             return f"{_HOST}: {host} is no address of this machine."
         case _:
-            return f"{_PORT}: {host}, port {port}: {error.strerror}."
+            return f"{_PORT}: {error.strerror}."
