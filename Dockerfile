@@ -60,9 +60,10 @@ RUN case " $EXTRAS " in *" kerberos "*) \
     && useradd --uid 10001 --gid 10001 --no-log-init --no-create-home --home-dir /var/lib/queryserver --shell /usr/sbin/nologin queryserver \
     && install --directory --mode 700 --owner 10001 --group 10001 /var/lib/queryserver
 COPY --from=build /opt/queryserver /opt/queryserver
-# A settings file cannot change the host and the data directory: the environment goes before it.
+# A settings file cannot change the hosts and the data directory: the environment goes before it.
 ENV PATH=/opt/queryserver/bin:$PATH \
     QUERYSERVER__DESKTOP__HTTP_HOST=0.0.0.0 \
+    QUERYSERVER__DESKTOP__TASK_SERVER__METRICS_HOST=0.0.0.0 \
     QUERYSERVER__DESKTOP__DATA_DIR=/var/lib/queryserver \
     HOME=/var/lib/queryserver \
     PYTHONUNBUFFERED=1

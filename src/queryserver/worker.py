@@ -5,7 +5,8 @@ import gc
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
@@ -17,6 +18,9 @@ from queryserver.platform.stopping import REST_S, THREADS_END_WITHIN_S, StopCloc
 from queryserver.platform.threads import background
 from queryserver.services import Services
 from queryserver.wiring import open_services
+
+if TYPE_CHECKING:
+    from queryserver.api.monitoring import Monitoring
 
 log = structlog.get_logger(__name__)
 
@@ -76,19 +80,30 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, stop)
-    async with (
-        _parent_watched(stop) if with_parent else nullcontext(),
-        open_services(settings, role=role) as services,
-        background(return_memory(), "return-memory"),
-    ):
-        keep_what_is_there()
-        log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
-        await _until(stopped, work(services))
-        services.readiness.stopping = True
-        await asyncio.gather(services.statements.runner.drain(), services.tasks.runner.drain())
+    with _monitoring(settings) as monitoring:
+        async with (
+            _parent_watched(stop) if with_parent else nullcontext(),
+            open_services(settings, role=role) as services,
+            background(return_memory(), "return-memory"),
+            monitoring.answering(services.metrics_text) if monitoring else nullcontext(),
+        ):
+            keep_what_is_there()
+            log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
+            await _until(stopped, work(services))
+            services.readiness.stopping = True
+            await asyncio.gather(services.statements.runner.drain(), services.tasks.runner.drain())
     # Frozen objects look leaked to native modules that count their objects at the end.
     gc.unfreeze()
     clock.set(THREADS_END_WITHIN_S)
+
+
+def _monitoring(settings: Settings) -> "AbstractContextManager[Monitoring | None]":
+    """The listener for metrics, if one is wanted. Entering it raises ConfigurationError."""
+    if not settings.desktop.task_server.metrics_port:
+        return nullcontext()
+    from queryserver.api.monitoring import listening  # noqa: PLC0415 a web server: a third of a second
+
+    return listening(settings.desktop)
 
 
 async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:

@@ -130,6 +130,7 @@ NAMES = {
     *("db_pool_connections", "db_query_seconds", "leases_lost_total"),
     *("metadata_index_objects", "search_seconds", "build_info"),
     *("tasks_total", "tasks_queued", "workers_alive", "schedules_fired_total", "emails_total"),
+    "webhooks_total",
 }
 
 LABELS = {

@@ -157,15 +157,15 @@ def test_workers_and_beats_have_what_the_servers_have(role: str, tmp_path: Path)
         assert container[key] == server[key], key
     for key in ("volumes", "securityContext", "terminationGracePeriodSeconds", "automountServiceAccountToken"):
         assert pod(f"queryserver-{role}")[key] == pod()[key], key
-    command = ["queryserver", "is_worker_alive", *(["--beat"] if role == "beat" else [])]
-    assert container["startupProbe"]["exec"]["command"] == container["livenessProbe"]["exec"]["command"] == command
-    # A record counts as alive for three heartbeats; the probe must not end a process before that.
+    for kind in ("startup", "liveness"):
+        assert container[f"{kind}Probe"]["httpGet"] == {"path": "/desktop/debug/is_alive", "port": "metrics"}
+    # What the image listens on beside `http_host`.
+    assert next(_quoted("TASK_SERVER__METRICS_HOST")) == next(_quoted("HTTP_HOST")) == "0.0.0.0"
     [(_, text)] = manifest("ConfigMap")["data"].items()
     file = tmp_path / "queryserver.toml"
     file.write_text(text)
     tasks = read_settings(file, {}).settings.desktop.task_server
-    probe = container["livenessProbe"]
-    assert probe["failureThreshold"] * probe["periodSeconds"] > 3 * tasks.heartbeat_s
+    assert container["ports"] == [{"name": "metrics", "containerPort": tasks.metrics_port}]
     assert (tasks.enabled, tasks.beat_enabled) == (True, True)
 
 
@@ -215,14 +215,37 @@ def test_the_ingress_leads_to_the_servers_and_not_to_the_metrics():
     }
 
 
-def test_prometheus_reads_each_pod_of_the_service():
+def test_prometheus_reads_each_pod_of_servers_workers_and_beats():
     [job] = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yml").read_text())["scrape_configs"]
-    [source] = job["dns_sd_configs"]
-    service = manifest("Service", "queryserver-pods")
-    assert source["names"][0].split(".")[0] == service["metadata"]["name"]
-    assert source["port"] == service["spec"]["ports"][0]["port"] == pod()["containers"][0]["ports"][0]["containerPort"]
-    # Otherwise the name gives one address for all.
-    assert service["spec"]["clusterIP"] == "None"
+    read = {name.split(".")[0]: source["port"] for source in job["dns_sd_configs"] for name in source["names"]}
+    services = {"queryserver-pods": "server", "queryserver-workers": "worker", "queryserver-beats": "beat"}
+    assert set(read) == set(services)
+    for name, component in services.items():
+        spec = manifest("Service", name)["spec"]
+        deployment = "queryserver" if component == "server" else f"queryserver-{component}"
+        [port] = pod(deployment)["containers"][0]["ports"]
+        assert read[name] == spec["ports"][0]["port"] == port["containerPort"]
+        assert spec["ports"][0]["targetPort"] == port["name"]
+        assert spec["selector"] == manifest("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
+        # Otherwise the name gives one address for all.
+        assert spec["clusterIP"] == "None"
+    policy = manifest("NetworkPolicy", "queryserver-metrics")["spec"]
+    assert policy["podSelector"]["matchExpressions"][0]["values"] == ["worker", "beat"]
+    assert policy["ingress"][0]["ports"] == [{"port": "metrics"}]
+
+
+def test_prometheus_reads_each_process_of_the_compose_file(tmp_path: Path):
+    [job] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    [listed], [found] = job["static_configs"], job["dns_sd_configs"]
+    read = {name: settings(service["environment"], tmp_path).desktop for name, service in servers()}
+    assert listed["targets"] == [f"{name}:{desktop.http_port}" for name, desktop in read.items()]
+    for name, desktop in read.items():
+        assert name in desktop.allowed_hosts
+        assert desktop.metrics.token.get_secret_value()
+    assert found["names"] == ["worker", "beat"]
+    for name in found["names"]:
+        tasks = settings(compose()["services"][name]["environment"], tmp_path).desktop.task_server
+        assert found["port"] == tasks.metrics_port
 
 
 def servers() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -113,7 +113,7 @@ class Node:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """One worker of the task server. `owner` is its name in leases."""
+    """One worker or beat of the task server. `owner` is its name in leases."""
 
     process: ServerProcess
     owner: str
@@ -152,22 +152,33 @@ class Installation:
         **environment: str,
     ) -> AsyncIterator[WorkerProcess]:
         """`queryserver worker`, once it takes statements. `variables` are given as they are."""
-        arguments = ["worker", "--config", str(self.directory / "queryserver.toml")]
+        async with self._beside("worker", environment) as worker:
+            yield worker
+
+    @asynccontextmanager
+    async def beat(self, **environment: str) -> AsyncIterator[WorkerProcess]:
+        """`queryserver beat`, once it fires schedules."""
+        async with self._beside("beat", environment) as beat:
+            yield beat
+
+    @asynccontextmanager
+    async def _beside(self, command: str, environment: Mapping[str, str]) -> AsyncIterator[WorkerProcess]:
+        arguments = [command, "--config", str(self.directory / "queryserver.toml")]
         settings = self.settings(**environment) | {
             "QUERYSERVER__DESKTOP__DATA_DIR": str(self.directory / "data"),
             "QUERYSERVER__DESKTOP__DATABASE__URL": self.database_dsn,
         }
         async with started([str(PROGRAM), *arguments], 0, self.directory, settings) as process:
-            yield WorkerProcess(process, await self._owner_of(process))
+            yield WorkerProcess(process, await self._owner_of(process, command))
 
-    async def _owner_of(self, process: ServerProcess) -> str:
+    async def _owner_of(self, process: ServerProcess, command: str) -> str:
         give_up = time.monotonic() + ALIVE_WITHIN_S
         while process.process.returncode is None and time.monotonic() < give_up:
             if "queryserver runs" in process.stdout + process.stderr:
-                known = "select id from instances where kind = 'worker' and name like '%-' || $1"
-                return await query(self.database_dsn, known, str(process.pid))
+                known = "select id from instances where kind = $1 and name like '%-' || $2"
+                return await query(self.database_dsn, known, command, str(process.pid))
             await asyncio.sleep(0.05)
-        raise AssertionError(f"no worker:\n{process.stdout}\n{process.stderr}")
+        raise AssertionError(f"no {command}:\n{process.stdout}\n{process.stderr}")
 
     def with_task_server(self, broker_url: str, *, lease_s: int = LEASE_S) -> "Installation":
         """The same, with workers that run the statements."""

@@ -1,18 +1,12 @@
 """Health and metrics: no login (Contract platform 9)."""
 
-from hmac import compare_digest
-
-from fastapi import Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi import Response
 
 from queryserver.administration.readiness import ReadinessCheck
-from queryserver.api.addresses import client_address
 from queryserver.api.answers import answer
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
-from queryserver.api.errors import failure
+from queryserver.api.monitoring import metrics_response
 from queryserver.api.schemas import generated as wire
-from queryserver.platform.settings.desktop import MetricsSettings
-from queryserver.platform.settings.sections import Networks, contains
 
 router = PathGroup(PublicRoute)
 
@@ -47,21 +41,7 @@ async def is_ready(call: PublicCall) -> Response:
 @router.operation("get_metrics")
 async def metrics(call: PublicCall) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
-    services = call.services
-    desktop = services.settings.desktop
-    if services.metrics_text is None:
-        return failure(404, "not_found", "Not found.")
-    if not may_read_metrics(call.request, desktop.metrics, desktop.trusted_proxies):
-        return failure(403, "permission_denied", "Metrics are not for this address.")
-    return Response(await services.metrics_text.text(), media_type=CONTENT_TYPE_LATEST)
-
-
-def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Networks) -> bool:
-    token = settings.token.get_secret_value()
-    given = request.headers.get("authorization", "")
-    if token and compare_digest(given.encode(), f"Bearer {token}".encode()):
-        return True
-    return contains(settings.allowed_networks, client_address(request, trusted))
+    return await metrics_response(call.request, call.services.settings.desktop, call.services.metrics_text)
 
 
 def _shown(check: ReadinessCheck) -> wire.HealthCheck:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+MetricsPort = Annotated[int | None, typer.Option(help="Port of its metrics; 0: none.", min=0, max=65535)]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="End when standard input is closed, too.")]
 
 
@@ -23,11 +24,13 @@ WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="En
 def worker(
     config: ConfigFile = None,
     concurrency: Annotated[int | None, typer.Option(help="Statements that it runs at once.", min=1)] = None,
+    metrics_port: MetricsPort = None,
     with_parent: WithParent = False,
 ) -> None:
     """Run statements and tasks of the task server, until the signal to stop."""
     let_arrow_use_the_common_heap()
     set_setting("desktop__task_server__concurrency", concurrency)
+    set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _settings(config, "worker", "enabled")
     from queryserver.worker import run_worker  # noqa: PLC0415 half a second that other commands need not wait
 
@@ -35,9 +38,10 @@ def worker(
 
 
 @app.command("beat")
-def beat(config: ConfigFile = None, with_parent: WithParent = False) -> None:
+def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_parent: WithParent = False) -> None:
     """Fire the schedules. Several may run; each fire runs once."""
     let_arrow_use_the_common_heap()
+    set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _settings(config, "beat", "enabled", "beat_enabled")
     from queryserver.worker import run_beat  # noqa: PLC0415 half a second that other commands need not wait
 

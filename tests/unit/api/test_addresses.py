@@ -11,7 +11,7 @@ from tests.cases import each
 
 from queryserver.api import addresses as module
 from queryserver.api.addresses import UNKNOWN, client_address
-from queryserver.api.debug import may_read_metrics
+from queryserver.api.monitoring import may_read_metrics
 from queryserver.platform.settings.desktop import MetricsSettings
 from queryserver.platform.settings.sections import contains, network_of
 

@@ -28,7 +28,8 @@ def with_fleet(settings: Settings, broker_url: str) -> Settings:
 
 def fleet_environment(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:
     """The same for processes that read their settings themselves."""
-    values = {"ENABLED": "true", "BEAT_ENABLED": "true", "BROKER_URL": broker_url}
+    # Both read these: they cannot listen on one port.
+    values = {"ENABLED": "true", "BEAT_ENABLED": "true", "BROKER_URL": broker_url, "METRICS_PORT": "0"}
     chosen = {f"{PREFIX}DESKTOP__TASK_SERVER__{key}".upper(): value for key, value in values.items()}
     return {name: value for name, value in environ.items() if name.upper() not in chosen} | chosen
 

@@ -451,6 +451,11 @@ class TaskServerSettings(Section):
     """How often a worker renews its leases; at most a third of `editor.lease_timeout_s`."""
     queue: Text = "queryserver"
     """Name of the queue."""
+    metrics_host: Text = "127.0.0.1"
+    """Address on which workers and beats serve their metrics; see `metrics_port`."""
+    metrics_port: Annotated[Count, Field(le=65535)] = 0
+    """Port on which a worker or a beat serves its metrics, as far as `[desktop.metrics]` opens them, and whether it is
+    alive; 0: none. Processes of one machine need one each: `queryserver worker --metrics-port`."""
     email_after_s: Count = 0
     """Owners get mail about statements that ran longer; 0: never."""
     email_max_rows: Count = 10_000

@@ -1,0 +1,156 @@
+"""Who may read the metrics of a process, and the listener of those that answer no calls: workers and beats.
+
+It is imported where such a listener is wanted, and imports no routes (Contract platform 9.3).
+"""
+
+import errno
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from hmac import compare_digest
+
+import structlog
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queryserver.api.addresses import client_address
+from queryserver.api.connections import ConnectionCounts, ConnectionLimits, guard_connections
+from queryserver.api.errors import failure
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.prometheus import MetricsPage
+from queryserver.platform.settings.desktop import DesktopSettings, MetricsSettings
+from queryserver.platform.settings.sections import Networks, contains
+from queryserver.platform.threads import Tasks
+
+log = structlog.get_logger(__name__)
+
+_PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_host"
+_KEEP_ALIVE_S = 75
+_BACKLOG = 16
+_ANSWERED_WITHIN_S = 1
+_STOPPED_WITHIN_S = 2.0
+# A few Prometheus servers and probes. A page has some ten KiB.
+_MOST_CONNECTIONS = 32
+_MOST_PER_ADDRESS = 16
+_HEAD_WITHIN_S = 5.0
+_STALL_S = 10.0
+_UNSENT_BYTES = 8 * 1024 * 1024
+
+
+async def metrics_response(request: Request, desktop: DesktopSettings, page: MetricsPage | None) -> Response:
+    """For allowed networks, or with the metrics token. Contract platform 9.3."""
+    if page is None:
+        return failure(404, "not_found", "Not found.")
+    if not may_read_metrics(request, desktop.metrics, desktop.trusted_proxies):
+        return failure(403, "permission_denied", "Metrics are not for this address.")
+    return Response(await page.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Networks) -> bool:
+    token = settings.token.get_secret_value()
+    given = request.headers.get("authorization", "")
+    if token and compare_digest(given.encode(), f"Bearer {token}".encode()):
+        return True
+    return contains(settings.allowed_networks, client_address(request, trusted))
+
+
+class Monitoring:
+    """Answers `/metrics` and `/desktop/debug/is_alive` of this process, and nothing else."""
+
+    def __init__(self, listener: socket.socket, desktop: DesktopSettings) -> None:
+        self._listener = listener
+        self._desktop = desktop
+
+    @asynccontextmanager
+    async def answering(self, page: MetricsPage | None) -> AsyncGenerator[None]:
+        """Inside, calls are answered; what came before has waited. Raises ConfigurationError."""
+        serving, tasks = _Server(self._config(page)), Tasks()
+        tasks.start(serving.serve([self._listener]), "monitoring")
+        host, port = self._listener.getsockname()[:2]
+        log.info("metrics are served", host=host, port=port)
+        try:
+            yield
+        finally:
+            serving.should_exit = True
+            await tasks.aclose(grace_s=_STOPPED_WITHIN_S)
+
+    def _config(self, page: MetricsPage | None) -> uvicorn.Config:
+        async def metrics(request: Request) -> Response:
+            return await metrics_response(request, self._desktop, page)
+
+        async def is_alive(_request: Request) -> Response:
+            return Response(b"", media_type="text/plain")
+
+        desktop, prefix = self._desktop, self._desktop.url_prefix.rstrip("/")
+        routes = [Route(f"{prefix}/metrics", metrics), Route(f"{prefix}/desktop/debug/is_alive", is_alive)]
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            http="httptools",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_ANSWERED_WITHIN_S,
+            ssl_certfile=desktop.ssl_certificate or None,
+            ssl_keyfile=desktop.ssl_private_key or None,
+        )
+        limits = ConnectionLimits(
+            request_head_s=_HEAD_WITHIN_S,
+            response_stall_s=_STALL_S,
+            in_all=_MOST_CONNECTIONS,
+            per_address=_MOST_PER_ADDRESS,
+            unsent_bytes=_UNSENT_BYTES,
+            trusted_proxies=desktop.trusted_proxies,
+        )
+        try:
+            # The counts of connections are those of clients of the service: these are not among them.
+            guard_connections(config, limits, ConnectionCounts(CollectorRegistry()))
+        except OSError as error:  # that of OpenSSL is one, too
+            problem = f"desktop.ssl_certificate: cannot be used with its key: {error.strerror or error}."
+            raise ConfigurationError([problem]) from error
+        return config
+
+
+class _Server(uvicorn.Server):
+    """Without handlers of signals: the process has its own, and stops this server itself."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+@contextmanager
+def listening(desktop: DesktopSettings) -> Generator[Monitoring]:
+    """The port is taken inside, before anything is slow. Raises ConfigurationError when that is not possible."""
+    tasks = desktop.task_server
+    host, port = tasks.metrics_host.strip("[]"), tasks.metrics_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigurationError([_problem(error, host, port)]) from error
+    with listener:
+        yield Monitoring(listener, desktop)
+
+
+def _problem(error: OSError, host: str, port: int) -> str:
+    if isinstance(error.__context__, socket.gaierror):  # `create_server` raises another error in its place
+        return f"{_HOST}: {host} is no address of this machine."
+    match error.errno:
+        case errno.EADDRINUSE:
+            other = "Give each process of a machine its own, for instance with --metrics-port."
+            return f"{_PORT}: another process listens on {port} already. {other}"
+        case errno.EACCES:
+            return f"{_PORT}: this account may not listen on {port}."
+        case errno.EADDRNOTAVAIL:
+            return f"{_HOST}: {host} is no address of this machine."
+        case _:
+            return f"{_PORT}: {error.strerror}."

@@ -1,0 +1,173 @@
+"""The port on which workers and beats serve their metrics (Contract platform 9.3)."""
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.api.driving import Api
+from tests.cases import each
+from tests.engines.certificates import Authority
+from tests.ports import free_port
+from tests.unit.cli.test_commands import command_in
+
+from queryserver.api.monitoring import listening
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.settings.desktop import DesktopSettings
+
+TOKEN = "metrics-token-of-the-tests"
+CLOSED = {"token": TOKEN, "allowed_networks": ["10.1.0.0/16"]}
+"""The tests call from loopback."""
+
+Opener = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
+
+
+def desktop_with(port: int, *, host: str = "127.0.0.1", **desktop: Any) -> DesktopSettings:
+    """Settings of a process that listens there."""
+    tasks = {"metrics_host": host, "metrics_port": port}
+    return DesktopSettings.model_validate({"task_server": tasks, **desktop})
+
+
+@pytest.fixture
+def listener(api: Api) -> Opener:
+    """Opens one, with the page of a process and some settings, and gives a client of it."""
+
+    @asynccontextmanager
+    async def opened(*, page: bool = True, **desktop: Any) -> AsyncIterator[httpx.AsyncClient]:
+        port = free_port()
+        with listening(desktop_with(port, **desktop)) as monitoring:
+            async with (
+                monitoring.answering(api.services.metrics_text if page else None),
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+            ):
+                yield client
+        with socket.socket() as again:
+            assert again.connect_ex(("127.0.0.1", port)) != 0, "it listens no more"
+
+    return opened
+
+
+@pytest.mark.platform(100)
+async def test_only_the_token_opens_it_from_a_foreign_address(listener: Opener):
+    async with listener(metrics=CLOSED) as client:
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": TOKEN},
+            {"X-Forwarded-For": "10.1.0.1"},
+        ):
+            refused = await client.get("/metrics", headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+            assert "queryserver_" not in refused.text
+        answer = await client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert "queryserver_leases_lost_total 0.0" in answer.text
+        assert (await client.get("/desktop/debug/is_alive")).status_code == 200
+
+
+@pytest.mark.platform(100)
+async def test_allowed_networks_need_no_token_and_a_trusted_proxy_names_its_client(listener: Opener):
+    async with listener() as client:
+        assert (await client.get("/metrics")).status_code == 200
+    async with listener(trusted_proxies=["127.0.0.1"]) as client:
+        assert (await client.get("/metrics", headers={"X-Forwarded-For": "198.51.100.1"})).status_code == 403
+
+
+async def test_it_has_two_paths_which_nothing_changes(listener: Opener):
+    async with listener(url_prefix="/sql") as client:
+        assert (await client.get("/sql/metrics")).status_code == 200
+        alive = await client.get("/sql/desktop/debug/is_alive")
+        assert (alive.status_code, alive.content) == (200, b"")
+        for path in ("/metrics", "/", "/sql/desktop/debug/is_ready", "/sql/api/v1/editor/get_history"):
+            assert (await client.get(path)).status_code == 404, path
+        assert (await client.post("/sql/metrics", content=b"x" * 100_000)).status_code == 405
+
+
+async def test_without_metrics_the_process_is_still_alive(listener: Opener):
+    async with listener(page=False) as client:
+        assert (await client.get("/metrics")).status_code == 404
+        assert (await client.get("/desktop/debug/is_alive")).status_code == 200
+
+
+async def test_heads_and_connections_are_bounded(listener: Opener):
+    async with listener() as client:
+        refused = await client.get("/metrics", headers={"X-Long": "x" * 100_000})
+        assert refused.status_code == 431
+        # Connections are accepted in their order: the last one finds 16 of its address.
+        held = [await asyncio.open_connection("127.0.0.1", client.base_url.port) for _ in range(17)]
+        try:
+            async with asyncio.timeout(30):
+                assert (await held[-1][0].readline()).startswith(b"HTTP/1.1 429 ")
+        finally:
+            for _, writer in held:
+                writer.close()
+
+
+async def test_it_speaks_tls_where_servers_do(api: Api, tmp_path: Path):
+    authority = Authority()
+    certificate, key = authority.certify("127.0.0.1").write(tmp_path)
+    port = free_port()
+    desktop = desktop_with(port, ssl_certificate=str(certificate), ssl_private_key=str(key))
+    context = ssl.create_default_context(cadata=authority.certificate)
+    with listening(desktop) as monitoring:
+        async with (
+            monitoring.answering(api.services.metrics_text),
+            httpx.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context) as client,
+        ):
+            assert (await client.get("/metrics")).status_code == 200
+
+
+async def test_a_certificate_that_is_not_there_is_a_problem_of_the_settings(tmp_path: Path):
+    missing = str(tmp_path / "missing.pem")
+    desktop = desktop_with(free_port(), ssl_certificate=missing, ssl_private_key=missing)
+    with listening(desktop) as monitoring, pytest.raises(ConfigurationError, match=r"desktop\.ssl_certificate: "):
+        async with monitoring.answering(None):
+            raise AssertionError
+
+
+@each("host", "192.0.2.1", "nowhere.invalid")
+def test_an_address_that_cannot_be_had_is_a_problem_of_the_settings(host: str):
+    problem = f"metrics_host: {host} is no address of this machine"
+    with pytest.raises(ConfigurationError, match=problem), listening(desktop_with(free_port(), host=host)):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("command", ["worker", "beat"])
+async def test_a_port_that_is_taken_ends_the_process_before_anything_is_opened(command: str, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        program = command_in(
+            tmp_path,
+            # Where nothing answers: it is not reached.
+            QUERYSERVER__DESKTOP__DATABASE__URL=f"postgresql://nobody@127.0.0.1:{free_port()}/none",
+            QUERYSERVER__DESKTOP__TASK_SERVER__ENABLED="true",
+            QUERYSERVER__DESKTOP__TASK_SERVER__BEAT_ENABLED="true",
+        )
+        ended = await program(command, "--metrics-port", str(port))
+    said = ended.err + ended.out
+    assert ended.code == 3, said
+    assert f"desktop.task_server.metrics_port: another process listens on {port} already." in said
+    assert "--metrics-port" in said
+    assert "Traceback" not in said
+
+
+def test_it_loads_no_routes():
+    script = """
+import sys, queryserver.worker
+print(*sys.modules)
+import queryserver.api.monitoring
+print(*sys.modules)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    without, loaded = map(str.split, ended.stdout.splitlines())
+    assert {"starlette", "uvicorn"}.isdisjoint(without)
+    assert "starlette" in loaded
+    assert {"fastapi", "queryserver.api.calls", "queryserver.api.schemas"}.isdisjoint(loaded)

@@ -1,0 +1,21 @@
+"""The settings of the processes beside `serve --embedded --with-workers`."""
+
+from pathlib import Path
+
+from queryserver.platform.embedded.companions import fleet_environment
+from queryserver.platform.settings.loading import read_settings
+
+BROKER = "redis://127.0.0.1:7000/0"
+
+
+def test_a_worker_and_a_beat_of_one_command_do_not_share_a_port(tmp_path: Path):
+    file = tmp_path / "queryserver.toml"
+    file.write_text("[desktop.task_server]\nmetrics_port = 8889\nconcurrency = 3\n")
+    given = {"queryserver__desktop__task_server__metrics_port": "8890", "PATH": "/bin"}
+    environment = fleet_environment(given, BROKER)
+    assert environment["PATH"] == "/bin"
+    reading = read_settings(file, environment)
+    assert reading.problems == []
+    tasks = reading.settings.desktop.task_server
+    assert (tasks.enabled, tasks.beat_enabled, tasks.broker_url.get_secret_value()) == (True, True, BROKER)
+    assert (tasks.metrics_port, tasks.concurrency) == (0, 3)
