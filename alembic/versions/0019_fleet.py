@@ -17,6 +17,10 @@ SCHEMA = r"""
 alter table statements add column priority smallint not null default 0;
 create index ix_statements_queue on statements (connector, user_id, priority, history_id) where state = 'waiting';
 
+-- A statement is changed several times, and its cursor with each page: room for that in the pages of the table saves
+-- an entry in every index
+alter table statements set (fillfactor = 70);
+
 -- What is sent at the end of a statement; null: nothing, or it lies in `deliveries`
 alter table statements add column notify jsonb;
 create index ix_statements_notify on statements (history_id) where notify is not null;
