@@ -29,6 +29,8 @@ LEASE_S = 3
 TAKEN_OVER_WITHIN_S = LEASE_S + 15
 TERMINAL = {"available", "success", "failed", "canceled", "timed_out", "expired", "closed"}
 
+_NO_VARIABLES: Mapping[str, str] = {}
+
 _numbers = count(1)
 
 
@@ -113,7 +115,7 @@ class Node:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """One worker of the task server. `owner` is its name in leases."""
+    """One worker or beat of the task server. `owner` is its name in leases."""
 
     process: ServerProcess
     owner: str
@@ -130,9 +132,12 @@ class Installation:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def server(self, **environment: str) -> AsyncIterator[Node]:
-        """A server on it, alive. Keywords are environment variables without their common beginning."""
-        settings = self.settings(**environment)
+    async def server(self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str) -> AsyncIterator[Node]:
+        """A server on it, alive.
+
+        Keywords are environment variables without their common beginning; `variables` are given as they are.
+        """
+        settings = self.settings(**environment) | dict(variables)
         arguments = ["--config", str(self.directory / "queryserver.toml")]
         async with AsyncExitStack() as stack:
             process = await stack.enter_async_context(
@@ -145,29 +150,41 @@ class Installation:
 
     @asynccontextmanager
     async def worker(
-        self,
-        *,
-        program: Sequence[str] = (str(PROGRAM),),
-        variables: Mapping[str, str] | None = None,
-        **environment: str,
+        self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
     ) -> AsyncIterator[WorkerProcess]:
         """`queryserver worker`, once it takes statements. `variables` are given as they are."""
-        arguments = ["worker", "--config", str(self.directory / "queryserver.toml")]
+        async with self._member("worker", variables, environment) as member:
+            yield member
+
+    @asynccontextmanager
+    async def beat(
+        self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
+    ) -> AsyncIterator[WorkerProcess]:
+        """`queryserver beat`, once it runs. `variables` are given as they are."""
+        async with self._member("beat", variables, environment) as member:
+            yield member
+
+    @asynccontextmanager
+    async def _member(
+        self, kind: str, variables: Mapping[str, str], environment: Mapping[str, str]
+    ) -> AsyncIterator[WorkerProcess]:
+        command = [str(PROGRAM), kind, "--config", str(self.directory / "queryserver.toml")]
         settings = self.settings(**environment) | {
             "QUERYSERVER__DESKTOP__DATA_DIR": str(self.directory / "data"),
             "QUERYSERVER__DESKTOP__DATABASE__URL": self.database_dsn,
+            **variables,
         }
-        async with started([str(PROGRAM), *arguments], 0, self.directory, settings) as process:
-            yield WorkerProcess(process, await self._owner_of(process))
+        async with started(command, 0, self.directory, settings) as process:
+            yield WorkerProcess(process, await self._owner_of(process, kind))
 
-    async def _owner_of(self, process: ServerProcess) -> str:
+    async def _owner_of(self, process: ServerProcess, kind: str) -> str:
         give_up = time.monotonic() + ALIVE_WITHIN_S
         while process.process.returncode is None and time.monotonic() < give_up:
             if "queryserver runs" in process.stdout + process.stderr:
-                known = "select id from instances where kind = 'worker' and name like '%-' || $1"
-                return await query(self.database_dsn, known, str(process.pid))
+                known = "select id from instances where kind = $1 and name like '%-' || $2"
+                return await query(self.database_dsn, known, kind, str(process.pid))
             await asyncio.sleep(0.05)
-        raise AssertionError(f"no worker:\n{process.stdout}\n{process.stderr}")
+        raise AssertionError(f"no {kind}:\n{process.stdout}\n{process.stderr}")
 
     def with_task_server(self, broker_url: str, *, lease_s: int = LEASE_S) -> "Installation":
         """The same, with workers that run the statements."""

@@ -81,7 +81,7 @@ class Sessions:
         most = self.max_per_user
         if not await self.runner.opener.open_named(record, connector, user, options, max_open=most):
             raise too_many_sessions(f"{most} sessions of yours are open. Close some of them.")
-        return record
+        return await self.records.read(record.id) or record  # as recorded: its times are those of the database
 
     async def close(self, user: User, session_id: int) -> SessionRecord | None:
         """Close one session of the caller; None when it was closed already. Raises session_not_found."""
