@@ -132,7 +132,9 @@ class Installation:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def server(self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str) -> AsyncIterator[Node]:
+    async def server(
+        self, *, port: int | None = None, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
+    ) -> AsyncIterator[Node]:
         """A server on it, alive.
 
         Keywords are environment variables without their common beginning; `variables` are given as they are.
@@ -142,7 +144,11 @@ class Installation:
         async with AsyncExitStack() as stack:
             process = await stack.enter_async_context(
                 running_server(
-                    self.directory / "data", database_dsn=self.database_dsn, settings=settings, arguments=arguments
+                    self.directory / "data",
+                    database_dsn=self.database_dsn,
+                    port=port,
+                    settings=settings,
+                    arguments=arguments,
                 )
             )
             http = await stack.enter_async_context(httpx.AsyncClient(base_url=process.base_url, timeout=90))
