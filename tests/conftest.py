@@ -18,6 +18,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 pytest_plugins = [
+    "tests.fixtures.clocks",
     "tests.fixtures.database",
     "tests.fixtures.engines",
     "tests.fixtures.logs",

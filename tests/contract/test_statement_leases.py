@@ -1,9 +1,10 @@
 """The keepers of leases: PostgreSQL, and the one in memory that tests of services use."""
 
 import asyncio
+import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from uuid import UUID, uuid4
 
@@ -48,8 +49,8 @@ class MemoryDesk(LeaseDesk):
         priority: int = 0,
         keeps_session: bool = False,
     ) -> Lease:
-        deadline = datetime.now(UTC) + timedelta(seconds=timeout_s)
-        more = {"connector": connector, "deadline_at": deadline} | ({"session_id": session} if session else {})
+        ends_at = time.monotonic() + timeout_s
+        more = {"connector": connector, "ends_at": ends_at} | ({"session_id": session} if session else {})
         assignment = self.leases.add(
             "x", owner=owner, lease_s=lease_s, user_id=user, keeps_session=keeps_session, **more
         )

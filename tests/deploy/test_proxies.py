@@ -270,7 +270,7 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
 
         while await call_from_all() != {0, 1}:
             pass
-        line = f"127.0.0.1:{leaving.port} max_fails=1 fail_timeout=5s"
+        line = f"127.0.0.1:{leaving.port} max_fails=1 fail_timeout=1s"
         if name == "nginx":
             proxy.change(line, f"{line} down")
             while await call_from_all() != {0}:

@@ -29,6 +29,8 @@ LEASE_S = 3
 TAKEN_OVER_WITHIN_S = LEASE_S + 15
 TERMINAL = {"available", "success", "failed", "canceled", "timed_out", "expired", "closed"}
 
+_NO_VARIABLES: Mapping[str, str] = {}
+
 _numbers = count(1)
 
 
@@ -130,14 +132,23 @@ class Installation:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def server(self, **environment: str) -> AsyncIterator[Node]:
-        """A server on it, alive. Keywords are environment variables without their common beginning."""
-        settings = self.settings(**environment)
+    async def server(
+        self, *, port: int | None = None, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
+    ) -> AsyncIterator[Node]:
+        """A server on it, alive.
+
+        Keywords are environment variables without their common beginning; `variables` are given as they are.
+        """
+        settings = self.settings(**environment) | dict(variables)
         arguments = ["--config", str(self.directory / "queryserver.toml")]
         async with AsyncExitStack() as stack:
             process = await stack.enter_async_context(
                 running_server(
-                    self.directory / "data", database_dsn=self.database_dsn, settings=settings, arguments=arguments
+                    self.directory / "data",
+                    database_dsn=self.database_dsn,
+                    port=port,
+                    settings=settings,
+                    arguments=arguments,
                 )
             )
             http = await stack.enter_async_context(httpx.AsyncClient(base_url=process.base_url, timeout=90))
@@ -145,40 +156,41 @@ class Installation:
 
     @asynccontextmanager
     async def worker(
-        self,
-        *,
-        program: Sequence[str] = (str(PROGRAM),),
-        variables: Mapping[str, str] | None = None,
-        **environment: str,
+        self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
     ) -> AsyncIterator[WorkerProcess]:
         """`queryserver worker`, once it takes statements. `variables` are given as they are."""
-        async with self._beside("worker", environment) as worker:
-            yield worker
+        async with self._member("worker", variables, environment) as member:
+            yield member
 
     @asynccontextmanager
-    async def beat(self, **environment: str) -> AsyncIterator[WorkerProcess]:
-        """`queryserver beat`, once it fires schedules."""
-        async with self._beside("beat", environment) as beat:
-            yield beat
+    async def beat(
+        self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
+    ) -> AsyncIterator[WorkerProcess]:
+        """`queryserver beat`, once it runs. `variables` are given as they are."""
+        async with self._member("beat", variables, environment) as member:
+            yield member
 
     @asynccontextmanager
-    async def _beside(self, command: str, environment: Mapping[str, str]) -> AsyncIterator[WorkerProcess]:
-        arguments = [command, "--config", str(self.directory / "queryserver.toml")]
+    async def _member(
+        self, kind: str, variables: Mapping[str, str], environment: Mapping[str, str]
+    ) -> AsyncIterator[WorkerProcess]:
+        command = [str(PROGRAM), kind, "--config", str(self.directory / "queryserver.toml")]
         settings = self.settings(**environment) | {
             "QUERYSERVER__DESKTOP__DATA_DIR": str(self.directory / "data"),
             "QUERYSERVER__DESKTOP__DATABASE__URL": self.database_dsn,
+            **variables,
         }
-        async with started([str(PROGRAM), *arguments], 0, self.directory, settings) as process:
-            yield WorkerProcess(process, await self._owner_of(process, command))
+        async with started(command, 0, self.directory, settings) as process:
+            yield WorkerProcess(process, await self._owner_of(process, kind))
 
-    async def _owner_of(self, process: ServerProcess, command: str) -> str:
+    async def _owner_of(self, process: ServerProcess, kind: str) -> str:
         give_up = time.monotonic() + ALIVE_WITHIN_S
         while process.process.returncode is None and time.monotonic() < give_up:
             if "queryserver runs" in process.stdout + process.stderr:
                 known = "select id from instances where kind = $1 and name like '%-' || $2"
-                return await query(self.database_dsn, known, command, str(process.pid))
+                return await query(self.database_dsn, known, kind, str(process.pid))
             await asyncio.sleep(0.05)
-        raise AssertionError(f"no {command}:\n{process.stdout}\n{process.stderr}")
+        raise AssertionError(f"no {kind}:\n{process.stdout}\n{process.stderr}")
 
     def with_task_server(self, broker_url: str, *, lease_s: int = LEASE_S) -> "Installation":
         """The same, with workers that run the statements."""

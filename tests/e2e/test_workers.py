@@ -2,14 +2,18 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import httpx
 import psutil
 import pytest
 from tests.e2e.harness import PROGRAM, ServerProcess, running_server, started
+from tests.e2e.installation import Installation, Node, installed
 from tests.fixtures.database import execute
 from tests.ports import free_port
 
@@ -188,3 +192,86 @@ async def test_metrics_of_all_workers_are_one_answer(database_dsn, tmp_path):
     counted = 'queryserver_http_requests_total{method="GET",route="/api/v1/editor/get_history",status="401"} 12.0'
     assert all(counted in page for page in pages)
     assert all("# TYPE queryserver_jwks_fetch_total counter" in page for page in pages)
+
+
+@pytest.mark.timeout(300)
+async def test_each_of_two_answers_until_its_statement_has_ended(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
+):
+    async with AsyncExitStack() as stack:
+        place = await stack.enter_async_context(installed(postgres, migrated_template, tmp_path))
+        node = await stack.enter_async_context(two_processes(place))
+        holder = await asyncpg.connect(place.users_dsn, timeout=10)
+        stack.push_async_callback(holder.close, timeout=10)
+        await holder.execute("SELECT pg_advisory_lock(0), pg_advisory_lock(1)")
+        processes = workers_of(node.process)
+        first, last = [await held_by(one, node, number) for number, one in enumerate(processes)]
+        node.process.process.send_signal(signal.SIGTERM)
+        while (await called(node, "get", "/desktop/debug/is_ready")).status_code != 503:
+            pass
+        assert [await state(node, one) for one in (first, last)] == ["running", "running"]
+        waits = [asyncio.create_task(state(node, one, wait=60)) for one in (first, last)]
+        await holder.execute("SELECT pg_advisory_unlock(0)")
+        assert await waits[0] == "available"
+        await until(lambda: has_ended(processes[0]), node.process)
+        assert (await called(node, "get", "/desktop/debug/is_ready")).json()["code"] == "stopping"
+        assert [await state(node, one) for one in (first, last)] == ["available", "running"]
+        path = f"/api/v1/editor/events/{last}"
+        async with node.http.stream("GET", path, headers=node.headers()) as events:
+            lines = events.aiter_lines()
+            while await anext(lines) != "event: status":
+                pass
+            await holder.execute("SELECT pg_advisory_unlock(1)")
+            assert [line async for line in lines if "available" in line or line == "event: end"]
+        # The process that has ended may have had this one.
+        assert await waits[1] in {"running", "available"}
+        assert await node.process.terminate() == 0
+
+
+@asynccontextmanager
+async def two_processes(place: Installation) -> AsyncIterator[Node]:
+    """A server with a grace that is longer than the test, on which both processes serve."""
+    settings = place.settings(desktop__shutdown_grace_s="90", editor__lease_timeout_s="30")
+    arguments = ["--config", str(place.directory / "queryserver.toml"), "--workers", "2"]
+    async with running_server(
+        place.directory / "data", database_dsn=place.database_dsn, settings=settings, arguments=arguments
+    ) as server:
+        await until(lambda: serving(server) >= 2, server)
+        async with httpx.AsyncClient(base_url=server.base_url, timeout=WITHIN_S) as http:
+            yield Node(server, http, place.tokens)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Also when its parent has not read its exit code yet."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+async def held_by(process: psutil.Process, node: Node, lock: int) -> str:
+    """A statement that this process runs. It waits for a lock of PostgreSQL."""
+    others = [one for one in workers_of(node.process) if one != process]
+    for one in others:
+        one.send_signal(signal.SIGSTOP)
+    try:
+        body = {"statement": f"SELECT pg_advisory_lock({lock})", "wait": 0}
+        submitted = await called(node, "post", "/api/v1/editor/execute/postgresql", data=body)
+    finally:
+        for one in others:
+            one.send_signal(signal.SIGCONT)
+    operation = submitted.json()["history_uuid"]
+    while await state(node, operation) != "running":
+        pass
+    return operation
+
+
+async def state(node: Node, operation: str, *, wait: float = 0) -> str:
+    """Of a statement."""
+    body = {"operationId": operation, "wait": wait}
+    answer = await called(node, "post", "/api/v1/editor/check_status", data=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["query_status"]["state"]
+
+
+async def called(node: Node, method: str, path: str, **more: Any) -> httpx.Response:
+    """A call by a connection of its own, which any of the processes may take."""
+    async with httpx.AsyncClient(base_url=node.process.base_url, timeout=WITHIN_S) as http:
+        return await http.request(method, path, headers=node.headers(), **more)

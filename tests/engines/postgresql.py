@@ -36,7 +36,7 @@ def system_server(certificate: ServerCertificate | None = None) -> Generator[Ser
         chosen = _SETTINGS if certificate is None else _SETTINGS | _tls_settings(certificate, directory, data)
         settings = [word for name, value in chosen.items() for word in ("-c", f"{name}={value}")]
         command = [BINARIES / "postgres", "-D", data, "-p", str(address.port), *settings]
-        with serving(command, directory, lambda: _accepts(address), signal.SIGINT):
+        with serving(command, directory, lambda: accepts(address), signal.SIGINT):
             yield address
 
 
@@ -46,6 +46,6 @@ def _tls_settings(certificate: ServerCertificate, directory: Path, data: Path) -
     return {"ssl": "on", "ssl_cert_file": str(file), "ssl_key_file": str(key)}
 
 
-def _accepts(address: ServerAddress) -> bool:
+def accepts(address: ServerAddress) -> bool:
     ask = [BINARIES / "pg_isready", "-q", "-h", address.host, "-p", str(address.port)]
     return subprocess.run(ask).returncode == 0

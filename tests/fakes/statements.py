@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -83,7 +83,7 @@ class MemoryLeases:
                 "in_named_session": False,
                 "keeps_session": False,
                 "row_limit": 5000,
-                "deadline_at": datetime.now(UTC) + timedelta(seconds=60),
+                "ends_at": time.monotonic() + 60,
                 "sent": False,
                 "cancel_requested": False,
                 "history_id": next(_numbers),
@@ -408,7 +408,7 @@ def _is_free(entry: Entry) -> bool:
 
 
 def _is_late(entry: Entry) -> bool:
-    return entry.assignment.deadline_at < datetime.now(UTC)
+    return entry.assignment.ends_at < time.monotonic()
 
 
 def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:

@@ -264,6 +264,7 @@ class RequestLimits:
         self._counts = counts
         self._most = most
         self._clock = clock
+        self._ahead_s = 0.0
         self._minute = 0
         self._calls: dict[str, _Calls] = {}
         self._addresses = 0
@@ -299,6 +300,10 @@ class RequestLimits:
             one.sent += sent
             one.others = max(sums.get(caller, 0) - one.sent, 0)
 
+    async def follow_clock(self) -> None:
+        """Count in the minutes of the database's clock, as all processes do. Raises DatabaseUnavailable."""
+        self._ahead_s = await self._counts.forget() - self._clock()
+
     def _count(self, caller: str, *, is_address: bool = False) -> None:
         """Calls that are refused do not count: they must not make the others' sums grow."""
         now = self._turn()
@@ -316,25 +321,25 @@ class RequestLimits:
 
     def _turn(self) -> float:
         """The time; with a new minute everybody begins anew."""
-        now = self._clock()
+        now = self._clock() + self._ahead_s
         minute = int(now // _WINDOW_S)
         if minute != self._minute:
             self._minute, self._calls, self._addresses = minute, {}, 0
         return now
 
     async def _keep_exchanging(self) -> None:
-        forgotten = 0
+        followed = None
         while True:
-            await asyncio.sleep(_EXCHANGE_EVERY_S)
             try:
+                if followed != self._minute:
+                    await self.follow_clock()
+                    followed = self._minute
                 await self.exchange()
-                if forgotten < self._minute:
-                    await self._counts.forget(before=self._minute)
-                    forgotten = self._minute
             except errors.DatabaseUnavailable:
                 log.warning("calls of other servers are not known: the database is out of reach")
             except Exception:  # the outer wall of a task: without it each server would count for itself for ever
                 log.exception("counts of calls not exchanged")
+            await asyncio.sleep(_EXCHANGE_EVERY_S)
 
 
 Permits = Callable[[User], object]

@@ -155,7 +155,9 @@ class ImportUploadRecords:
             most_files=int(most.files),
             most_bytes=int(most.size_bytes),
         )
-        return datetime.now(UTC) + keep if await self._database.execute(script) else None
+        if not await self._database.execute(script):
+            return None
+        return await self._database.value("select expires_at from import_uploads where digest = $1", new.digest)
 
     async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
         row = await self._database.row(

@@ -59,7 +59,7 @@ class FactRepository:
         )
 
 
-# Sorted, so that two servers lock the rows they share in one order. A server whose clock is behind adds nothing.
+# Sorted, so that two servers lock the rows they share in one order. One that is late with its minute adds nothing.
 _ADD = """
 insert into request_counts as known (caller, minute, requests)
 select caller, $2, calls from unnest($1::text[], $3::int[]) as given (caller, calls) order by caller
@@ -71,6 +71,10 @@ on conflict (caller) do update set
     end,
     minute = greatest(known.minute, excluded.minute)
 returning caller, requests
+"""
+_FORGET = """
+with forgotten as (delete from request_counts where minute < floor(extract(epoch from now()) / 60))
+select extract(epoch from now())::float8
 """
 
 
@@ -85,9 +89,9 @@ class RequestCounts:
         rows = await self._database.fetch(_ADD, list(calls), minute, list(calls.values()))
         return {row["caller"]: row["requests"] for row in rows}
 
-    async def forget(self, *, before: int) -> None:
-        """Delete the counts before that minute."""
-        await self._database.execute("delete from request_counts where minute < $1", before)
+    async def forget(self) -> float:
+        """Delete the counts of past minutes; the time by the clock of the database, in seconds since 1970."""
+        return await self._database.value(_FORGET)
 
 
 _BATCH = 500

@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cache, partial
 from typing import TypeGuard, TypeVar, assert_never
 from uuid import uuid4
@@ -404,7 +403,7 @@ class Execution:
         return Outcome(StatementState.CANCELED, message=self._stop_message or "Canceled.")
 
     def _seconds_left(self) -> float:
-        return max((self.assignment.deadline_at - datetime.now(UTC)).total_seconds(), 0)
+        return max(self.assignment.ends_at - time.monotonic(), 0)
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:

@@ -3,6 +3,7 @@
 Every write names owner and fence: a runner whose lease ran out and that continues later changes nothing.
 """
 
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -33,10 +34,10 @@ _FENCED = "id = $1 and owner = $2 and fence = $3"
 
 _ASSIGNMENT_FIELDS = (
     "user_id", "connector", "dialect", "statement", "database", "settings", "session_id", "in_named_session",
-    "keeps_session", "row_limit", "deadline_at", "history_id", "import_plan", "log_lines",
+    "keeps_session", "row_limit", "history_id", "import_plan", "log_lines",
 )  # fmt: skip
 _ASSIGNMENT = f"""{", ".join(_ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
-    sealed_token, token_expires_at, rows, size_bytes, limit_source,
+    sealed_token, token_expires_at, rows, size_bytes, limit_source, deadline_at - now() as left,
     (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
 """
@@ -414,6 +415,7 @@ class StatementLeases:
             token = SealedToken(row["sealed_token"], int(row["token_expires_at"].timestamp()))
         return Assignment(
             **{name: row[name] for name in _ASSIGNMENT_FIELDS},
+            ends_at=time.monotonic() + row["left"].total_seconds(),
             lease=Lease(row["id"], row["owner"], row["fence"]),
             sent=row["sent_at"] is not None,
             cancel_requested=row["cancel_requested_at"] is not None,

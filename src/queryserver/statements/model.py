@@ -84,7 +84,6 @@ class StatementRecord:
     in_named_session: bool
     in_history: bool
     parent_uuid: str
-    deadline_at: datetime
     columns: tuple[Column, ...] | None
     size_bytes: int
     cancel_requested: bool
@@ -221,7 +220,8 @@ class Assignment:
     in_named_session: bool
     keeps_session: bool
     row_limit: int
-    deadline_at: datetime
+    ends_at: float
+    """When its time is over, by `time.monotonic()`: what was left of it is measured by the clock of the database."""
     sent: bool = False
     cancel_requested: bool = False
     history_id: int = 0

@@ -37,7 +37,7 @@ _HANDLE_FIELDS = (
 )  # fmt: skip
 _RECORD_FIELDS = (
     "script_id", "database", "settings", "row_limit", "timeout_s", "in_named_session", "in_history", "parent_uuid",
-    "deadline_at", "size_bytes", "canceled_by", "text_is_cut",
+    "size_bytes", "canceled_by", "text_is_cut",
 )  # fmt: skip
 _HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows")
 _END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")

@@ -85,7 +85,7 @@ class Sessions:
             is_open = await self._open_here(user, connector, record, credentials)
         if not is_open:
             raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
-        return record
+        return await self.records.read(record.id) or record  # as recorded: its times are those of the database
 
     async def _open_here(
         self, user: User, connector: Connector, record: SessionRecord, credentials: Credentials | None

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -414,7 +415,7 @@ def _assignment(new: model.NewStatement, lease: model.Lease, record: model.State
         in_named_session=new.in_named_session,
         keeps_session=new.keeps_session,
         row_limit=new.row_limit,
-        deadline_at=record.deadline_at,
+        ends_at=time.monotonic() + new.timeout.total_seconds(),
         history_id=record.status.history_id,
         import_plan=new.import_plan,
         token=new.token,

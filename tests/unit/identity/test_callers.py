@@ -35,6 +35,8 @@ class Clock:
 class MemoryCounts:
     """Counts of one process, in place of `RequestCounts`."""
 
+    clock: Clock = field(default_factory=Clock)
+    """Of the database."""
     sums: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
@@ -42,8 +44,10 @@ class MemoryCounts:
             self.sums[minute, caller] = self.sums.get((minute, caller), 0) + number
         return {caller: self.sums[minute, caller] for caller in calls}
 
-    async def forget(self, *, before: int) -> None:
-        self.sums = {key: number for key, number in self.sums.items() if key[0] >= before}
+    async def forget(self) -> float:
+        minute = self.clock() // MINUTE_S
+        self.sums = {key: number for key, number in self.sums.items() if key[0] >= minute}
+        return self.clock()
 
 
 @pytest.fixture
@@ -97,6 +101,24 @@ async def test_processes_keep_one_limit_together(clock: Clock):
     assert allowed(here, 1) == 1
     await here.exchange()
     assert allowed(here, 5) == 0
+
+
+@pytest.mark.security("T30")
+@each("second", 5, 30, 55)
+async def test_processes_whose_clocks_differ_count_in_the_same_minutes(second: int):
+    shared = MemoryCounts()
+    shared.clock.now += second
+    early, late = (RequestLimits(shared, most=10, clock=Clock(shared.clock.now + ahead)) for ahead in (10, -10))
+    for limits in (early, late):
+        await limits.follow_clock()
+    assert allowed(early, 6) == 6
+    await early.exchange()
+    assert allowed(late, 1) == 1
+    await late.exchange()
+    assert allowed(late, 9) == 3
+    with pytest.raises(TooManyRequests) as refused:
+        late.count_user(1)
+    assert refused.value.retry_after == timedelta(seconds=60 - second)
 
 
 async def test_refused_calls_count_for_nobody(clock: Clock):

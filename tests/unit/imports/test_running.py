@@ -3,11 +3,11 @@
 import asyncio
 import io
 import threading
+import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -89,7 +89,7 @@ def assignment() -> Assignment:
     reading = FileReading(Origin.REMOTE, "file:///a.csv", True, 2)
     plan = ImportPlan("a.csv", reading, COLUMNS, ("INT", "TEXT"), None, "t")
     lease = Lease(uuid4(), "me", 1)
-    now = datetime.now(UTC)
+    now = time.monotonic()
     return Assignment(
         lease, 1, "fake", "fake", "", None, {}, 1, False, False, 10, now, False, False, import_plan=stored(plan)
     )

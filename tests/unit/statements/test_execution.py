@@ -1,9 +1,9 @@
 """One statement from its claim to its end, whatever goes wrong on the way."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -213,7 +213,7 @@ async def test_a_cancel_that_comes_too_late_does_not_rewrite_history() -> None:
 async def test_the_client_is_told_in_time_when_an_engine_does_not_stop() -> None:
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
-    assignment = run.leases.add("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
+    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 0.3)
     task = asyncio.create_task(run.execution(assignment).run())
     await until(lambda: run.leases.of(assignment).state is TIMED_OUT)
     await asyncio.wait_for(task, 60)
@@ -224,7 +224,7 @@ async def test_changes_are_told_again_when_an_engine_goes_on_after_the_end_was_t
     """What the engine still did may have changed objects after the first word, which came with the end."""
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
-    assignment = run.leases.add("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
+    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 0.3)
     told: list[tuple[bool, int]] = []
 
     async def tell() -> None:
@@ -244,13 +244,13 @@ async def test_changes_are_told_once_when_the_engine_has_ended_first() -> None:
 
     run.before_end = tell
     assert (await run.to_end("ddl")).state is SUCCESS
-    entry = await run.to_end("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
+    entry = await run.to_end("sleep 30", ends_at=time.monotonic() + 0.3)
     assert (entry.state, told) == (TIMED_OUT, [0, 0])
 
 
 async def test_a_deadline_that_is_over_ends_the_statement_without_the_engine() -> None:
     run = Run()
-    entry = await run.to_end("ddl", deadline_at=datetime.now(UTC) - timedelta(seconds=1))
+    entry = await run.to_end("ddl", ends_at=time.monotonic() - 1)
     assert entry.state is TIMED_OUT
     assert run.engine.sessions_opened == 0
 

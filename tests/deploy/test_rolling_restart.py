@@ -1,0 +1,199 @@
+"""Everything behind a proxy of `deploy/` is restarted, one process after the other, while clients call it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import httpx
+import pytest
+from tests.deploy.proxies import PROXIES, SERVICE, Proxy
+from tests.e2e.installation import USERS, Installation, Node, WorkerProcess, eventually, installed
+from tests.fixtures.valkey import running_valkey
+from tests.ports import free_port
+
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+
+pytestmark = pytest.mark.timeout(300)
+
+AFFINITY = "    hash $remote_addr consistent;\n"
+CLIENTS = 4
+"""With patience, and as many without."""
+ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + 2 * CLIENTS)]
+LEASE_S = 6
+REPEATED = {502, 503}
+MOST_REPEATS = 10
+
+
+@dataclass
+class Member:
+    """One process, which is stopped by SIGTERM and started again at the same address."""
+
+    open: Callable[[], AbstractAsyncContextManager[Node | WorkerProcess]]
+    is_server: bool = False
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _opened: Node | WorkerProcess | None = None
+
+    async def start(self) -> None:
+        """Returns when it works."""
+        self._opened = await self._stack.enter_async_context(self.open())
+
+    async def restart(self) -> None:
+        """Returns when it works again."""
+        assert self._opened is not None
+        assert await self._opened.process.terminate() == 0
+        await self.stop()
+        await self.start()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Two processes of each kind."""
+
+    place: Installation
+    ports: Sequence[int]
+    members: Sequence[Member]
+
+    @property
+    def servers(self) -> Sequence[Member]:
+        return [member for member in self.members if member.is_server]
+
+
+Fleets: TypeAlias = Callable[[int], Awaitable[Fleet]]
+"""By `desktop.shutdown_delay_s`."""
+
+
+@dataclass
+class Client:
+    """Runs statements and reads their rows, one after the other. `repeats`: as `Retry-After` says."""
+
+    http: httpx.AsyncClient
+    token: str
+    repeats: bool
+    done: int = 0
+    failed: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+    async def run(self) -> None:
+        """Until it is stopped."""
+        while not self.stopped:
+            if (operation := await self._submitted()) is None or not await self._is_available(operation):
+                continue
+            page = await self._call("fetch_result_data", operationId=operation)
+            if page is not None:
+                assert page["result"]["data"] == [[self.done]]
+                self.done += 1
+
+    async def _submitted(self) -> str | None:
+        body = await self._call("execute/postgresql", uuid4().hex, statement=f"SELECT {self.done} AS n", wait=10)
+        return body and body["history_uuid"]
+
+    async def _is_available(self, operation: str) -> bool:
+        """False: a call failed. The statement itself never does."""
+        while (body := await self._call("check_status", operationId=operation, wait=10)) is not None:
+            if (state := body["query_status"]["state"]) not in {"waiting", "running"}:
+                assert state == "available", body
+                return True
+        return False
+
+    async def _call(self, path: str, key: str = "", **body: Any) -> dict[str, Any] | None:
+        """The body of a call that was carried out; None: it failed."""
+        headers = {"Authorization": f"Bearer {self.token}", **({"Idempotency-Key": key} if key else {})}
+        for _ in range(MOST_REPEATS):
+            answer = await self.http.post(f"/api/v1/editor/{path}", json=body, headers=headers)
+            if answer.status_code == 200:
+                return answer.json()
+            assert answer.status_code in REPEATED, answer.text
+            assert "Retry-After" in answer.headers
+            if not self.repeats:
+                break
+            await asyncio.sleep(float(answer.headers["Retry-After"]))
+        self.failed.append(f"{path} {answer.status_code} {answer.text}")
+        return None
+
+
+@pytest.fixture
+async def fleets(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
+) -> AsyncIterator[Fleets]:
+    """Starts two servers, two workers and two beats on one PostgreSQL and one Valkey."""
+    members: list[Member] = []
+    async with running_valkey() as broker, installed(postgres, migrated_template, tmp_path) as plain:
+        place = plain.with_task_server(broker.url, lease_s=LEASE_S)
+        settings = {
+            "desktop__task_server__beat_enabled": "true",
+            "desktop__trusted_proxies": '["127.0.0.1/32"]',
+            "desktop__allowed_hosts": json.dumps([SERVICE]),
+            "desktop__shutdown_grace_s": "10",
+        }
+        place = replace(place, environment={**place.environment, **settings})
+
+        async def started(delay_s: int) -> Fleet:
+            ports = [free_port(), free_port()]
+            delay = {"desktop__shutdown_delay_s": str(delay_s)}
+            servers = [Member(partial(place.server, port=port, **delay), is_server=True) for port in ports]
+            members.extend([*servers, *(Member(kind) for kind in (place.worker, place.beat) for _ in range(2))])
+            await asyncio.gather(*(member.start() for member in members))
+            return Fleet(place, ports, members)
+
+        try:
+            yield started
+        finally:
+            await asyncio.gather(*(member.stop() for member in members))
+
+
+async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> None:
+    """One after the other, while clients with and without patience call all the time."""
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as running:
+        clients = list[Client]()
+        for number in range(2 * CLIENTS):
+            http = await stack.enter_async_context(proxy.client(ADDRESSES[number]))
+            clients.append(Client(http, fleet.place.tokens[USERS[number % len(USERS)]], repeats=number < CLIENTS))
+            running.create_task(clients[-1].run())
+        try:
+            await all_go_on(clients)
+            for member in members:
+                known = [len(client.failed) for client in clients]
+                await member.restart()
+                await all_go_on(clients)
+                lost = [client.failed[start:] for client, start in zip(clients, known, strict=True)]
+                assert not any(lost[:CLIENTS]), lost
+                most = 1 if member.is_server else 0
+                assert max(len(one) for one in lost) <= most, lost
+        finally:
+            for client in clients:
+                client.stopped = True
+
+
+async def all_go_on(clients: Sequence[Client]) -> None:
+    """Return once each client has read the rows of a statement that it has submitted since."""
+    before = [client.done for client in clients]
+
+    async def have() -> bool:
+        return all(client.done >= done + 2 for client, done in zip(clients, before, strict=True))
+
+    await eventually(have, within_s=30)
+
+
+@pytest.mark.engine("nginx")
+async def test_no_call_is_lost_behind_nginx_while_everything_is_restarted(fleets: Fleets) -> None:
+    fleet = await fleets(3)
+    with PROXIES["nginx"](fleet.ports) as proxy:
+        await restarted(fleet, fleet.members, proxy)
+        proxy.change(AFFINITY, "")
+        await restarted(fleet, fleet.servers, proxy)
+
+
+@pytest.mark.engine("haproxy")
+async def test_no_call_is_lost_behind_haproxy_while_the_servers_are_restarted(fleets: Fleets) -> None:
+    fleet = await fleets(5)
+    with PROXIES["haproxy"](fleet.ports) as proxy:
+        await restarted(fleet, fleet.servers, proxy)

@@ -1,0 +1,81 @@
+"""The service database fails over to its standby while servers work."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import asyncpg
+import pytest
+from tests.e2e.installation import Installation, Node, eventually, installed, query, signed_in
+from tests.engines.replicated_postgresql import Replicated, replicated
+from tests.fixtures.database import execute
+
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.migrations import migrate
+
+pytestmark = [pytest.mark.engine("postgresql15"), pytest.mark.timeout(300)]
+
+SERVICE = "service"
+
+
+@pytest.fixture
+def databases() -> Iterator[Replicated]:
+    with replicated() as databases:
+        yield databases
+
+
+@pytest.fixture
+async def place(
+    postgres: EmbeddedPostgres,
+    tcp_open: EmbeddedPostgres,
+    migrated_template: str,
+    tmp_path: Path,
+    databases: Replicated,
+) -> AsyncIterator[Installation]:
+    """Its statements go to another PostgreSQL, which stays."""
+    await asyncio.to_thread(databases.execute, f"CREATE DATABASE {SERVICE}")
+    dsn = databases.dsn(SERVICE)
+    await migrate(dsn)
+    async with installed(postgres, migrated_template, tmp_path) as plain:
+        yield replace(plain.through(dsn), tokens=await signed_in(dsn, tmp_path))
+
+
+async def test_nothing_is_lost_when_the_standby_takes_over(place: Installation, databases: Replicated) -> None:
+    holder = await asyncpg.connect(place.users_dsn, timeout=10)
+    try:
+        await execute(place.users_dsn, "CREATE SEQUENCE over")
+        await holder.execute("SELECT pg_advisory_lock(7)")
+        async with (
+            place.server(editor__lease_timeout_s="30") as runner,
+            place.server(editor__lease_timeout_s="30") as other,
+        ):
+            nodes = (runner, other)
+            before = await runner.finished("postgresql", "SELECT generate_series(1, 1000) AS n")
+            # The first part runs at once, so that the sequence tells how often it was sent.
+            lasting = await runner.submit("postgresql", "SELECT nextval('over'), pg_advisory_lock(7)::text")
+            await runner.until(lasting, lambda status: status["state"] == "running")
+            await asyncio.to_thread(databases.kill_first)
+            for node in nodes:
+                answer = await node.post("editor/check_status", operationId=lasting)
+                assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
+                assert answer.headers["Retry-After"]
+                submitted = await node.execute("postgresql", "SELECT nextval('over')")
+                assert submitted.json()["code"] == "database_unavailable"
+            await asyncio.to_thread(databases.promote_second)
+            for node in nodes:
+                await eventually(lambda node=node: answers(node, lasting), within_s=30)
+                assert await node.state(lasting) == "running"
+                assert (await node.page(before, start_row=990))["data"] == [[n] for n in range(991, 1001)]
+            await holder.execute("SELECT pg_advisory_unlock(7)")
+            for node in nodes:
+                assert await node.state(lasting, wait=30) == "available"
+                assert (await node.page(lasting))["data"][0][0] == 1
+                assert await node.value("postgresql", "SELECT 'new'") == "new"
+        assert await query(place.users_dsn, "SELECT last_value FROM over") == 1
+    finally:
+        await holder.close(timeout=10)
+
+
+async def answers(node: Node, operation: str) -> bool:
+    return (await node.post("editor/check_status", operationId=operation)).status_code == 200
