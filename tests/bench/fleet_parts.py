@@ -33,9 +33,12 @@ _HELD = 8
 async def cycle(bench: Bench) -> list[Measured]:
     """Processor of execute, status, page and close, in the server and in PostgreSQL (service and data source)."""
     postgres = postgres_pid(bench.data_dir.parent / "state")
-    measured: list[Measured] = []
     await repeated(bench, 8, 50, full_cycle)
-    for clients, times in ((64, 25), (8, 200)):
+    before = processor_s([bench.server.pid])
+    await repeated(bench, _CLIENTS, 100, lambda client, _: client.get("/desktop/debug/is_alive"))
+    alive_ms = (processor_s([bench.server.pid]) - before) * 1000 / (_CLIENTS * 100)
+    measured = [Measured("processor of is_alive, 64 clients: our process", f"{alive_ms:.3f} ms")]
+    for clients, times in ((_CLIENTS, 25), (8, 200)):
         server_ms, postgres_ms = [], []
         for _ in range(_ROUNDS):
             before = processor_s([bench.server.pid]), processor_s([postgres])
@@ -46,6 +49,7 @@ async def cycle(bench: Bench) -> list[Measured]:
         measured += [
             Measured(f"{of}: our process", f"{min(server_ms):.2f} ms", "<= 3 ms"),
             Measured(f"{of}: PostgreSQL", f"{min(postgres_ms):.2f} ms", "<= 1.2 ms"),
+            Measured(f"{of}: our process / is_alive", f"{min(server_ms) / alive_ms:.0f}"),
         ]
     return measured
 
