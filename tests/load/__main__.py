@@ -83,6 +83,7 @@ async def load(chosen: argparse.Namespace) -> bool:
                 "ends_at": begins_at + chosen.warm_up + chosen.minutes * 60,
                 "think_s": chosen.think,
                 "keeps_server": chosen.affinity,
+                "places": chosen.places,
                 "seed": chosen.seed,
             }
             met, usage, memory = await _measured(fleet, plan)
@@ -199,6 +200,7 @@ def main() -> None:
     parser.add_argument("--affinity", action="store_true", help="each user keeps to one server; else call by call")
     parser.add_argument("--think", type=float, nargs=2, default=(5, 10), metavar="S", help="from round to round")
     parser.add_argument("--warm-up", type=float, default=20, metavar="S")
+    parser.add_argument("--places", type=int, default=1, help="tables that each user completes, 1 to 5")
     parser.add_argument("--seed", type=int, default=1)
     sys.exit(0 if uvloop.run(load(parser.parse_args())) else 1)
 

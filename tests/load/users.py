@@ -25,7 +25,7 @@ _ANSWER_WITHIN_S = 60
 _BROWSES = 0.2
 _ALIVE_EVERY_S = 0.25
 _EDITOR = "/api/v1/editor"
-_COLUMNS = ("customers", "orders", "order_items", "products")
+_PLACES = ("", "/customers", "/orders", "/order_items", "/products")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Plan:
     think_s: tuple[float, float]
     keeps_server: bool
     """Whether all calls of a user go to one server, as behind a proxy with source affinity; otherwise in turns."""
+    places: int
+    """How many different completions each user asks for; answers are kept for a minute for each user and place."""
     seed: int
 
 
@@ -68,7 +70,7 @@ class User:
         self._random = Random(plan.seed + number)
         addresses = [plan.addresses[number % len(plan.addresses)]] if plan.keeps_server else plan.addresses
         self._clients = [Client(address, plan.tokens[number]) for address in addresses]
-        self._turn = number
+        self._turn = self._number = number
         self._opened: set[Client] = set()
 
     async def run(self) -> None:
@@ -127,9 +129,8 @@ class User:
 
     async def _complete(self) -> None:
         snippet = '{"type": "postgresql"}'
-        table = self._random.choice(("", *_COLUMNS))
-        place = f"autocomplete/public/{table}" if table else "autocomplete/public"
-        await self._post("autocomplete", place, snippet=snippet)
+        place = _PLACES[(self._number + self._random.randrange(self._plan.places)) % len(_PLACES)]
+        await self._post("autocomplete", f"autocomplete/public{place}", snippet=snippet)
 
     async def _post(self, kind: str, path: str, **fields: object) -> bytes:
         return await self._call(kind, lambda client: client.post(f"{_EDITOR}/{path}", fields))
