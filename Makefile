@@ -57,6 +57,10 @@ fuzz: $(DEV) ## Call everything with all that its description allows, and more (
 chaos: $(DEV) ## Disturb a fleet under load and compare what its clients were told; writes chaos-results/
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: load
+load: $(DEV) ## Let 1,000 users work for ten minutes (ARGS="--servers 2 --workers 2"); writes bench-results/
+	$(BIN)/python -m tests.load $(ARGS)
+
 .PHONY: smoke
 smoke: $(DEV) ## Install and use the server with every Python of this machine
 	$(BIN)/python scripts/smoke.py

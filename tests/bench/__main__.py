@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
-from tests.bench import engine_parts, hostile_part, import_parts, parts, platform_parts, search_parts, storage_parts
+from tests.bench import (
+    engine_parts,
+    fleet_parts,
+    hostile_part,
+    import_parts,
+    parts,
+    platform_parts,
+    search_parts,
+    storage_parts,
+)
 from tests.bench.setting import Measured, bench_server
 
 # With a server of their own, or none.
@@ -27,12 +36,15 @@ _ALONE = {
     "tokens": platform_parts.tokens,
     "configuration": platform_parts.configuration,
     "hostile": hostile_part.hostile,
+    "taskserver": fleet_parts.task_server,
+    "takeover": fleet_parts.take_over,
 }
 
 _PARTS = {
     "latency": parts.latency,
     "calls": parts.calls,
     "pages": parts.pages,
+    "cycle": fleet_parts.cycle,
     "spool": parts.spool,
     "many": parts.many_users,
     "unclosed": parts.unclosed,

@@ -95,7 +95,7 @@ async def bench_server(
     `more` are further interpreters, `settings` further variables of the environment.
     """
     async with prepare(folder / "state") as given:
-        defaults = replace(given, sample_dsn=await _login_without_limit(given))
+        defaults = replace(given, sample_dsn=await login_without_limit(given))
         interpreters = {
             name: table.model_dump(include={"interface", "options"})
             for name, table in sample_interpreters(defaults).items()
@@ -116,7 +116,7 @@ async def bench_server(
             yield Bench(server, data_dir, tuple(tokens), defaults.sample_dsn, defaults.service_dsn)
 
 
-async def _login_without_limit(defaults: EmbeddedDefaults) -> str:
+async def login_without_limit(defaults: EmbeddedDefaults) -> str:
     """The sample database for a login of the measurements: its own one has few connections."""
     connection = await asyncpg.connect(defaults.service_dsn)
     try:
