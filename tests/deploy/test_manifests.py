@@ -1,6 +1,8 @@
 """The files of `deploy/` fit the schemas of their readers, the settings of the server, and each other."""
 
+import configparser
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -286,6 +288,51 @@ def _quoted(name: str) -> Iterator[str]:
     for line in DOCKERFILE.splitlines():
         if f"QUERYSERVER__DESKTOP__{name}=" in line:
             yield line.partition("=")[2].rstrip(" \\")
+
+
+def steps() -> str:
+    """docs/operations.md, from "A fleet, step by step" to what follows it."""
+    text = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    return text.partition("## A fleet, step by step")[2].partition("## Health")[0]
+
+
+def test_the_settings_of_the_guide_are_those_of_a_fleet_and_fit_the_unit_of_systemd(tmp_path: Path):
+    [toml] = re.findall(r"```toml\n(.*?)```", steps(), re.DOTALL)
+    file = tmp_path / "queryserver.toml"
+    file.write_text(toml)
+    environment = dict(re.findall(r"^(QUERYSERVER__\w+)=(/etc/queryserver/\S+)$", steps(), re.MULTILINE))
+    read = settings(environment, tmp_path, file)
+    assert read.desktop.database.url is not None
+    assert read.desktop.task_server.enabled
+    assert read.desktop.task_server.beat_enabled
+    unit = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "systemd" / "queryserver@.service")
+    service = unit["Service"]
+    assert int(service["TimeoutStopSec"]) == stop_s(read)
+    assert service["ExecStart"] == "/opt/queryserver/bin/queryserver %i"
+    assert "python3 -m venv /opt/queryserver " in steps()
+    assert Path("/var/lib") / service["StateDirectory"] == read.desktop.data_dir
+    assert f"cat >{Path(service['EnvironmentFile']).name} <<" in steps()
+    results = read.desktop.task_server.result_file_storage
+    assert isinstance(results, LocalResults)
+    shared = service["ReadWritePaths"].lstrip("-")
+    databases = read.desktop.connector_policy.local_database_dir
+    for place in (results.location, read.importer.upload_dir, read.filebrowser.local_root, databases):
+        assert str(place).startswith(f"{shared}/")
+        assert f"{place}" in steps().partition("```sh\ninstall -d -o queryserver")[2].partition("```")[0]
+
+
+def test_the_commands_of_the_guide_make_the_secrets_that_the_files_name():
+    made = steps()
+    for name in compose()["secrets"]:
+        assert f">secrets/{name}" in made
+    for name in manifest("Secret")["stringData"]:
+        assert f"--from-file={name}" in made
+    certificate = manifest("Ingress")["spec"]["tls"][0]["secretName"]
+    assert f"kubectl create secret tls {certificate} " in made
+    broker = manifest("Service", "queryserver-broker")["metadata"]["name"]
+    assert f"@{broker}:6379/0" in made
 
 
 def dashboard() -> dict[str, Any]:
