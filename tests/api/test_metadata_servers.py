@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener
@@ -13,6 +14,8 @@ from tests.api.metadata_objects import Shop, make_shop
 from tests.fakes.catalog import table
 from tests.fixtures.database import execute
 from tests.timing import at_best, soon
+
+from queryserver.statements.sessions import NewSession, Sessions
 
 DUCK = {"snippet": '{"type": "duckdb"}'}
 
@@ -70,6 +73,40 @@ class TestDuckdbFile:
         await pair.other.told("editor/autocomplete", **DUCK)
         await pair.other.refused("editor/autocomplete/nope", **DUCK)
         assert await pair.other_api.database.value("select count(*) from forwarded_looks") == 0
+
+
+async def test_no_session_stays_open_whose_caller_has_left(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch):
+    """The instance that holds the duckdb file opens it when the one that was asked no longer waits."""
+    async with small_api() as first, small_api() as second:
+        ana = await first.user()
+        await ana.run("duckdb", "SELECT 1")
+        holder, is_open, goes_on = first.services.statements.sessions, asyncio.Event(), asyncio.Event()
+        open_here = Sessions._open_here
+
+        async def opens_slowly(sessions: Sessions, *arguments: Any) -> bool:
+            opened = await open_here(sessions, *arguments)
+            is_open.set()
+            await goes_on.wait()
+            return opened
+
+        monkeypatch.setattr(Sessions, "_open_here", opens_slowly)
+        user = await second.services.accounts.directory.user(
+            await second.database.value("select id from users where username = $1", ana.username)
+        )
+        assert user is not None
+        new = NewSession(connector="duckdb", properties=(), settings={}, credentials=None)
+        asked = asyncio.create_task(second.services.statements.sessions.create(user, new))
+        await is_open.wait()
+        assert holder.runner.held.ids()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        goes_on.set()
+
+        async def is_closed() -> bool:
+            recorded = await first.database.value("select count(*) from sessions where named and closed_at is null")
+            return not recorded and not holder.runner.held.ids()
+
+        await until(is_closed)
 
 
 async def test_a_plan_comes_from_the_instance_that_holds_the_session(small_api: ApiOpener):

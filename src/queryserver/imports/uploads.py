@@ -122,12 +122,12 @@ where user_id = $1 and expires_at > now()
 
 # Two uploads of one user must not both count before either is inserted, so that the lock comes first: the count is of
 # the snapshot that the second statement takes. A script is one transaction and one round trip, but has no parameters:
-# all values are numbers or hexadecimal digits.
+# all values are numbers, hexadecimal digits or a time.
 _ADD = """
 select pg_advisory_xact_lock({lock}, {user_id}::bigint::integer);
 insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
 select decode('{digest}', 'hex'), {user_id}, convert_from(decode('{name}', 'hex'), 'UTF8'), {size_bytes},
-    now() + make_interval(secs => {keep_s})
+    timestamptz '{expires_at}'
 from import_uploads where user_id = {user_id} and expires_at > now()
 having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_bytes} <= {most_bytes}
 """
@@ -145,19 +145,18 @@ class ImportUploadRecords:
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         """Keep a file; when it expires. None: the user would have more than `most`."""
+        expires_at: datetime = await self._database.value("select now() + $1::interval", keep)
         script = _ADD.format(
             lock=_LOCK,
             user_id=int(new.user_id),
             digest=new.digest.hex(),
             name=new.name.encode().hex(),
             size_bytes=int(new.size_bytes),
-            keep_s=keep.total_seconds(),
+            expires_at=expires_at.isoformat(),
             most_files=int(most.files),
             most_bytes=int(most.size_bytes),
         )
-        if not await self._database.execute(script):
-            return None
-        return await self._database.value("select expires_at from import_uploads where digest = $1", new.digest)
+        return expires_at if await self._database.execute(script) else None
 
     async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
         row = await self._database.row(

@@ -24,6 +24,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+Undo = Callable[[Sequence[Any]], Awaitable[object]]
+"""Takes back what a handler has done for a caller who has left, of the same arguments."""
 Handler = Callable[[User, Connector, Sequence[Any]], Awaitable[bytes]]
 """Does such work in this process. Raises QueryServerError."""
 
@@ -119,7 +121,7 @@ insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $
 # Once, if it is for this process and still wanted.
 _TAKE = """
 update forwarded_looks set taken_at = now() where id = $1 and target = $2 and taken_at is null
-returning user_id, request
+returning user_id, request, now() - asked_at as waited
 """
 
 _ANSWER = "update forwarded_looks set answer = $2 where id = $1"
@@ -139,6 +141,7 @@ class Forwarding:
         self._connectors = connectors
         self._notices = notices
         self._handlers: dict[str, Handler] = {}
+        self._undos: dict[str, Undo] = {}
         self._waiting: dict[UUID, asyncio.Event] = {}
         self._tasks = Tasks()
         self._flights = Flights()
@@ -148,8 +151,10 @@ class Forwarding:
         async with self._tasks.running(), self._flights.running():
             yield
 
-    def serve(self, kind: str, handler: Handler) -> None:
+    def serve(self, kind: str, handler: Handler, undo: Undo | None = None) -> None:
         self._handlers[kind] = handler
+        if undo is not None:
+            self._undos[kind] = undo
 
     async def run_here(self, user: User, connector: Connector, kind: str, arguments: Sequence[Any]) -> bytes:
         return await self._handlers[kind](user, connector, arguments)
@@ -193,26 +198,35 @@ class Forwarding:
         return kind in (ANSWERED, ASKED)
 
     async def _take(self, request_id: UUID) -> None:
+        request: Mapping[str, Any] = {}
+        is_told = False
         try:
             taken = await self._database.row(_TAKE, request_id, self.owner)
-            if taken is not None:
-                answer = await self._sealed_answer(taken["user_id"], taken["request"])
-                await self._database.execute(_ANSWER, request_id, answer)
-                await self._notices.publish(ANSWERED, str(request_id))
+            if taken is None:
+                return
+            request = orjson.loads(taken["request"])
+            budget = timedelta(seconds=request["budget_s"]) - taken["waited"]
+            answer = await self._sealed_answer(taken["user_id"], request, budget)
+            # The caller deletes the request when it leaves.
+            is_told = await self._database.execute(_ANSWER, request_id, answer) > 0
+            await self._notices.publish(ANSWERED, str(request_id))
         except errors.DatabaseUnavailable:
             log.warning("forwarded work not answered")
+        finally:
+            if not is_told and (undo := self._undos.get(request.get("kind", ""))) is not None:
+                await undo(request["arguments"])
 
-    async def _sealed_answer(self, user_id: int, request: bytes) -> bytes:
+    async def _sealed_answer(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
         """`+` and the answer, or `-` and code and message of its error."""
         try:
-            return b"+" + await self._run(user_id, orjson.loads(request))
+            return b"+" + await self._run(user_id, request, budget)
         except errors.QueryServerError as error:
             return b"-" + orjson.dumps([error.code, error.message])
         except Exception:  # the outer wall of a task: the other process must not wait in vain
             log.exception("forwarded work failed")
             return b"-" + orjson.dumps(["", "The server that holds the data failed."])
 
-    async def _run(self, user_id: int, request: Mapping[str, Any]) -> bytes:
+    async def _run(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
         user = await self._users.user(user_id)
         connector = self._connectors.find(request["connector"])
         if connector is None:
@@ -222,7 +236,7 @@ class Forwarding:
         if user is None or connector is None:
             raise errors.EngineUnavailable("The server that holds the data does not know this user or connector.")
         work = partial(self.run_here, user, connector, request["kind"], request["arguments"])
-        return await self._flights.join(object(), work, budget=timedelta(seconds=request["budget_s"]))
+        return await self._flights.join(object(), work, budget=budget)
 
     async def _delete(self, request_id: UUID) -> None:
         try:

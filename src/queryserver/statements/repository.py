@@ -153,6 +153,7 @@ with queued as (
 select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """
 
+# A line that a runner adds at this moment may take the place of the one here; state and message say the same.
 _CANCEL = f"""
 with canceled as (
     update statements set

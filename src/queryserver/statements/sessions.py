@@ -4,8 +4,8 @@ The command close_sessions closes those of all users by age: `retention.Retentio
 """
 
 import asyncio
-import base64
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ import orjson
 from queryserver.connectors.engines import Connectors, key_named
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Credentials
-from queryserver.errors.base import InvalidParameter, NotSupported, too_many_sessions
+from queryserver.errors.base import DatabaseUnavailable, InvalidParameter, NotSupported, too_many_sessions
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
@@ -27,6 +27,7 @@ from queryserver.statements.session_repository import CredentialBook, SessionRec
 from queryserver.statements.submission import new_session_guid
 
 _OPEN = "open_session"
+_ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Sessions:
     allowed_settings: frozenset[str]
 
     def __post_init__(self) -> None:
-        self.forwarding.serve(_OPEN, self._open_forwarded)
+        self.forwarding.serve(_OPEN, self._open_forwarded, self._undo_forwarded)
 
     async def create(self, user: User, asked: NewSession) -> SessionRecord:
         """Open an engine session and keep it.
@@ -80,12 +81,19 @@ class Sessions:
             record = replace(record, sealed_credentials=self.credentials.seal(credentials, connector))
         data = self.connectors.data_of(connector)
         if data is not None and not await self.runner.may_run(connector):
-            is_open = await self._open_at(await self.forwarding.holder(data), user, connector, record)
+            try:
+                is_open = await self._open_at(await self.forwarding.holder(data), user, connector, record)
+            except BaseException:  # a cancel too: the holder may have opened it
+                await asyncio.shield(self._close_unanswered(record.id))
+                raise
         else:
             is_open = await self._open_here(user, connector, record, credentials)
         if not is_open:
             raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
-        return await self.records.read(record.id) or record  # as recorded: its times are those of the database
+        try:
+            return await self.records.read(record.id) or record  # as recorded: its times are those of the database
+        except DatabaseUnavailable:
+            return record
 
     async def _open_here(
         self, user: User, connector: Connector, record: SessionRecord, credentials: Credentials | None
@@ -97,11 +105,12 @@ class Sessions:
 
     async def _open_at(self, holder: str, user: User, connector: Connector, record: SessionRecord) -> bool:
         """The same in the process that holds the data. Raises EngineTimeout too."""
-        sealed = base64.b64encode(record.sealed_credentials).decode() if record.sealed_credentials else None
-        arguments = [record.id, record.guid, record.properties, record.settings, sealed]
+        # No credentials: data that one process holds are files, which have no logins.
+        arguments = [record.id, record.guid, record.properties, record.settings]
         budget = connector.limits.metadata_timeout
         try:
-            async with asyncio.timeout(budget.total_seconds()):
+            # The holder ends its work in time, and says so.
+            async with asyncio.timeout(budget.total_seconds() + _ANSWER_S):
                 return orjson.loads(
                     await self.forwarding.send(holder, user, connector, _OPEN, arguments, budget=budget)
                 )
@@ -109,14 +118,22 @@ class Sessions:
             raise EngineTimeout(f"No session was opened within {budget.total_seconds():g} s.") from None
 
     async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        session_id, guid, properties, settings, sealed = arguments
+        session_id, guid, properties, settings = arguments
         self.runner.require_open()
         if not await self.runner.may_run(connector):
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         record = self._record(user, connector, session_id, guid=guid, properties=properties, settings=settings)
-        record = replace(record, sealed_credentials=base64.b64decode(sealed) if sealed else None)
-        # Data that one process holds are files: they have no logins.
         return orjson.dumps(await self._open_here(user, connector, record, None))
+
+    async def _close_unanswered(self, session_id: int) -> None:
+        """A session that no caller knows: then it must not be open. Its holder closes what is no longer recorded."""
+        with suppress(DatabaseUnavailable):
+            await self.records.close(session_id)
+        await self.notices.publish(CLOSE_SESSION, str(session_id))
+
+    async def _undo_forwarded(self, arguments: Sequence[Any]) -> None:
+        """Its caller has got an error: then no session exists."""
+        await self.runner.close_session(arguments[0])
 
     def _record(
         self,

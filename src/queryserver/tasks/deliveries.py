@@ -150,20 +150,26 @@ on conflict (key) do update set content = excluded.content
     where known.tries = 0 and known.next_try_at is not null and (excluded.content->>'attach_csv')::bool
 """
 
-# One after the other to each recipient: a slow one takes one place.
-_CLAIM = """
+_RECEIVER = "coalesce(substring({of}.recipient from '^https?://[^/?#]+'), {of}.recipient)"
+"""The address of a mail, the host of a call."""
+
+# One after the other to each receiver: a slow one takes one place. What another worker has sent since the turns were
+# read is looked at again behind the lock.
+_CLAIM = f"""
 with turns as (
-    select distinct on (recipient) key from deliveries as due
+    select distinct on ({_RECEIVER.format(of="due")}) key from deliveries as due
     where kind = $3 and next_try_at <= now() and (claimed_until is null or claimed_until < now()) and not exists (
         select from deliveries as sent
-        where sent.kind = $3 and sent.recipient = due.recipient and sent.claimed_until >= now()
+        where sent.kind = $3 and sent.next_try_at is not null and sent.claimed_until >= now()
+            and {_RECEIVER.format(of="sent")} = {_RECEIVER.format(of="due")}
     )
-    order by recipient, next_try_at
+    order by {_RECEIVER.format(of="due")}, next_try_at, key
 )
 update deliveries set tries = tries + 1, claimed_until = now() + $1::interval
 where key in (
     select key from deliveries
-    where key in (select key from turns) and (claimed_until is null or claimed_until < now())
+    where key in (select key from turns)
+        and next_try_at <= now() and (claimed_until is null or claimed_until < now())
     order by next_try_at limit $2 for update skip locked
 )
 returning key, kind, recipient, content, tries, now() as moment
@@ -199,7 +205,7 @@ class Outbox:
             await connection.execute(_ADD, one.key, one.kind.value, one.recipient, one.content)
 
     async def claim(self, kind: DeliveryKind, most: int) -> Sequence[Delivery]:
-        """Due ones, one for each recipient, which no other worker gets for two minutes."""
+        """Due ones, one for each receiver, which no other worker gets for two minutes."""
         return [_delivery_of(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, most, kind.value)]
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
@@ -297,9 +303,18 @@ class Deliveries:
     async def round(self) -> None:
         """Take what is due, as far as there are places. Raises DatabaseUnavailable."""
         await self._outbox.add_ended_statements(self._mailed_after)
-        for kind, places in self._places.items():
-            for delivery in await self._outbox.claim(kind, places) if places else ():
-                self._places[kind] -= 1
+        for kind in self._places:
+            await self._fill(kind)
+
+    async def _fill(self, kind: DeliveryKind) -> None:
+        if places := self._places[kind]:
+            self._places[kind] = 0  # nobody else claims for them meanwhile
+            claimed: Sequence[Delivery] = ()
+            try:
+                claimed = await self._outbox.claim(kind, places)
+            finally:
+                self._places[kind] += places - len(claimed)
+            for delivery in claimed:
                 self._sending.start(self._send(delivery), "delivery")
 
     async def _send(self, delivery: Delivery) -> None:
@@ -314,6 +329,8 @@ class Deliveries:
             await self._outbox.record(delivery, reason, pause=pause)
         finally:
             self._places[delivery.kind] += 1
+        # The next one for this receiver has waited for it.
+        await self._fill(delivery.kind)
 
     async def _tried(self, delivery: Delivery) -> tuple[str, bool]:
         """Why it failed, and whether for ever; no reason: it was taken."""

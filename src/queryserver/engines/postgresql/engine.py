@@ -35,7 +35,7 @@ _CHECK_WITHIN_S = 5
 _KNOWN_FOR_S = 60.0
 """A database that is moved or restored gets another identity."""
 _AGAIN_S = 5.0
-"""Until the attempt after one that failed: each takes up to four times `_CHECK_WITHIN_S`, and all requests wait."""
+"""Until the attempt after one that failed: each takes up to twice `_CHECK_WITHIN_S`, for which all requests wait."""
 
 _DATABASE = """
 SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {cluster} AS cluster
@@ -83,7 +83,7 @@ class OwnDatabase:
         self._dsn = dsn
         self._clock = clock
         self._reading: asyncio.Task[None] | None = None
-        """Nobody's own: a caller that is canceled must not end what others wait for. It ends by its time-outs."""
+        """Of no caller: one that is canceled must not end what others wait for. It ends by its time-outs."""
         self._known: DatabaseIdentity | None = None
         self._failure = ""
         """Of the last attempt to read it."""
@@ -125,11 +125,12 @@ class OwnDatabase:
 
     async def _read(self, *, tries: int) -> DatabaseIdentity:
         try:
-            connection = await asyncpg.connect(self._dsn, timeout=_CHECK_WITHIN_S, statement_cache_size=0)
-            try:
-                found = await _identity(connection)
-            finally:
-                await connection.close(timeout=_CHECK_WITHIN_S)
+            async with asyncio.timeout(_CHECK_WITHIN_S):
+                connection = await asyncpg.connect(self._dsn, statement_cache_size=0)
+                try:
+                    found = await _identity(connection)
+                finally:
+                    connection.terminate()
         except _DRIVER_ERRORS as error:
             if tries > 1 and isinstance(error, TimeoutError):
                 return await self._read(tries=tries - 1)
