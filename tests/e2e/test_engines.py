@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tests.cases import each
 from tests.contract.test_phoenix_engine import make_tables
-from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, eventually, installed
+from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, eventually, installed, query
 from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import HttpAddress, ServerAddress
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.valkey import ValkeyServer
 
 ENDS_WITHIN_S = 120.0
 FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "http://", "127.0.0.1", "/tmp/")  # noqa: S108
@@ -60,6 +61,22 @@ async def place(
     directory = tmp_path_factory.mktemp(case.dialect)
     async with installed(postgres, migrated_template, directory, {case.dialect: case.table}) as place:
         yield place
+
+
+@pytest.fixture
+async def fleet(
+    case: Case,
+    postgres: EmbeddedPostgres,
+    tcp_open: EmbeddedPostgres,
+    migrated_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    valkey: ValkeyServer,
+) -> AsyncIterator[Installation]:
+    """The same with workers, in a database of its own: servers without task server would take what waits."""
+    assert tcp_open
+    directory = tmp_path_factory.mktemp(f"{case.dialect}-fleet")
+    async with installed(postgres, migrated_template, directory, {case.dialect: case.table}) as place:
+        yield place.with_task_server(valkey.url)
 
 
 @pytest.fixture(scope="class")
@@ -251,6 +268,29 @@ class TakeOver(RoundTrip):
             )
             assert body["query_status"]["state"] == "available", body
             seen = await all_rows(second, operation, case.long_count)
+        assert seen == list(range(case.long_count))
+
+    @pytest.mark.platform(104)
+    @pytest.mark.parametrize("ending", ["kill -9", "stop"])
+    async def test_a_running_statement_of_a_worker_is_followed_by_another(
+        self, fleet: Installation, case: Case, ending: str
+    ) -> None:
+        async with fleet.server() as node, fleet.worker(desktop__shutdown_grace_s="0") as first:
+            operation = await node.submit(case.dialect, case.long_rows, limit=case.long_count + 1)
+            await node.until(operation, lambda status: status["status"] == "running", within_s=60)
+            async with fleet.worker() as second:
+                body = await node.status(operation)
+                assert body["query_status"]["state"] == "running", body
+                await (first.process.kill9() if ending == "kill -9" else first.process.terminate())
+                body = await node.until(
+                    operation,
+                    lambda status: status["status"] not in {"waiting", "running"},
+                    within_s=ENDS_WITHIN_S + TAKEN_OVER_WITHIN_S,
+                )
+                assert body["query_status"]["state"] == "available", body
+                owner = "select owner from statements where id = $1::text::uuid"
+                assert await query(fleet.database_dsn, owner, operation) == second.owner
+                seen = await all_rows(node, operation, case.long_count)
         assert seen == list(range(case.long_count))
 
 
