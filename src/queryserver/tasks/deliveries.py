@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 from prometheus_client import Counter
 
+from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.platform.logs import Redactor, escaped
 from queryserver.platform.threads import Tasks, background, every
@@ -319,6 +320,14 @@ class Deliveries:
 
     async def _send(self, delivery: Delivery) -> None:
         try:
+            await self._send_and_record(delivery)
+            # The next one for this receiver has waited for it.
+            await self._fill(delivery.kind)
+        except DatabaseUnavailable:
+            log.warning("the database is out of reach: a delivery may be repeated", **_facts(delivery))
+
+    async def _send_and_record(self, delivery: Delivery) -> None:
+        try:
             reason, final = await self._tried(delivery)
             pause = None
             if reason and not final and delivery.tries < MOST_TRIES:
@@ -329,8 +338,6 @@ class Deliveries:
             await self._outbox.record(delivery, reason, pause=pause)
         finally:
             self._places[delivery.kind] += 1
-        # The next one for this receiver has waited for it.
-        await self._fill(delivery.kind)
 
     async def _tried(self, delivery: Delivery) -> tuple[str, bool]:
         """Why it failed, and whether for ever; no reason: it was taken."""
