@@ -31,7 +31,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from queryserver.api.application import CorsPolicy, create_application, framed
 from queryserver.api.calls import AccessLog, RequestMetrics
-from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
+from queryserver.api.connections import ConnectionCounts, guard_connections, http_config, limits_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
 from queryserver.platform.embedded.postgres import with_defaults
@@ -65,7 +65,6 @@ _CHECK_EVERY_S = 0.1
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # A service manager may signal each process of the service, and the parent then signals its workers once more.
 _ONE_SIGNAL_S = 2.0
-_KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 
 
@@ -370,24 +369,16 @@ def create_app(settings: Settings, *, services: Services) -> ASGIApp:
 
 def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
     desktop = settings.desktop
-    return uvicorn.Config(
+    return http_config(
         app,
+        desktop,
         host=desktop.http_host,
         port=desktop.http_port,
         workers=desktop.workers,
         loop="uvloop",
-        http="httptools",
         lifespan="auto",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
         backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(CALLS_ANSWERED_WITHIN_S),
-        ssl_certfile=desktop.ssl_certificate or None,
-        ssl_keyfile=desktop.ssl_private_key or None,
     )
 
 

@@ -29,6 +29,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
 """Requests of one connection that wait for the response to an earlier one."""
 _RETRY_AFTER_S = 5
+_KEEP_ALIVE_S = 75
 # Closing with unread input resets the connection, and the client would lose the answer. So input is discarded first.
 _LINGER_S = 1.0
 _LONGEST_CLOSING_PAUSE_S = 0.2
@@ -509,6 +510,23 @@ def _answer(status: int, code: str, message: str, headers: Mapping[bytes, bytes]
     content = orjson.dumps(body)
     lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content))
     return STATUS_LINE[status] + b"".join(lines) + content
+
+
+def http_config(app: Any, desktop: DesktopSettings, **options: Any) -> Config:
+    """How every port of this service speaks HTTP; `options` are those of one port. Connections are to be guarded."""
+    return Config(
+        app,
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        ssl_certfile=desktop.ssl_certificate or None,
+        ssl_keyfile=desktop.ssl_private_key or None,
+        **options,
+    )
 
 
 def guard_connections(config: Config, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:

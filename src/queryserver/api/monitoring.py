@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queryserver.api.addresses import client_address
-from queryserver.api.connections import ConnectionCounts, ConnectionLimits, guard_connections
+from queryserver.api.connections import ConnectionCounts, ConnectionLimits, guard_connections, http_config
 from queryserver.api.errors import failure
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.prometheus import MetricsPage
@@ -29,7 +29,6 @@ from queryserver.platform.threads import Tasks
 log = structlog.get_logger(__name__)
 
 _PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_host"
-_KEEP_ALIVE_S = 75
 _BACKLOG = 16
 _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
@@ -87,21 +86,8 @@ class Monitoring:
 
         desktop, prefix = self._desktop, self._desktop.url_prefix.rstrip("/")
         routes = [Route(f"{prefix}/metrics", metrics), Route(f"{prefix}/desktop/debug/is_alive", is_alive)]
-        config = uvicorn.Config(
-            Starlette(routes=routes),
-            http="httptools",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_ANSWERED_WITHIN_S,
-            ssl_certfile=desktop.ssl_certificate or None,
-            ssl_keyfile=desktop.ssl_private_key or None,
-        )
+        app, within_s = Starlette(routes=routes), _ANSWERED_WITHIN_S
+        config = http_config(app, desktop, lifespan="off", backlog=_BACKLOG, timeout_graceful_shutdown=within_s)
         limits = ConnectionLimits(
             request_head_s=_HEAD_WITHIN_S,
             response_stall_s=_STALL_S,
