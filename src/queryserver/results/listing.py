@@ -1,6 +1,6 @@
 """What a store holds of results, whatever the records say."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from queryserver.errors.files import PathExists, PathNotFound
 from queryserver.files.model import FileStatus
 from queryserver.files.protocol import Storage
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.results.segments import PINGS
+from queryserver.results.segments import PINGS, one_piece
 
 _SHARD_DIGITS = 2
 _BATCH = 500
@@ -45,7 +45,7 @@ class ResultListing:
             if not claims:
                 return True
             with suppress(PathExists):
-                await self._storage.write(path, _body(database_id.encode()), overwrite=False)
+                await self._storage.write(path, one_piece(database_id.encode()), overwrite=False)
                 return True
         return False
 
@@ -104,7 +104,3 @@ def _id_of(name: str) -> UUID | None:
     except ValueError:
         return None
     return found if str(found) == name else None
-
-
-async def _body(content: bytes) -> AsyncIterator[bytes]:
-    yield content

@@ -97,7 +97,7 @@ class ResultStore:
         storage, path = self._storage, self._at(SegmentKey(statement_id, fence, number).path)
         # No directory ever has the name of a segment, and no file that of its directory: nothing is to be checked.
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
-        written = await write(path, _body(stored), overwrite=True, size_bytes=len(stored))
+        written = await write(path, one_piece(stored), overwrite=True, size_bytes=len(stored))
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
@@ -151,7 +151,7 @@ class ResultStore:
         """Write, read and delete a small object."""
         path, written = f"{PINGS}/{uuid4().hex}", b"ping"
         try:
-            await self._storage.write(self._at(path), _body(written), overwrite=False)
+            await self._storage.write(self._at(path), one_piece(written), overwrite=False)
         except InsufficientStorage:
             # Results can still be read: the server must not count as not ready.
             return
@@ -232,5 +232,6 @@ def directory_of(statement_id: UUID) -> str:
     return f"{statement_id.hex[-2:]}/{statement_id}"
 
 
-async def _body(stored: bytes) -> AsyncIterator[bytes]:
-    yield stored
+async def one_piece(content: bytes) -> AsyncIterator[bytes]:
+    """What a store writes, as it takes it."""
+    yield content
