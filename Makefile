@@ -10,7 +10,8 @@ DEV := $(VENV)/.dev-installed
 
 # All calls of the editor that need a statement.
 EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts sessions idempotency \
-	logs history download metadata_rules faults stalls upkeep_commands)) tests/api/importer
+	logs history download metadata_rules faults stalls upkeep_commands passed_tokens network_breaks bodies \
+	conventions)) tests/api/importer
 SOURCES := src tests scripts alembic
 RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
 # Tests start Python many times: byte code that is kept saves each start a second, also where the shell says not to.
