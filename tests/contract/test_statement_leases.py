@@ -25,6 +25,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.retention import EXPIRE
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.states import StatementState
 
@@ -162,6 +163,25 @@ class TestDatabaseLeases(LeasesContract):
     ) -> None:
         assert await desk.finish(await desk.add(), outcome)
         assert await desk.database.value("SELECT count(*) FROM doomed_results") == doomed
+
+    @each("way", ["close", "expire"])
+    @pytest.mark.parametrize(("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement itself", 1)])
+    async def test_only_results_that_the_store_may_have_bytes_of_are_deleted_there(
+        self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
+    ) -> None:
+        lease = await desk.add(lease_s=-1)
+        if left_by == "a former runner":
+            lease = (await desk.orphans())[lease.statement_id]
+        if left_by == "the statement itself":
+            assert await desk.leases.mark_running(lease)
+            assert await desk.leases.add_segment(lease, Segment(0, 0, 10, 100), columns=COLUMNS)
+        assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))
+        if way == "close":
+            assert await desk.records.close_result(lease.statement_id)
+        else:
+            await desk.database.execute("UPDATE statements SET expires_at = now() - interval '1 s'")
+            assert await desk.database.value(EXPIRE, 10) == 1
+        assert len(await desk.database.fetch("DELETE FROM doomed_results RETURNING 1")) == doomed
 
     async def test_the_lines_of_a_runner_come_after_the_one_of_the_record(self, desk: DatabaseDesk) -> None:
         for lines in ([], ["one"]):

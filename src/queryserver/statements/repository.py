@@ -177,12 +177,15 @@ with canceled as (
 select * from canceled
 """
 
-_CLOSE = """
+MAY_HAVE_BYTES = "(fence > 1 or exists (select from result_segments where statement_id = id))"
+"""Whether the store may have bytes of a result: a former attempt may have left some that no segment names."""
+
+_CLOSE = f"""
 with closed as (
     update statements set state = 'closed', message = 'The result was closed.', inline_result = null
-    where state = 'available' and {which} returning id
+    where state = 'available' and {{which}} returning id, {MAY_HAVE_BYTES} as may_have_bytes
 ), doomed as (
-    insert into doomed_results (statement_id) select id from closed on conflict do nothing
+    insert into doomed_results (statement_id) select id from closed where may_have_bytes on conflict do nothing
 )
 select id from closed
 """

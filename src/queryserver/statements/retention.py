@@ -22,7 +22,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
 from queryserver.results.listing import ResultListing, StoredStatement
 from queryserver.results.segments import ResultStore
-from queryserver.statements.repository import StatementRecords
+from queryserver.statements.repository import MAY_HAVE_BYTES, StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 
 log = structlog.get_logger(__name__)
@@ -38,15 +38,15 @@ _ORPHAN_AGE = timedelta(hours=1)
 
 _OVER = "state = 'available' and expires_at < now()"
 
-_EXPIRE = f"""
+EXPIRE = f"""
 with over as (
     select id from statements where {_OVER}
     order by expires_at limit $1 for update skip locked
 ), expired as (
     update statements set state = 'expired', message = 'Results have expired.', inline_result = null
-    where id in (select id from over) returning id
+    where id in (select id from over) returning id, {MAY_HAVE_BYTES} as may_have_bytes
 ), doomed as (
-    insert into doomed_results (statement_id) select id from expired on conflict do nothing
+    insert into doomed_results (statement_id) select id from expired where may_have_bytes on conflict do nothing
 )
 select count(*) from expired
 """
@@ -293,7 +293,7 @@ class RetentionSweep:
         """`available` past `expires_at` becomes `expired`, its bytes doomed; how many."""
         total, expired = 0, _BATCH
         while expired == _BATCH:
-            expired = await self.database.value(_EXPIRE, _BATCH)
+            expired = await self.database.value(EXPIRE, _BATCH)
             self.metrics.results_expired.inc(expired)
             total += expired
         return total
