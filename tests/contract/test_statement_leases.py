@@ -165,14 +165,14 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.database.value("SELECT count(*) FROM doomed_results") == doomed
 
     @each("way", ["close", "expire"])
-    @pytest.mark.parametrize(("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement itself", 1)])
+    @pytest.mark.parametrize(("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement", 1)])
     async def test_only_results_that_the_store_may_have_bytes_of_are_deleted_there(
         self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
     ) -> None:
         lease = await desk.add(lease_s=-1)
         if left_by == "a former runner":
             lease = (await desk.orphans())[lease.statement_id]
-        if left_by == "the statement itself":
+        if left_by == "the statement":
             assert await desk.leases.mark_running(lease)
             assert await desk.leases.add_segment(lease, Segment(0, 0, 10, 100), columns=COLUMNS)
         assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))
