@@ -47,8 +47,8 @@ test-fleet: $(DEV) ## Run the tests of the editor with the task server on: its s
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --task-server $(or $(ARGS),$(EDITOR_TESTS))
 
 .PHONY: test-engines
-test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)
-	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(ARGS)
+test-engines: $(DEV) ## Run the tests that need real engines, two engines at a time (E=hive for one)
+	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(if $(E),,-n 2 --dist loadgroup) $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten)
