@@ -7,6 +7,7 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import open_api, until
 from tests.engines.result_places import ResultsPlace, abfs_results, hdfs_results, s3_results
+from tests.modes import TASK_SERVER
 
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.stores import open_results
@@ -21,8 +22,17 @@ def settings_for(place: ResultsPlace, directory: Path, database_dsn: str, users_
     return settings.model_copy(update={name: getattr(tables, name) for name in place.tables})
 
 
+@pytest.fixture(params=["server", "worker"])
+def _runs_in(request, monkeypatch) -> None:
+    """Which process runs the statement and writes its result; the server reads it."""
+    if request.param == "worker":
+        monkeypatch.setenv(TASK_SERVER, "1")
+    else:
+        monkeypatch.delenv(TASK_SERVER, raising=False)
+
+
 @pytest.fixture
-def walk(tmp_path, database_dsn, users_url) -> Callable[[ResultsPlace], Awaitable[None]]:
+def walk(tmp_path, database_dsn, users_url, _runs_in) -> Callable[[ResultsPlace], Awaitable[None]]:
     async def stored_in(settings: Settings) -> int:
         async with open_results(settings) as opened:
             return sum([len(batch) async for batch in opened.listing.statements()])
