@@ -143,7 +143,9 @@ async def test_while_the_service_database_is_out_of_reach_other_servers_are_serv
     await own.require_other(Server(_ELSEWHERE), on_own_server=True)
 
 
-async def test_connections_that_wait_for_the_service_database_share_one_attempt(database_dsn, tasks, monkeypatch) -> None:
+async def test_connections_that_wait_for_the_service_database_share_an_attempt(
+    database_dsn, tasks, monkeypatch
+) -> None:
     outage = Outage(monkeypatch)
     outage.is_over = False
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
