@@ -165,7 +165,9 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.database.value("SELECT count(*) FROM doomed_results") == doomed
 
     @each("way", ["close", "expire"])
-    @pytest.mark.parametrize(("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement itself", 1)])
+    @pytest.mark.parametrize(
+        ("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement itself", 1)]
+    )
     async def test_only_results_that_the_store_may_have_bytes_of_are_deleted_there(
         self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
     ) -> None:
