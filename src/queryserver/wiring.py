@@ -73,7 +73,7 @@ async def open_services(
         accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
         builder, stored = EngineBuilder(settings), ConnectorRepository(kept.database, accounts.sealer)
         connectors = _connectors(settings, partial(engines, builder), stored, metrics)
-        stack.push_async_callback(_close_engines, connectors)
+        stack.push_async_callback(_close_engines, connectors, builder)
         await connectors.refresh()
         threads = stack.enter_context(open_threads())
         computing = await stack.enter_async_context(computing_of(settings.desktop))
@@ -244,11 +244,13 @@ def _readiness(settings: Settings, kept: Kept) -> Readiness:
     )
 
 
-async def _close_engines(connectors: Connectors) -> None:
+async def _close_engines(connectors: Connectors, builder: EngineBuilder) -> None:
     """Limited in time: a driver may never return its thread, and the rest must be closed."""
-    with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S), suppress(TimeoutError):
-        async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):
-            await connectors.aclose()
+    with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):
+                await connectors.aclose()
+        await builder.aclose()
 
 
 def _broker(settings: TaskServerSettings) -> "RedisBroker | None":

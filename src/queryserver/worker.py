@@ -70,11 +70,17 @@ def _run_process(settings: Settings, role: Role, work: Work, *, with_parent: boo
 
 
 async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
-    clock, stopped = StopClock(), asyncio.Event()
+    clock, stopped, orphaned = StopClock(), asyncio.Event(), asyncio.Event()
     grace_s = settings.desktop.shutdown_grace.total_seconds()
 
     def stop() -> None:
         clock.set(grace_s + REST_S)
+        stopped.set()
+
+    def stop_at_once() -> None:
+        log.error("the parent has died, and its database with it: what runs is stopped")
+        orphaned.set()
+        clock.set(REST_S)
         stopped.set()
 
     loop = asyncio.get_running_loop()
@@ -82,7 +88,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
         loop.add_signal_handler(one, stop)
     with _monitoring(settings) as monitoring:
         async with (
-            _parent_watched(stop) if with_parent else nullcontext(),
+            _parent_watched(stop, stop_at_once) if with_parent else nullcontext(),
             open_services(settings, role=role) as services,
             background(return_memory(), "return-memory"),
             monitoring.answering(services.metrics_text) if monitoring else nullcontext(),
@@ -91,7 +97,8 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
             log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
             await _until(stopped, work(services))
             services.readiness.stopping = True
-            await asyncio.gather(services.statements.runner.drain(), services.tasks.runner.drain())
+            drains = (services.statements.runner.drain, services.tasks.runner.drain)
+            await asyncio.gather(*(drain(at_once=orphaned.is_set()) for drain in drains))
     # Frozen objects look leaked to native modules that count their objects at the end.
     gc.unfreeze()
     clock.set(THREADS_END_WITHIN_S)
@@ -120,8 +127,8 @@ async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
 
 
 @asynccontextmanager
-async def _parent_watched(stop: Callable[[], None]) -> AsyncGenerator[None]:
-    """Inside, `stop` is called when the parent closes our standard input, as its death does."""
+async def _parent_watched(stop: Callable[[], None], died: Callable[[], None]) -> AsyncGenerator[None]:
+    """Inside, `stop` is called when the parent closes our standard input after a word, `died` when without one."""
 
     async def watch() -> None:
         reader = asyncio.StreamReader()
@@ -129,8 +136,7 @@ async def _parent_watched(stop: Callable[[], None]) -> AsyncGenerator[None]:
             lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
         )
         try:
-            await reader.read()
-            stop()
+            (stop if await reader.read() else died)()
         finally:
             transport.close()
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.api.driving import Api
+import uvicorn
+from structlog.testing import capture_logs
+from tests.api.driving import Api, until
 from tests.cases import each
 from tests.engines.certificates import Authority
 from tests.ports import free_port
@@ -109,6 +111,41 @@ async def test_heads_and_connections_are_bounded(listener: Opener):
         finally:
             for _, writer in held:
                 writer.close()
+
+
+async def test_a_failure_of_the_listener_is_logged_and_it_answers_again(
+    listener: Opener, monkeypatch: pytest.MonkeyPatch
+):
+    failures, tick = [RuntimeError("planted")] * 2, uvicorn.Server.on_tick
+
+    async def fails(server: uvicorn.Server, counter: int) -> bool:
+        if failures:
+            raise failures.pop()
+        return await tick(server, counter)
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", fails)
+    with capture_logs() as logs:
+        async with listener() as client:
+            await until(lambda: not failures)
+            # It waits at the port.
+            assert (await client.get("/metrics")).status_code == 200
+    said = [one for one in logs if one["event"] == "metrics are not served"]
+    assert [one["again_in_s"] for one in said] == [1, 2]
+
+
+async def test_one_that_fails_always_holds_up_no_stop(listener: Opener, monkeypatch: pytest.MonkeyPatch):
+    tried = asyncio.Event()
+
+    async def fails(server: uvicorn.Server, counter: int) -> bool:
+        del server, counter
+        tried.set()
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", fails)
+    monkeypatch.setattr("queryserver.api.monitoring.restart_pause_s", lambda failures: 3600.0 * failures)
+    monkeypatch.setattr("queryserver.api.monitoring._STOPPED_WITHIN_S", 3600.0)
+    async with asyncio.timeout(30), listener():
+        await tried.wait()
 
 
 async def test_it_speaks_tls_where_servers_do(api: Api, tmp_path: Path):

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
+from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
-from tests.valkey import PASSWORD, running_valkey
 
 from queryserver.api.connections import ConnectionCounts
 
@@ -94,7 +94,7 @@ async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
 
 
 @pytest.mark.platform(99)
-async def test_without_its_broker_a_server_of_the_task_server_is_not_ready(small_api: ApiOpener, tmp_path: Path):
+async def test_without_its_broker_a_server_of_the_task_server_is_not_ready(small_api: ApiOpener):
     port = free_port()
     broker = {"enabled": True, "broker_url": f"redis://:{PASSWORD}@127.0.0.1:{port}/0"}
     async with small_api(desktop={"task_server": broker}) as api:
@@ -105,7 +105,7 @@ async def test_without_its_broker_a_server_of_the_task_server_is_not_ready(small
             assert failed == ["broker"]
             assert str(port) not in refused.text
             assert (await api.http.get("/desktop/debug/is_alive")).status_code == 200
-            with running_valkey(tmp_path / "valkey", port=port):
+            async with guarded_valkey(port=port):
                 ready = await api.http.get("/desktop/debug/is_ready")
                 assert ready.status_code == 200, ready.text
                 assert ready.json()["checks"]["broker"] | {"ms": 0} == {"ok": True, "ms": 0, "enabled": True}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.engines.replicated_postgresql import Replicated, replicated
 from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.migrations import migrate
 
 pytestmark = [pytest.mark.engine("postgresql15"), pytest.mark.timeout(300)]
@@ -41,7 +43,11 @@ async def place(
         yield replace(plain.through(dsn), tokens=await signed_in(dsn, tmp_path))
 
 
-async def test_nothing_is_lost_when_the_standby_takes_over(place: Installation, databases: Replicated) -> None:
+@pytest.mark.parametrize("who_runs", ["servers", "a worker"])
+async def test_nothing_is_lost_when_the_standby_takes_over(
+    place: Installation, databases: Replicated, valkey: ValkeyServer, who_runs: str
+) -> None:
+    place = place.with_task_server(valkey.url) if who_runs == "a worker" else place
     holder = await asyncpg.connect(place.users_dsn, timeout=10)
     try:
         await execute(place.users_dsn, "CREATE SEQUENCE over")
@@ -49,12 +55,15 @@ async def test_nothing_is_lost_when_the_standby_takes_over(place: Installation, 
         async with (
             place.server(editor__lease_timeout_s="120") as runner,
             place.server(editor__lease_timeout_s="120") as other,
+            place.worker(editor__lease_timeout_s="120") if who_runs == "a worker" else nullcontext() as worker,
         ):
             nodes = (runner, other)
             before = await runner.finished("postgresql", "SELECT generate_series(1, 1000) AS n")
             # The first part runs at once, so that the sequence tells how often it was sent.
             lasting = await runner.submit("postgresql", "SELECT nextval('over'), pg_advisory_lock(7)::text")
             await runner.until(lasting, lambda status: status["state"] == "running")
+            owner = await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", lasting)
+            assert worker is None or owner == worker.owner
             await asyncio.to_thread(databases.kill_first)
             for node in nodes:
                 answer = await node.post("editor/check_status", operationId=lasting)

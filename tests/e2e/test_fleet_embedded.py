@@ -44,6 +44,18 @@ async def family(server: ServerProcess) -> list[psutil.Process]:
     return processes
 
 
+async def running(server: ServerProcess, dialect: str, statement: str) -> str:
+    """Submit a statement that lasts; its operation, once it runs."""
+    operation = (await call(server, f"editor/execute/{dialect}", statement=statement))["history_uuid"]
+    async with asyncio.timeout(60):
+        while True:
+            body = await call(server, "editor/check_status", operationId=operation)
+            if body["query_status"]["state"] == "running":
+                return operation
+            assert body["query_status"]["state"] == "waiting", body
+            await asyncio.sleep(0.1)
+
+
 async def all_end(processes: list[psutil.Process]) -> None:
     """They do, within a few seconds."""
     _, left = await asyncio.to_thread(psutil.wait_procs, processes, timeout=ENDED_WITHIN_S)
@@ -52,7 +64,7 @@ async def all_end(processes: list[psutil.Process]) -> None:
 
 async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    environment = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD, "QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": "1"}
+    environment = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD, "QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": "120"}
     async with running_server(data, settings=environment, arguments=["--with-workers"]) as server:
         processes = await family(server)
         for dialect in ("postgresql", "duckdb", "sqlite"):
@@ -68,10 +80,17 @@ async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) ->
         assert (examined.code, len(errors)) in {(0, 0), (1, findings["errors"])}, examined
         # A broker of this command is known to its processes only.
         assert {one["area"] for one in errors} <= {"disk", "limits"}, errors
+        begun = await running(server, "postgresql", "SELECT pg_sleep(2)")
         assert await server.terminate() == 0
         await all_end(processes)
     async with running_server(data, settings=environment, arguments=["--with-workers"]) as server:
         processes = await family(server)
+        ended = await call(server, "editor/check_status", operationId=begun)
+        assert ended["query_status"]["state"] == "available", ended
+        # The worker could not record its end: it must not hold the file for the grace time.
+        await running(
+            server, "duckdb", "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range < b.range"
+        )
         await server.kill9()
         await all_end(processes)
 

@@ -1,4 +1,7 @@
-"""The broker of the task server: whether it answers and keeps what is queued (Contract platform 9.2, 11)."""
+"""The broker of the task server: connections to it, and whether it answers and keeps what is queued.
+
+Contract platform 9.2, 11.
+"""
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -8,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from queryserver.administration.doctor import Finding
 from queryserver.errors.base import ServiceUnavailable
+from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
+    from redis.asyncio import ConnectionPool, Redis
 
 BROKER = "desktop.task_server.broker_url"
 NO_EVICTION = "noeviction"
@@ -37,6 +41,27 @@ class BrokerFacts:
     """0: no limit."""
     queued: int | None
     """Jobs that wait in the queue of the settings; None: this login may not count them."""
+
+
+def broker_connections(
+    settings: TaskServerSettings, *, connect_within_s: float, answer_within_s: float, **options: bool
+) -> "ConnectionPool":
+    """Connections to the broker, each made when it is needed; `options` are those of the client.
+
+    Raises ServiceUnavailable for an address with an option that is none.
+    """
+    from redis.asyncio import ConnectionPool  # noqa: PLC0415 slow to import, and only the task server needs it
+
+    try:
+        return ConnectionPool.from_url(
+            settings.broker_url.get_secret_value(),
+            socket_connect_timeout=connect_within_s,
+            # Without it, a broker that stops answering would hold its callers for ever.
+            socket_timeout=answer_within_s,
+            **options,
+        )
+    except ValueError:  # the message would show the address with its password
+        raise ServiceUnavailable("The address of the broker is not one.") from None
 
 
 async def ping_broker(settings: Settings, within_s: float = PING_WITHIN_S) -> None:
@@ -78,24 +103,17 @@ async def read_broker(settings: Settings) -> BrokerFacts:
 
 @asynccontextmanager
 async def _connected(settings: Settings, within_s: float) -> AsyncGenerator["Redis"]:
-    import redis.asyncio  # noqa: PLC0415 slow to import, and only the task server needs it
+    from redis.asyncio import Redis  # noqa: PLC0415 slow to import, and only the task server needs it
     from redis.exceptions import RedisError  # noqa: PLC0415 as above
 
+    tasks = settings.desktop.task_server
+    pool = broker_connections(tasks, connect_within_s=within_s, answer_within_s=within_s, decode_responses=True)
     try:
-        client = redis.asyncio.from_url(
-            settings.desktop.task_server.broker_url.get_secret_value(),
-            socket_connect_timeout=within_s,
-            socket_timeout=within_s,
-            decode_responses=True,
-        )
-    except ValueError:  # the message would show the address with its password
-        raise ServiceUnavailable("The address of the broker is not one.") from None
-    try:
-        yield client
+        yield Redis(connection_pool=pool)
     except (RedisError, OSError) as error:
         raise ServiceUnavailable("The broker does not answer, or refuses the login.") from error
     finally:
-        await client.aclose()
+        await pool.aclose()
 
 
 def eviction_problem(facts: BrokerFacts) -> str | None:

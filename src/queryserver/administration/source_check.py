@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 
 from queryserver import errors
 from queryserver.administration.configuration_check import check_key_servers, check_results, check_smtp, is_file
@@ -46,7 +47,7 @@ async def examine_engines(settings: Settings, database: Database, keyring: Keyri
     tests = ConnectionTests(
         builder, EngineBuilder.build, StoredConnectors(records, builder, _nothing), _may_not_hold, at_once=_AT_ONCE
     )
-    async with tests.running():
+    async with aclosing(builder), tests.running():
         return await asyncio.gather(*(_examine_engine(one, tests, user, settings) for one in connectors))
 
 

@@ -3,10 +3,12 @@
 It is imported where such a listener is wanted, and imports no routes (Contract platform 9.3).
 """
 
+import asyncio
 import errno
 import socket
+import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from hmac import compare_digest
 
 import structlog
@@ -24,7 +26,7 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.desktop import DesktopSettings, MetricsSettings
 from queryserver.platform.settings.sections import Networks, contains
-from queryserver.platform.threads import Tasks
+from queryserver.platform.threads import Tasks, restart_pause_s
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +34,7 @@ _PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_
 _BACKLOG = 16
 _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
+_LASTED_S = 60.0
 # A few Prometheus servers and probes. A page has some ten KiB.
 _MOST_CONNECTIONS = 32
 _MOST_PER_ADDRESS = 16
@@ -66,16 +69,34 @@ class Monitoring:
 
     @asynccontextmanager
     async def answering(self, page: MetricsPage | None) -> AsyncGenerator[None]:
-        """Inside, calls are answered; what came before has waited. Raises ConfigurationError."""
-        serving, tasks = _Server(self._config(page)), Tasks()
-        tasks.start(serving.serve([self._listener]), "monitoring")
+        """Inside, calls are answered; what came before has waited. Raises ConfigurationError.
+
+        After a failure it is tried again: the process has other work, which goes on.
+        """
+        stopped, tasks = asyncio.Event(), Tasks()
+        tasks.start(self._keep(self._config(page), stopped), "monitoring")
         host, port = self._listener.getsockname()[:2]
         log.info("metrics are served", host=host, port=port)
         try:
             yield
         finally:
-            serving.should_exit = True
+            stopped.set()
             await tasks.aclose(grace_s=_STOPPED_WITHIN_S)
+
+    async def _keep(self, config: uvicorn.Config, stopped: asyncio.Event) -> None:
+        failures = 0
+        while not stopped.is_set():
+            started = time.monotonic()
+            try:
+                # Its own copy, which it closes: between two of them calls wait at the port.
+                await _Server(config, stopped).serve([self._listener.dup()])
+            except Exception:  # the outer wall of a task: the next one may do better
+                failures = 1 if time.monotonic() - started > _LASTED_S else failures + 1
+                pause_s = restart_pause_s(failures)
+                log.exception("metrics are not served", again_in_s=pause_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await stopped.wait()
 
     def _config(self, page: MetricsPage | None) -> uvicorn.Config:
         async def metrics(request: Request) -> Response:
@@ -106,7 +127,26 @@ class Monitoring:
 
 
 class _Server(uvicorn.Server):
-    """Without handlers of signals: the process has its own, and stops this server itself."""
+    """Without handlers of signals: the process has its own, and stops this server by `stopped`."""
+
+    def __init__(self, config: uvicorn.Config, stopped: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopped = stopped
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """What is open at a failure is closed, too."""
+        try:
+            await super().serve(sockets)
+        except Exception:
+            if self.started:
+                await self.shutdown(sockets)
+            raise
+        finally:
+            for one in sockets or ():
+                one.close()
+
+    async def on_tick(self, counter: int) -> bool:
+        return self._stopped.is_set() or await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

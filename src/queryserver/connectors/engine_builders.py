@@ -25,6 +25,7 @@ from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER,
 from queryserver.platform.limits import disk_floor
 from queryserver.platform.settings.editor import EngineTlsSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
+from queryserver.platform.threads import Tasks
 
 if TYPE_CHECKING:
     from queryserver.engines.duckdb.engine import FilePlace
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class EngineBuilder:
-    """Makes the engines of one server. Engines of one file share `files`; below `disk_floor` statements are refused."""
+    """Makes the engines of one server. Engines of one file share `files`; below `disk_floor` statements are refused.
+
+    Who connects with its engines closes it after them.
+    """
 
     def __init__(self, settings: Settings, *, addresses: AddressRules | None = None) -> None:
         """`addresses`: the rules for all that engines connect to; by default those of the settings."""
@@ -46,13 +50,19 @@ class EngineBuilder:
         self.service_dsn = settings.desktop.database.dsn
         self.disk_floor = disk_floor(settings)
         self.files: dict[Path, FilePlace] = {}
+        self._tasks = Tasks()
+        """Of what engines share."""
 
     @cached_property
     def own_database(self) -> "OwnDatabase | None":
         """The service's own database, which no connector may use; its adapter is imported at the first use."""
         from queryserver.engines.postgresql.engine import OwnDatabase
 
-        return OwnDatabase(self.service_dsn) if self.service_dsn else None
+        return OwnDatabase(self.service_dsn, self._tasks) if self.service_dsn else None
+
+    async def aclose(self) -> None:
+        """End what engines have left to do here."""
+        await self._tasks.aclose()
 
     def build(self, connector: Connector) -> Engine:
         """The engine of a connector; connects to nothing.

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,13 @@ import structlog
 
 from queryserver.errors.files import InsufficientStorage
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, LruCache
+from queryserver.platform.threads import Tasks, every
 
 log = structlog.get_logger(__name__)
+
+_LIFE_S = 600.0
+"""Of a copy: other processes do not tell when they delete a result. To read it again costs one request."""
+_LOOK_EVERY_S = 60.0
 
 _LOCK = "lock"
 _PRIVATE_DIRECTORY = 0o700
@@ -38,26 +44,44 @@ class _Kept:
 class DiskCache:
     """At most `most_bytes` in files of mode 0600 below `parent`; the least recently used go first.
 
-    Each process has a directory of its own with a lock, made at the first `put`. Entering removes the directories of
-    processes that have ended, leaving removes its own: nothing survives. The cache never raises: what cannot be
-    written, or is not as it was written, is not cached.
+    Each process has a directory of its own with a lock, made at the first `put`. Leaving removes it; those of
+    processes that have ended go when another one enters or looks: nothing survives. So do copies that were written
+    `life_s` ago, however often they were read. The cache never raises: what cannot be written, or is not as it was
+    written, is not cached.
     """
 
-    def __init__(self, parent: Path, most_bytes: int, *, floor: DiskFloor = NO_FLOOR) -> None:
+    def __init__(
+        self,
+        parent: Path,
+        most_bytes: int,
+        *,
+        floor: DiskFloor = NO_FLOOR,
+        life_s: float = _LIFE_S,
+        look_every_s: float = _LOOK_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._parent = parent
         self._directory = parent / uuid4().hex
         self._most_bytes = most_bytes
         self._floor = floor
         self._kept = LruCache[tuple[UUID, str], _Kept](most_bytes, weigh=lambda kept: kept.size_bytes)
+        self._life_s = life_s
+        self._look_every_s = look_every_s
+        self._clock = clock
+        self._written_at: dict[tuple[UUID, str], float] = {}
+        """Of what is kept, oldest first."""
+        self._tasks = Tasks()
         self._lock_file = -1
         # One thread: the index and the files change in one order, and without locks.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-cache")
 
     async def __aenter__(self) -> Self:
         await self._run(self._remove_ended, None)
+        self._tasks.start(every(self._look_every_s, self._look), "result-cache")
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        await self._tasks.aclose()
         await self._run(self._remove_own, None)
         self._thread.shutdown()
 
@@ -77,6 +101,10 @@ class DiskCache:
                 self._drop(key)
 
         await self._run(remove, None)
+
+    async def _look(self) -> None:
+        await self._run(self._remove_old, None)
+        await self._run(self._remove_ended, None)
 
     async def _run(self, call: Callable[[], T], otherwise: T) -> T:
         try:
@@ -119,12 +147,22 @@ class DiskCache:
             raise
         finally:
             os.close(descriptor)
+        self._written_at[key] = self._clock()
         for dropped in self._kept.put(key, _Kept(len(stored), zlib.crc32(stored))):
-            self._file(dropped).unlink(missing_ok=True)
+            self._remove(dropped)
 
     def _drop(self, key: tuple[UUID, str]) -> None:
         if self._kept.pop(key) is not None:
-            self._file(key).unlink(missing_ok=True)
+            self._remove(key)
+
+    def _remove(self, key: tuple[UUID, str]) -> None:
+        del self._written_at[key]
+        self._file(key).unlink(missing_ok=True)
+
+    def _remove_old(self) -> None:
+        written_before = self._clock() - self._life_s
+        for key in [key for key, written_at in self._written_at.items() if written_at < written_before]:
+            self._drop(key)
 
     def _file(self, key: tuple[UUID, str]) -> Path:
         return self._directory / f"{key[0]}-{key[1]}"
@@ -145,6 +183,7 @@ class DiskCache:
 
     def _remove_own(self) -> None:
         self._kept.clear()
+        self._written_at.clear()
         if self._lock_file >= 0:
             shutil.rmtree(self._directory, ignore_errors=True)
             os.close(self._lock_file)

@@ -451,17 +451,17 @@ class Runner:
                 self._data_held.discard(name)
                 await self.connectors.discard_engines(name)
 
-    async def drain(self) -> None:
+    async def drain(self, *, at_once: bool = False) -> None:
         """Let statements finish for the grace time, then stop them within `REST_S`; repeated, it does nothing.
 
-        Statements that were not sent, or that another server can follow, are left to it. Calls are still answered
-        meanwhile; those that would start work are refused.
+        `at_once`: there is no grace time. Statements that were not sent, or that another server can follow, are left to
+        it. Calls are still answered meanwhile; those that would start work are refused.
         """
         if self._drained:
             await _ended(self._tasks, _LEAST_S)
             return
         self._draining = True
-        grace_s = self.limits.shutdown_grace.total_seconds()
+        grace_s = 0.0 if at_once else self.limits.shutdown_grace.total_seconds()
         with stop_step("statements may finish", within_s=grace_s, statements=len(self._runs)):
             end = time.monotonic() + grace_s
             # Calls that were accepted before the stop begin statements meanwhile.

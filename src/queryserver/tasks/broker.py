@@ -17,10 +17,11 @@ from uuid import UUID
 
 import orjson
 import structlog
-from arq.connections import ArqRedis, RedisSettings, create_pool
+from arq.connections import ArqRedis
 from arq.worker import Worker, func
 from redis.exceptions import RedisError
 
+from queryserver.administration.broker_check import broker_connections
 from queryserver.platform.settings.sections import TaskServerSettings
 
 log = structlog.get_logger(__name__)
@@ -29,6 +30,7 @@ logging.getLogger("arq").setLevel(logging.WARNING)
 
 _OUT_OF_REACH = (RedisError, OSError, TimeoutError)
 _RETRY_S = 1.0
+_CONNECT_WITHIN_S = 1.0
 _CALL_WITHIN_S = 5.0
 _SILENCE_S = 30.0
 _CANCEL_AGAIN_S = 0.1
@@ -61,7 +63,7 @@ class RedisBroker:
     def __init__(self, settings: TaskServerSettings) -> None:
         self.queue = settings.queue
         self._changes = f"{settings.queue}:changes"
-        self._address = redis_settings(settings)
+        self._settings = settings
         self._jobs: deque[_Unsent] = deque(maxlen=_MOST_UNSENT)
         self._changed: dict[UUID, None] = {}
         self._has_news = asyncio.Event()
@@ -180,15 +182,13 @@ class RedisBroker:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[ArqRedis]:
-        async with asyncio.timeout(_CALL_WITHIN_S):
-            redis = await create_pool(
-                self._address, job_serializer=orjson.dumps, job_deserializer=orjson.loads, default_queue_name=self.queue
-            )
-        # arq has no option for it: without, a broker that stops answering would hold its callers for ever.
-        pool: Any = redis.connection_pool
-        pool.connection_kwargs["socket_timeout"] = _CALL_WITHIN_S
-        await pool.disconnect()
+        pool = broker_connections(self._settings, connect_within_s=_CONNECT_WITHIN_S, answer_within_s=_CALL_WITHIN_S)
+        redis = ArqRedis(
+            pool, job_serializer=orjson.dumps, job_deserializer=orjson.loads, default_queue_name=self.queue
+        )
         try:
+            async with asyncio.timeout(_CALL_WITHIN_S):
+                await redis.ping()
             yield redis
         finally:
             with suppress(*_OUT_OF_REACH):
@@ -246,11 +246,3 @@ def _ids(data: object) -> Sequence[UUID]:
         return [UUID(one) for one in data.decode().split(_SEPARATOR)] if isinstance(data, bytes) else ()
     except ValueError:
         return ()
-
-
-def redis_settings(settings: TaskServerSettings) -> RedisSettings:
-    """The address of the broker, with one try of a second for a connection."""
-    address = RedisSettings.from_dsn(settings.broker_url.get_secret_value())
-    address.conn_retries = 0
-    address.conn_timeout = 1
-    return address

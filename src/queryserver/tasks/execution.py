@@ -119,11 +119,14 @@ class TaskRunner:
                 run.work.cancel()
             await self._tasks.aclose(grace_s=_RECORDED_WITHIN_S)
 
-    async def drain(self) -> None:
-        """Claim nothing more, and give what runs the grace time of the shutdown once. Repeated, it does nothing."""
+    async def drain(self, *, at_once: bool = False) -> None:
+        """Claim nothing more, and give what runs the grace time of the shutdown once. Repeated, it does nothing.
+
+        `at_once`: there is no grace time.
+        """
         if not self._is_stopping:
             self._is_stopping = True
-            if self._runs:
+            if self._runs and not at_once:
                 await asyncio.wait([run.work for run in self._runs.values()], timeout=self._grace_s)
 
     async def run_next(self) -> bool:

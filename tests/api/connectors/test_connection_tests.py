@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.api.conftest import ApiOpener
@@ -18,6 +19,7 @@ from tests.ports import free_port
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.instances import GivenConnector
+from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 
 _STEPS = ["resolve", "connect", "login", "statement"]
@@ -431,3 +433,23 @@ async def test_at_most_four_run_at_once(small_api: ApiOpener, tmp_path: Path) ->
         late = next(one for one in answers if one.status_code == 429)
         assert late.json()["code"] == "too_many_requests"
         assert int(late.headers["Retry-After"]) >= 1
+
+
+async def test_the_look_at_the_service_s_own_database_ends_with_the_services(small_api, monkeypatch) -> None:
+    """Each connection to a PostgreSQL waits for it."""
+    hangs = asyncio.Event()
+
+    async def connect(*_arguments: object, **_options: object) -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    async with small_api() as api:
+        own = api.services.connection_tests.builder.own_database
+        assert own is not None
+        elsewhere = AsyncMock(fetchrow=AsyncMock(return_value={"name": "other", "number": 1, "cluster": 1}))
+        monkeypatch.setattr("queryserver.engines.postgresql.engine.asyncpg.connect", connect)
+        waiting = asyncio.create_task(own.require_other(elsewhere, on_own_server=False))
+        await hangs.wait()
+    assert "own-database" not in {task.get_name() for task in asyncio.all_tasks()}
+    with pytest.raises(EngineUnavailable, match="did not answer"):
+        await waiting

@@ -1,10 +1,9 @@
 """The checks of the broker against a real Valkey."""
 
-from pathlib import Path
-
 import pytest
+from redis.asyncio import Redis
+from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
-from tests.valkey import PASSWORD, running_valkey
 
 from queryserver.administration.broker_check import check_broker, examine_broker, ping_broker, read_broker
 from queryserver.administration.doctor import State
@@ -16,14 +15,12 @@ def settings_with(url: str) -> Settings:
     return Settings.model_validate({"desktop": {"task_server": {"enabled": True, "broker_url": url}}})
 
 
-async def test_a_good_broker_shows_its_version_and_its_queue(tmp_path: Path) -> None:
-    with running_valkey(tmp_path / "valkey") as url:
+async def test_a_good_broker_shows_its_version_and_its_queue() -> None:
+    async with guarded_valkey() as url:
         settings = settings_with(url)
         await ping_broker(settings)
         assert await check_broker(settings) == []
-        import redis.asyncio
-
-        async with redis.asyncio.from_url(url) as client:
+        async with Redis.from_url(url) as client:
             await client.zadd(settings.desktop.task_server.queue, {"stmt:1": 1, "stmt:2": 2})
         facts = await read_broker(settings)
         assert facts.product.startswith("Valkey 9.")
@@ -33,8 +30,8 @@ async def test_a_good_broker_shows_its_version_and_its_queue(tmp_path: Path) -> 
         assert "2 jobs are queued" in finding.what
 
 
-async def test_a_broker_that_may_drop_jobs_is_an_error_in_both_reports(tmp_path: Path) -> None:
-    with running_valkey(tmp_path / "valkey", maxmemory="20mb", maxmemory_policy="allkeys-lru") as url:
+async def test_a_broker_that_may_drop_jobs_is_an_error_in_both_reports() -> None:
+    async with guarded_valkey(maxmemory="20mb", maxmemory_policy="allkeys-lru") as url:
         [problem] = await check_broker(settings_with(url))
         assert str(problem).startswith("error desktop.task_server.broker_url: has the eviction policy allkeys-lru")
         _, finding = await examine_broker(settings_with(url))
@@ -45,8 +42,11 @@ async def test_a_broker_that_may_drop_jobs_is_an_error_in_both_reports(tmp_path:
         )
 
 
-async def test_a_login_that_may_only_ping_is_enough(tmp_path: Path) -> None:
-    with running_valkey(tmp_path / "valkey", user="narrow on >narrow-password -@all +ping +client +hello") as url:
+async def test_a_login_that_may_only_ping_is_enough() -> None:
+    async with guarded_valkey() as url, Redis.from_url(url) as admin:
+        await admin.execute_command(
+            "ACL", "SETUSER", "narrow", "on", ">narrow-password", "-@all", "+ping", "+client", "+hello"
+        )
         narrow = url.replace(f":{PASSWORD}@", "narrow:narrow-password@")
         facts = await read_broker(settings_with(narrow))
         assert (facts.product, facts.eviction, facts.queued) == ("", "", None)
@@ -54,8 +54,8 @@ async def test_a_login_that_may_only_ping_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["gone", "wrong password"])
-async def test_a_broker_that_cannot_be_used_is_told_without_its_address(tmp_path: Path, case: str) -> None:
-    with running_valkey(tmp_path / "valkey") as url:
+async def test_a_broker_that_cannot_be_used_is_told_without_its_address(case: str) -> None:
+    async with guarded_valkey() as url:
         wrong = {
             "gone": f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0",
             "wrong password": url.replace(PASSWORD, "another-secret"),

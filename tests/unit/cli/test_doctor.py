@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests.fixtures.database import execute
+from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
 from tests.unit.cli.test_commands import Command, command_in
-from tests.valkey import PASSWORD, running_valkey
 
 from queryserver.platform.database import open_database
 from queryserver.platform.migrations import newest_revision
@@ -154,7 +154,7 @@ read_only = true
 local_database_dir = "{tmp_path}"
 """
     )
-    with running_valkey(tmp_path / "valkey") as url:
+    async with guarded_valkey() as url:
         environment["QUERYSERVER__DESKTOP__TASK_SERVER__ENABLED"] = "true"
         environment["QUERYSERVER__DESKTOP__TASK_SERVER__BROKER_URL"] = url
         _, found, text = await examined(command_in(tmp_path, **environment))

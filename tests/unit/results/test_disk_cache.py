@@ -13,6 +13,7 @@ from tests.cases import each
 from tests.contract.results_contract import numbered
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.storage_faults import FaultyStorage
+from tests.unit.statements.driving import until
 
 from queryserver.platform.limits import DiskFloor
 from queryserver.results.disk_cache import DiskCache
@@ -100,8 +101,7 @@ async def test_a_directory_that_cannot_be_made_is_no_error(tmp_path):
         assert await cache.read(uuid4(), NAME) is None
 
 
-async def test_a_start_removes_what_ended_processes_left_and_not_what_others_use(tmp_path):
-    left_behind = """
+_ENDS_WITH_A_COPY = """
 import asyncio, os, sys
 from pathlib import Path
 from typing import Self
@@ -116,7 +116,10 @@ async def main():
 
 asyncio.run(main())
 """
-    await asyncio.to_thread(_run, [sys.executable, "-c", left_behind, str(tmp_path)])
+
+
+async def test_a_start_removes_what_ended_processes_left_and_not_what_others_use(tmp_path):
+    await asyncio.to_thread(_run, [sys.executable, "-c", _ENDS_WITH_A_COPY, str(tmp_path)])
     assert len(kept(tmp_path)) == 1
     one = uuid4()
     async with DiskCache(tmp_path, 1000) as first:
@@ -126,6 +129,30 @@ asyncio.run(main())
             assert await first.read(one, NAME) == b"mine"
         assert await first.read(one, NAME) == b"mine"
     assert kept(tmp_path) == []
+
+
+async def test_a_running_process_removes_what_others_leave_and_keeps_its_own(tmp_path):
+    one = uuid4()
+    async with DiskCache(tmp_path, 1000, look_every_s=0.01) as cache:
+        await cache.put(one, NAME, b"mine")
+        await asyncio.to_thread(_run, [sys.executable, "-c", _ENDS_WITH_A_COPY, str(tmp_path)])
+        await until(lambda: len(kept(tmp_path)) == 1)
+        assert await cache.read(one, NAME) == b"mine"
+
+
+async def test_a_copy_goes_at_its_age_however_often_it_is_read(tmp_path):
+    """Another process may have deleted the result long ago."""
+    now = 1000.0
+    old, new = uuid4(), uuid4()
+    async with DiskCache(tmp_path, 1000, life_s=600, look_every_s=0.01, clock=lambda: now) as cache:
+        await cache.put(old, NAME, b"old")
+        now += 400
+        await cache.put(new, NAME, b"new")
+        assert await cache.read(old, NAME) == b"old"
+        now += 201
+        await until(lambda: len(kept(tmp_path)) == 1)
+        assert await cache.read(old, NAME) is None
+        assert await cache.read(new, NAME) == b"new"
 
 
 def _run(command: list[str]) -> None:

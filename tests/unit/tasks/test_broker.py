@@ -6,14 +6,15 @@ from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
 import pytest
-from arq.connections import create_pool
 from pydantic import ValidationError
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
+from tests.fixtures.valkey import guarded_valkey, with_broker
 from tests.unit.statements.driving import until
 
 from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.settings.sections import TaskServerSettings
-from queryserver.tasks.broker import RedisBroker, redis_settings
+from queryserver.tasks.broker import RedisBroker
 
 STATEMENT = UUID("4be0c3f2-6a0e-4d3c-9a2b-0d8f5b8f1c11")
 
@@ -49,11 +50,8 @@ class Taker:
 
 async def queued(settings: TaskServerSettings) -> int:
     """Jobs that no worker has taken."""
-    redis = await create_pool(redis_settings(settings))
-    try:
+    async with Redis.from_url(settings.broker_url.get_secret_value()) as redis:
         return await redis.zcard(settings.queue)
-    finally:
-        await redis.aclose()
 
 
 async def test_a_job_carries_statement_and_fence(broker: RedisBroker, task_server: TaskServerSettings) -> None:
@@ -141,6 +139,15 @@ async def test_sender_worker_and_listener_go_on_after_the_broker_was_away(
         await repeated(lambda: broker.statement_changed(after), lambda: after in changed)
 
 
+async def test_a_password_is_written_in_the_address_as_the_settings_ask_for_it() -> None:
+    async with guarded_valkey(password="p/a?s#s@w:%") as url:
+        settings, taker = with_broker(url), Taker()
+        broker = RedisBroker(settings)
+        async with broker.running(), taker.at_work(settings):
+            broker.statement_waits(STATEMENT, fence=0)
+            await until(lambda: bool(taker.jobs))
+
+
 async def test_changes_reach_every_server(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     heard: list[set[UUID]] = [set(), set()]
     others = [RedisBroker(task_server) for _ in heard]
@@ -152,9 +159,8 @@ async def test_a_job_is_due_whatever_the_clocks_say(broker: RedisBroker, task_se
     taker = Taker()
     broker.statement_waits(STATEMENT, fence=0)
     await until_queued(task_server, 1)
-    redis = await create_pool(redis_settings(task_server))
-    [(_, due_ms)] = await redis.zrange(task_server.queue, 0, -1, withscores=True)
-    await redis.aclose()
+    async with Redis.from_url(task_server.broker_url.get_secret_value()) as redis:
+        [(_, due_ms)] = await redis.zrange(task_server.queue, 0, -1, withscores=True)
     assert due_ms < 10**12, "a worker whose clock is behind that of the server would wait"
     async with taker.at_work(task_server):
         await until(lambda: bool(taker.jobs))

@@ -30,6 +30,7 @@ from queryserver.engines.threaded import lower_priority
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.threads import Tasks
 
 _CHECK_WITHIN_S = 5
 _KNOWN_FOR_S = 60.0
@@ -76,12 +77,13 @@ class OwnDatabase:
     """The database that the service itself uses, by its address `dsn`. Connects when its identity is first needed.
 
     While it is out of reach, its last known identity counts for other servers: statements there can be stopped. At its
-    own server nothing is served.
+    own server nothing is served. `tasks` are to be closed after the engines that ask it.
     """
 
-    def __init__(self, dsn: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, dsn: str, tasks: Tasks, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._dsn = dsn
         self._clock = clock
+        self._tasks = tasks
         self._reading: asyncio.Task[None] | None = None
         """Of no caller: one that is canceled must not end what others wait for. It ends by its time-outs."""
         self._known: DatabaseIdentity | None = None
@@ -103,9 +105,11 @@ class OwnDatabase:
                 raise HostRefused("Connections to this database are not allowed here: it does not say which one it is.")
             return
         if self._reading is None and (self._read_again_at is None or self._clock() >= self._read_again_at):
-            self._reading = asyncio.create_task(self._refresh(), name="own-database")
-        if self._reading is not None:
-            await asyncio.shield(self._reading)
+            self._reading = self._tasks.start(self._refresh(), "own-database")
+        if (reading := self._reading) is not None:
+            await asyncio.wait({reading})
+            if not reading.cancelled():  # when the service stops: then its database has not answered
+                reading.result()
         if self._known is None or (on_own_server and self._failure):
             raise EngineUnavailable(self._failure)
         own = self._known

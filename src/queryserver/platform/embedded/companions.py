@@ -16,6 +16,7 @@ log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.cli import main; main()"
 _LASTED_S = 60.0
+_STOP = b"stop\n"
 
 
 def with_fleet(settings: Settings, broker_url: str) -> Settings:
@@ -47,6 +48,7 @@ class Companions:
         """Let them stop at the same time as the server: each has its own grace."""
         self._is_stopping = True
         for writer in self._inputs:
+            writer.write(_STOP)  # an end without it is that of a server that died
             writer.close()
 
     @asynccontextmanager

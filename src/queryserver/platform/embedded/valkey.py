@@ -31,6 +31,8 @@ appendonly no
 maxmemory 256mb
 maxmemory-policy noeviction
 """
+# The server begins by a line, which comes once its guard is there. Its configuration follows on the same pipe.
+_BEGIN = 'read -r begin && exec "$0" -'
 # Ends the server with its parent, also where that was killed: its end of the pipe is closed then.
 _GUARD = """\
 trap '' INT TERM HUP
@@ -61,11 +63,8 @@ class ValkeyServer:
         self._socket.unlink(missing_ok=True)
         pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         self.process = await asyncio.create_subprocess_exec(
-            self._program, "-", stdin=pipe, stdout=quiet, stderr=quiet, start_new_session=True
+            *("/bin/sh", "-c", _BEGIN, self._program), stdin=pipe, stdout=quiet, stderr=quiet, start_new_session=True
         )
-        if self.process.stdin is not None:
-            self.process.stdin.write(_OPTIONS.format(socket=self._socket, directory=self._directory).encode())
-            self.process.stdin.close()
         self._guard = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", _GUARD, "queryserver-guard", str(self.process.pid), str(self._directory)),
             stdin=pipe,
@@ -73,6 +72,11 @@ class ValkeyServer:
             stderr=quiet,
             start_new_session=True,
         )
+        if self.process.stdin is not None:
+            self.process.stdin.write(
+                b"begin\n" + _OPTIONS.format(socket=self._socket, directory=self._directory).encode()
+            )
+            self.process.stdin.close()
         async with asyncio.timeout(_READY_WITHIN_S):
             while not await self._answers():
                 if self.process.returncode is not None:

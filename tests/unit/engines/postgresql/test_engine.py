@@ -11,6 +11,7 @@ from tests.cases import each
 from queryserver.engines.postgresql.engine import OwnDatabase
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import HostRefused
+from queryserver.platform.threads import Tasks
 
 pytestmark = pytest.mark.security("T8")
 
@@ -34,9 +35,16 @@ _UNKNOWN = asyncpg.UndefinedTableError("no such catalogue")
 
 
 @pytest.fixture
-async def own(database_dsn: str) -> OwnDatabase:
+async def tasks() -> AsyncIterator[Tasks]:
+    tasks = Tasks()
+    async with tasks.running():
+        yield tasks
+
+
+@pytest.fixture
+async def own(database_dsn: str, tasks: Tasks) -> OwnDatabase:
     """The rule for this test's service database."""
-    return OwnDatabase(database_dsn)
+    return OwnDatabase(database_dsn, tasks)
 
 
 @pytest.fixture
@@ -84,10 +92,10 @@ async def test_a_database_that_does_not_answer_is_not_served(own: OwnDatabase, f
         await own.require_other(Server(failure), on_own_server=False)
 
 
-async def test_a_service_database_out_of_reach_serves_nobody(sample_dsn: str) -> None:
+async def test_a_service_database_out_of_reach_serves_nobody(sample_dsn: str, tasks: Tasks) -> None:
     connection = await asyncpg.connect(sample_dsn)
     with pytest.raises(EngineUnavailable, match="The database of this service"):
-        await OwnDatabase("postgresql://u:p@127.0.0.1:1/own").require_other(connection, on_own_server=False)
+        await OwnDatabase("postgresql://u:p@127.0.0.1:1/own", tasks).require_other(connection, on_own_server=False)
     await connection.close()
 
 
@@ -118,11 +126,11 @@ _ELSEWHERE = {"name": "other", "number": 1, "cluster": 1}
 
 
 async def test_while_the_service_database_is_out_of_reach_other_servers_are_served_by_what_it_was(
-    database_dsn: str, inside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    database_dsn: str, tasks: Tasks, inside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement is stopped over a new connection, which must not depend on the service's database."""
     outage = Outage(monkeypatch)
-    own = OwnDatabase(database_dsn, clock=outage.clock)
+    own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
     outage.is_over, outage.now = False, 100.0
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
@@ -135,10 +143,12 @@ async def test_while_the_service_database_is_out_of_reach_other_servers_are_serv
     await own.require_other(Server(_ELSEWHERE), on_own_server=True)
 
 
-async def test_connections_that_wait_for_the_service_database_share_one_attempt(database_dsn, monkeypatch) -> None:
+async def test_connections_that_wait_for_the_service_database_share_an_attempt(
+    database_dsn, tasks, monkeypatch
+) -> None:
     outage = Outage(monkeypatch)
     outage.is_over = False
-    own = OwnDatabase(database_dsn, clock=outage.clock)
+    own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
     calls = (own.require_other(Server(_ELSEWHERE), on_own_server=False) for _ in range(20))
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(one) for one in found] == [EngineUnavailable] * 20
@@ -147,11 +157,11 @@ async def test_connections_that_wait_for_the_service_database_share_one_attempt(
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
 
 
-async def test_who_gives_up_waiting_does_not_end_the_attempt_of_others(database_dsn, sample_dsn, monkeypatch) -> None:
+async def test_who_gives_up_waiting_does_not_end_the_attempt_of_others(database_dsn, tasks, monkeypatch) -> None:
     """A worker that has lost a statement cancels it, and may run others at the same moment."""
     outage = Outage(monkeypatch)
     outage.is_over, outage.hangs = False, True
-    own = OwnDatabase(database_dsn, clock=outage.clock)
+    own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
     first, other = (asyncio.create_task(own.require_other(Server(_ELSEWHERE), on_own_server=True)) for _ in range(2))
     await outage.begun.wait()
     first.cancel()
@@ -161,3 +171,15 @@ async def test_who_gives_up_waiting_does_not_end_the_attempt_of_others(database_
     await other
     await own.require_other(Server(_ELSEWHERE), on_own_server=True)
     assert outage.attempts == 1
+
+
+async def test_an_attempt_ends_with_its_tasks_and_who_waits_is_told(database_dsn, monkeypatch) -> None:
+    outage, tasks = Outage(monkeypatch), Tasks()
+    outage.is_over, outage.hangs = False, True
+    own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
+    waiting = asyncio.create_task(own.require_other(Server(_ELSEWHERE), on_own_server=False))
+    await outage.begun.wait()
+    async with asyncio.timeout(10):
+        await tasks.aclose()
+        with pytest.raises(EngineUnavailable, match="did not answer"):
+            await waiting
