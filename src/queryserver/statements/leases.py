@@ -5,7 +5,7 @@ Every write names owner and fence: a runner whose lease ran out and that continu
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ import structlog
 
 from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
-from queryserver.platform.database import Database, Row
+from queryserver.platform.database import Database, Row, notice
 from queryserver.platform.deployment import Sealer
 from queryserver.statements.model import (
     Assignment,
@@ -29,6 +29,9 @@ from queryserver.statements.model import (
 from queryserver.statements.repository import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)
+
+ENDED = "ended"
+"""Notice that a statement has ended; its subject is the id of the statement."""
 
 _FENCED = "id = $1 and owner = $2 and fence = $3"
 
@@ -206,7 +209,7 @@ with changed as (
     select id from changed where $4::text not in ('available', 'success')
     on conflict do nothing
 ), {_LOGGED.format(start="$15", lines="$16")}
-select * from changed
+select *, case when $19::boolean then {notice(ENDED, "id::text")} end from changed
 """
 
 
@@ -216,7 +219,18 @@ class StatementLeases:
     Marks are sealed like credentials: their tokens open operations at the engine.
     """
 
-    def __init__(self, database: Database, sealer: Sealer, on_end: OnEnd = lambda _end: None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        sealer: Sealer,
+        on_end: OnEnd = lambda _end: None,
+        notifies_ends: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`notifies_ends`: whether the ends of statements that other processes recorded are notified by the database.
+
+        A commit with a notification waits for all others that have one (ADR 9).
+        """
+        self._notifies_ends = notifies_ends
         self._database = database
         self._on_end = on_end
         self._sealer = sealer
@@ -384,6 +398,7 @@ class StatementLeases:
             list(lines),
             outcome.error_position.line if outcome.error_position else None,
             outcome.error_position.column if outcome.error_position else None,
+            lease.is_claimed and self._notifies_ends(),
         )
         if changed is None:
             return False
@@ -416,7 +431,7 @@ class StatementLeases:
         return Assignment(
             **{name: row[name] for name in _ASSIGNMENT_FIELDS},
             ends_at=time.monotonic() + row["left"].total_seconds(),
-            lease=Lease(row["id"], row["owner"], row["fence"]),
+            lease=Lease(row["id"], row["owner"], row["fence"], is_claimed=True),
             sent=row["sent_at"] is not None,
             cancel_requested=row["cancel_requested_at"] is not None,
             resumption=resumption,
