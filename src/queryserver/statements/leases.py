@@ -144,9 +144,14 @@ select exists (
         and (owner is null or lease_until < now()) and connector = any($1::text[])
 )
 """
-_QUEUE_LOCK = 0x71737175  # "qsqu": one worker takes from the queue at a time, so that places are counted exactly
-
-_CLAIM_LIMITS = "set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s'"
+_QUEUE_LOCK = 0x71737175  # "qsqu"
+# One worker takes from the queue at a time, so that places are counted exactly. A worker that is stopped just here, or
+# cut off, must not stop the others for long. `_WAITING` follows as a query of its own, for it must read what the worker
+# before has committed.
+_CLAIM_ALONE = f"""
+set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s';
+select pg_advisory_xact_lock({_QUEUE_LOCK})
+"""
 
 _EXPIRE_ALL = "update statements set lease_until = now() where state in ('waiting', 'running') and lease_until > now()"
 
@@ -267,9 +272,7 @@ class StatementLeases:
         if not await self._database.value(_ANY_WAITS, reachable):
             return ()
         async with self._database.transaction() as connection:
-            # A worker that is stopped just here, or cut off, must not stop the others for long.
-            await connection.execute(_CLAIM_LIMITS)
-            await connection.execute("select pg_advisory_xact_lock($1)", _QUEUE_LOCK)
+            await connection.execute(_CLAIM_ALONE)
             found = await connection.fetch(
                 _WAITING, owner, lease, reachable, places.per_connector, places.per_user, most
             )

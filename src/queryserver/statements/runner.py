@@ -314,7 +314,8 @@ class Runner:
         statement_id = execution.assignment.lease.statement_id
         if self._runs.get(statement_id) is execution:
             del self._runs[statement_id]
-        self._changed(statement_id)
+        if not execution.is_settled:  # else it was signalled with the record of the end
+            self._changed(statement_id)
         if self.intake is Intake.QUEUED:
             self.take_one()
 
