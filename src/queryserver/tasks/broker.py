@@ -33,8 +33,8 @@ _CALL_WITHIN_S = 5.0
 _SILENCE_S = 30.0
 _CANCEL_AGAIN_S = 0.1
 _MOST_UNSENT = 10_000
-# arq has no blocking read, so each job puts a token into a list on which workers wait: one token wakes one worker, which
-# looks into the queue then. A token is lost with the worker that took it; so the queue is read without one too.
+# arq has no blocking read, so each job puts a token into a list on which workers wait: one token wakes one worker,
+# which reads the queue then. A token is lost with the worker that took it; so the queue is read without one too.
 _POLL_S = 0.1
 _MOST_TOKENS = 1_000
 # Jobs only start work. One that was begun by a worker that died is given to another after this time.
