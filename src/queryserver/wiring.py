@@ -198,6 +198,7 @@ def _running(
         if role is Role.SERVER:
             yield partial(services.broker.listening, statements.signals.notify)
     yield services.request_limits.running
+    yield statements.changed_states.running
     yield statements.retention.running
     yield services.connection_tests.running
     yield statements.forwarding.running

@@ -358,6 +358,11 @@ class StreamPlace:
         self._clock = clock
         self._due = clock() + every_s
 
+    @property
+    def due_in_s(self) -> float:
+        """When the next `recheck` reads the user again."""
+        return max(self._due - self._clock(), 0)
+
     async def recheck(self, permits: Permits = _anything) -> None:
         """Read the user and the rights again, if that was not done lately; call it at each step of the work.
 

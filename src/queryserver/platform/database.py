@@ -316,6 +316,11 @@ async def notify(connection: Connection, kind: str, subject: str) -> None:
     await connection.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
 
 
+def notice(kind: str, subject: str) -> str:
+    """The SQL of a notice within a query, sent with its commit. `subject` is an expression of type text."""
+    return f"pg_notify('{_CHANNEL}', '{kind} ' || {subject})"
+
+
 def listening(
     dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
 ) -> AbstractAsyncContextManager[None]:

@@ -36,9 +36,10 @@ from queryserver.statements.paging import ResultReader
 from queryserver.statements.queue import CANCEL, StatementQueue
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
-from queryserver.statements.runner import Broker, Runner, RunnerLimits, StateSignals
+from queryserver.statements.runner import Broker, Runner, RunnerLimits
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.sessions import Sessions
+from queryserver.statements.signals import ChangedStates, StateSignals
 from queryserver.statements.status import Access, Ending, Following, History
 from queryserver.statements.submission import Submissions
 
@@ -103,6 +104,7 @@ class StatementServices:
     runner: Runner
     queue: StatementQueue
     signals: StateSignals
+    changed_states: ChangedStates
     forwarding: Forwarding
 
 
@@ -132,7 +134,13 @@ def statement_services(
     """
     editor, records, signals = settings.editor, kept.records, StateSignals()
     allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
-    leases = StatementLeases(kept.database, accounts.sealer, statement_ends(settings))
+    leases = StatementLeases(
+        kept.database,
+        accounts.sealer,
+        statement_ends(settings),
+        # The broker signals them for less.
+        notifies_ends=lambda: not (broker and broker.is_reachable),
+    )
     passes_tokens = settings.desktop.use_thrift_http_jwt
     credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
     runner = Runner(
@@ -222,6 +230,7 @@ def statement_services(
         runner=runner,
         queue=queue,
         signals=signals,
+        changed_states=ChangedStates(kept.database, signals, runner.runs),
         forwarding=forwarding,
     )
 

@@ -95,6 +95,11 @@ class Execution:
         if self.assignment.cancel_requested:
             self.stop("Canceled.")
 
+    @property
+    def is_settled(self) -> bool:
+        """The end is recorded, or left to another runner."""
+        return self._record.is_settled
+
     def stop(self, message: str) -> None:
         """Request the end of the statement; it becomes `canceled` once the engine has confirmed."""
         self._stop_message = self._stop_message or message

@@ -5,7 +5,7 @@ Every write names owner and fence: a runner whose lease ran out and that continu
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ import structlog
 
 from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
-from queryserver.platform.database import Database, Row
+from queryserver.platform.database import Database, Row, notice
 from queryserver.platform.deployment import Sealer
 from queryserver.statements.model import (
     Assignment,
@@ -29,6 +29,9 @@ from queryserver.statements.model import (
 from queryserver.statements.repository import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)
+
+ENDED = "ended"
+"""Notice that a statement has ended; its subject is the id of the statement."""
 
 _FENCED = "id = $1 and owner = $2 and fence = $3"
 
@@ -141,9 +144,14 @@ select exists (
         and (owner is null or lease_until < now()) and connector = any($1::text[])
 )
 """
-_QUEUE_LOCK = 0x71737175  # "qsqu": one worker takes from the queue at a time, so that places are counted exactly
-
-_CLAIM_LIMITS = "set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s'"
+_QUEUE_LOCK = 0x71737175  # "qsqu"
+# One worker takes from the queue at a time, so that places are counted exactly. A worker that is stopped just here, or
+# cut off, must not stop the others for long. `_WAITING` follows as a query of its own, for it must read what the worker
+# before has committed.
+_CLAIM_ALONE = f"""
+set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s';
+select pg_advisory_xact_lock({_QUEUE_LOCK})
+"""
 
 _EXPIRE_ALL = "update statements set lease_until = now() where state in ('waiting', 'running') and lease_until > now()"
 
@@ -206,7 +214,7 @@ with changed as (
     select id from changed where $4::text not in ('available', 'success')
     on conflict do nothing
 ), {_LOGGED.format(start="$15", lines="$16")}
-select * from changed
+select *, case when $19::boolean then {notice(ENDED, "id::text")} end from changed
 """
 
 
@@ -216,7 +224,18 @@ class StatementLeases:
     Marks are sealed like credentials: their tokens open operations at the engine.
     """
 
-    def __init__(self, database: Database, sealer: Sealer, on_end: OnEnd = lambda _end: None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        sealer: Sealer,
+        on_end: OnEnd = lambda _end: None,
+        notifies_ends: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`notifies_ends`: whether the ends of statements that other processes recorded are notified by the database.
+
+        A commit with a notification waits for all others that have one (ADR 9).
+        """
+        self._notifies_ends = notifies_ends
         self._database = database
         self._on_end = on_end
         self._sealer = sealer
@@ -253,9 +272,7 @@ class StatementLeases:
         if not await self._database.value(_ANY_WAITS, reachable):
             return ()
         async with self._database.transaction() as connection:
-            # A worker that is stopped just here, or cut off, must not stop the others for long.
-            await connection.execute(_CLAIM_LIMITS)
-            await connection.execute("select pg_advisory_xact_lock($1)", _QUEUE_LOCK)
+            await connection.execute(_CLAIM_ALONE)
             found = await connection.fetch(
                 _WAITING, owner, lease, reachable, places.per_connector, places.per_user, most
             )
@@ -384,6 +401,7 @@ class StatementLeases:
             list(lines),
             outcome.error_position.line if outcome.error_position else None,
             outcome.error_position.column if outcome.error_position else None,
+            lease.is_claimed and self._notifies_ends(),
         )
         if changed is None:
             return False
@@ -416,7 +434,7 @@ class StatementLeases:
         return Assignment(
             **{name: row[name] for name in _ASSIGNMENT_FIELDS},
             ends_at=time.monotonic() + row["left"].total_seconds(),
-            lease=Lease(row["id"], row["owner"], row["fence"]),
+            lease=Lease(row["id"], row["owner"], row["fence"], is_claimed=True),
             sent=row["sent_at"] is not None,
             cancel_requested=row["cancel_requested_at"] is not None,
             resumption=resumption,

@@ -153,6 +153,8 @@ class Lease:
     statement_id: UUID
     owner: str
     fence: int
+    is_claimed: bool = field(default=False, compare=False)
+    """Another process recorded the statement, and has the calls that wait for its end."""
 
 
 class Intake(StrEnum):

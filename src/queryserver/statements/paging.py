@@ -21,9 +21,9 @@ from queryserver.platform.limits import ByteBudget, Held
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import StateSignals
+from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
-from queryserver.statements.status import Access, came
+from queryserver.statements.status import Access
 
 _HOLD_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
@@ -107,10 +107,10 @@ class ResultReader:
         page = await self._page(user, operation_id, asked, first)
         if page.rendered.rows or page.status.state not in ACTIVE:
             return page
-        with self.signals.watch(operation_id) as changed:
+        with self.signals.watch(operation_id) as watch:
             page = await self._page(user, operation_id, asked, first)
             if not page.rendered.rows and page.status.state in ACTIVE:
-                await came(changed, _HOLD_S)
+                await watch.came(_HOLD_S)
                 page = await self._page(user, operation_id, asked, first)
         return page
 

@@ -10,6 +10,7 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineError
 from queryserver.platform.database import Notices
 from queryserver.platform.threads import background
+from queryserver.statements.leases import ENDED
 from queryserver.statements.model import Intake
 from queryserver.statements.runner import Broker, Runner
 
@@ -70,8 +71,11 @@ class StatementQueue:
 
     def notified(self, kind: str, subject: str) -> None:
         """Act on a notice of an instance, perhaps of this one."""
-        if kind == CANCEL:
-            self._runner.cancel(UUID(subject))
+        if kind in {CANCEL, ENDED}:
+            if kind == CANCEL:
+                self._runner.cancel(UUID(subject))
+            # A statement that was never sent ends with the request to cancel it.
+            self._runner.signals.notify(UUID(subject))
         else:
             self._received.put_nowait((kind, subject))
 

@@ -108,7 +108,6 @@ class RunRecord:
         before = self.log.overflow()
         if before is not None:
             await self.leases.trim_logs(self._lease, before_line=before)
-        self.notify()
 
     async def moved(self, progress: int, token: str | None) -> None:
         """Store where to continue at the engine, if that has changed."""

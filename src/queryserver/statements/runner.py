@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -35,6 +34,7 @@ from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Intake, Outcome, QueuePlaces
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
+from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
@@ -71,40 +71,14 @@ class RunnerLimits:
 class Broker(Protocol):
     """Wakes other processes of the fleet. Returns at once, never raises; what it loses is found by sweeps."""
 
+    @property
+    def is_reachable(self) -> bool | None:
+        """By the last call; None: none was made."""
+        ...
+
     def statement_waits(self, statement_id: UUID, *, fence: int) -> None: ...
 
     def statement_changed(self, statement_id: UUID) -> None: ...
-
-
-class StateSignals:
-    """Wakes watchers in this process at once; changes by other processes are found by polling the record."""
-
-    def __init__(self) -> None:
-        self._watches: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
-        self.waits_are_over = False
-        """The server stops: calls that wait for a statement of another server get its present state."""
-
-    def notify(self, statement_id: UUID) -> None:
-        for changed in self._watches.get(statement_id, ()):
-            changed.set()
-
-    def end_waits(self) -> None:
-        """End all waits, and those that begin from now on."""
-        self.waits_are_over = True
-        for statement_id in list(self._watches):
-            self.notify(statement_id)
-
-    @contextmanager
-    def watch(self, statement_id: UUID) -> Generator[asyncio.Event]:
-        """An event that every change sets from now on: read the record inside, then wait for it."""
-        changed = asyncio.Event()
-        self._watches[statement_id].add(changed)
-        try:
-            yield changed
-        finally:
-            self._watches[statement_id].discard(changed)
-            if not self._watches[statement_id]:
-                del self._watches[statement_id]
 
 
 @dataclass(eq=False, repr=False)
@@ -282,8 +256,13 @@ class Runner:
             except Exception:  # the outer wall of a task: the next free place must be used
                 log.exception("nothing taken from the queue")
 
+    def runs(self, statement_id: UUID) -> bool:
+        """Whether the statement runs, or waits for a slot, in this process."""
+        return statement_id in self._runs
+
     def _changed(self, statement_id: UUID) -> None:
-        self.signals.notify(statement_id)
+        execution = self._runs.get(statement_id)
+        self.signals.notify(statement_id, may_have_ended=execution is None or execution.is_settled)
         if self.broker is not None:
             self.broker.statement_changed(statement_id)
 
@@ -335,7 +314,8 @@ class Runner:
         statement_id = execution.assignment.lease.statement_id
         if self._runs.get(statement_id) is execution:
             del self._runs[statement_id]
-        self._changed(statement_id)
+        if not execution.is_settled:  # else it was signalled with the record of the end
+            self._changed(statement_id)
         if self.intake is Intake.QUEUED:
             self.take_one()
 

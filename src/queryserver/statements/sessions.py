@@ -22,8 +22,9 @@ from queryserver.platform.database import Notices
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.queue import CLOSE_SESSION
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import Runner, StateSignals
+from queryserver.statements.runner import Runner
 from queryserver.statements.session_repository import CredentialBook, SessionRecord, SessionRecords
+from queryserver.statements.signals import StateSignals
 from queryserver.statements.submission import new_session_guid
 
 _OPEN = "open_session"

@@ -2,11 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -17,12 +15,10 @@ from queryserver.identity.model import User
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
 from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import StateSignals
+from queryserver.statements.signals import StateSignals, Watch
 from queryserver.statements.states import StatementState
 
 _LONGEST_ID_SHOWN = 64
-# Another instance may run the statement: its changes are found by reading the record, at most this far apart.
-_POLL_EVERY_S = 0.5
 _PROGRESS_EVERY_S = 1.0
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
@@ -97,14 +93,6 @@ def parse_operation_id(text: str) -> UUID:
     return UUID(text)
 
 
-async def came(change: asyncio.Event, within_s: float) -> None:
-    """Returns at a change since the last call, else at one that comes `within_s`, else after that time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            await change.wait()
-        change.clear()
-
-
 Queued = TypeVar("Queued", StatementStatus, HistoryEntry)
 
 
@@ -139,11 +127,11 @@ class Following:
         """
         if wait_s <= 0:
             return await self.placed(await self._access.follow(user, operation_id))
-        with self._signals.watch(operation_id) as changed:
+        with self._signals.watch(operation_id, ends_only=True) as watch:
             status = await self._access.follow(user, operation_id)
             if not status.state.is_terminal:
                 with self._streams.place(user) as place:
-                    status = await self.settled(status, wait_s, changed, self._recheck(status, place))
+                    status = await self.settled(status, wait_s, watch, place)
         return await self.placed(status)
 
     async def placed(self, status: StatementStatus) -> StatementStatus:
@@ -155,32 +143,31 @@ class Following:
 
         Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
         """
-        with self._signals.watch(status.id) as changed:
-            return await self.settled(status, wait_s, changed, self._recheck(status, place))
+        with self._signals.watch(status.id, ends_only=True) as watch:
+            return await self.settled(status, wait_s, watch, place)
 
-    def _recheck(self, status: StatementStatus, place: StreamPlace) -> Callable[[], Awaitable[None]]:
-        return partial(place.recheck, lambda user: self._access.require_follower(user, status))
+    async def _recheck(self, status: StatementStatus, place: StreamPlace) -> None:
+        await place.recheck(lambda user: self._access.require_follower(user, status))
 
     async def settled(
-        self,
-        status: StatementStatus,
-        wait_s: float,
-        changed: asyncio.Event,
-        recheck: Callable[[], Awaitable[None]] | None = None,
+        self, status: StatementStatus, wait_s: float, watch: Watch, place: StreamPlace | None = None
     ) -> StatementStatus:
-        """The first terminal status within `wait_s`, else the last one. Raises what `recheck` raises.
+        """The first terminal status within `wait_s`, else the last one. Raises as `StreamPlace.recheck`.
 
-        `status` was read since the watch of `changed` began, or the statement cannot have changed before.
+        `status` was read since `watch` began, or the statement cannot have changed before. A wait reads nothing until
+        the statement changes, but the rights of the user when they are due.
         """
-        give_up = asyncio.get_running_loop().time() + wait_s
+        now = asyncio.get_running_loop().time
+        give_up = now() + wait_s
         while not (status.state.is_terminal or self._signals.waits_are_over):
-            left_s = give_up - asyncio.get_running_loop().time()
+            left_s = give_up - now()
             if left_s <= 0:
                 break
-            await came(changed, min(left_s, _POLL_EVERY_S))
-            if recheck is not None:
-                await recheck()
-            status = await self._read(status.id)
+            has_changed = await watch.came(left_s if place is None else min(left_s, place.due_in_s))
+            if place is not None:
+                await self._recheck(status, place)
+            if has_changed or now() >= give_up:
+                status = await self._read(status.id)
         return status
 
     def record(self, user: User, operation_id: UUID) -> Coroutine[Any, Any, StatementRecord]:
@@ -201,11 +188,11 @@ class Following:
 
         Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
         """
-        recheck = self._recheck(status, place)
         give_up = asyncio.get_running_loop().time() + until_s
-        with self._signals.watch(status.id) as changed:
+        with self._signals.watch(status.id) as watch:
             while True:
                 status = await self._read(status.id)
+                watch.seen = status.state
                 log = await self._records.logs(status.id, start=log_from, size=None)
                 log_from = log.start + len(log.lines)
                 yield StatementProgress(status, log)
@@ -215,10 +202,11 @@ class Following:
                 # Rows and log lines that arrive before the state changes can wait for the next round.
                 next_round = asyncio.get_running_loop().time() + _PROGRESS_EVERY_S
                 while (left_s := next_round - asyncio.get_running_loop().time()) > 0:
-                    await came(changed, min(left_s, _POLL_EVERY_S))
+                    if not await watch.came(left_s):
+                        break
                     if self._signals.waits_are_over or (await self._read(status.id)).state is not status.state:
                         break
-                await recheck()
+                await self._recheck(status, place)
 
     async def _read(self, operation_id: UUID) -> StatementStatus:
         status = await self._records.status(operation_id)
@@ -247,11 +235,11 @@ class Ending:
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
         """The same, for a statement that the caller may stop."""
-        with self.signals.watch(status.id) as changed:
+        with self.signals.watch(status.id, ends_only=True) as watch:
             status = await self.records.request_cancel(status.id, by=by) or status
             await self.queue.cancel(status.id, owner=status.owner)
             self.signals.notify(status.id)
-            return await self.following.settled(status, self.cancel_wait.total_seconds(), changed)
+            return await self.following.settled(status, self.cancel_wait.total_seconds(), watch)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
         """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""

@@ -35,8 +35,10 @@ _CALL_WITHIN_S = 5.0
 _SILENCE_S = 30.0
 _CANCEL_AGAIN_S = 0.1
 _MOST_UNSENT = 10_000
-# The worker polls, for arq has no blocking read: 50 requests a second cost 1 % of a core, and a job waits 10 ms.
-_POLL_S = 0.02
+# arq has no blocking read, so each job puts a token into a list on which workers wait: one token wakes one worker,
+# which reads the queue then. A token is lost with the worker that took it; so the queue is read without one too.
+_POLL_S = 0.1
+_MOST_TOKENS = 1_000
 # Jobs only start work. One that was begun by a worker that died is given to another after this time.
 _JOB_WITHIN_S = 30
 _JOB_KEPT_S = 24 * 3600
@@ -63,6 +65,7 @@ class RedisBroker:
     def __init__(self, settings: TaskServerSettings) -> None:
         self.queue = settings.queue
         self._changes = f"{settings.queue}:changes"
+        self._tokens = f"{settings.queue}:tokens"
         self._settings = settings
         self._jobs: deque[_Unsent] = deque(maxlen=_MOST_UNSENT)
         self._changed: dict[UUID, None] = {}
@@ -120,9 +123,14 @@ class RedisBroker:
         while self._jobs:
             job = self._jobs.popleft()
             async with asyncio.timeout(_CALL_WITHIN_S):
-                await redis.enqueue_job(
+                is_new = await redis.enqueue_job(
                     job.function, job.job_id, _job_id=job.job_id, _defer_until=_DUE, _expires=_JOB_KEPT_S
                 )
+                if is_new:
+                    async with redis.pipeline(transaction=False) as pipeline:
+                        pipeline.lpush(self._tokens, 1)
+                        pipeline.ltrim(self._tokens, 0, _MOST_TOKENS - 1)
+                        await pipeline.execute()
         if self._changed:
             changed, self._changed = self._changed, {}
             async with asyncio.timeout(_CALL_WITHIN_S):
@@ -157,9 +165,10 @@ class RedisBroker:
         worker = _GatedWorker(
             [func(_guarded(name, job), name=name) for name, job in jobs.items()],
             room=room,
+            tokens=self._tokens,
             redis_pool=redis,
             queue_name=self.queue,
-            poll_delay=_POLL_S,
+            poll_delay=0,
             job_timeout=_JOB_WITHIN_S,
             keep_result=0,
             handle_signals=False,
@@ -214,11 +223,16 @@ async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenera
 class _GatedWorker(Worker):
     """Takes no more jobs than there is room for: those that it leaves are taken by another process."""
 
-    def __init__(self, *arguments: Any, room: Callable[[], int], **options: Any) -> None:
+    def __init__(self, *arguments: Any, room: Callable[[], int], tokens: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._room = room
+        self._tokens = tokens
 
     async def _poll_iteration(self) -> None:
+        if self._room() > self.job_counter:
+            await self.pool.execute_command("BRPOP", self._tokens, _POLL_S)
+        else:
+            await asyncio.sleep(_POLL_S)  # the token is for a worker that has room
         self.allow_pick_jobs = self._room() > self.job_counter
         await super()._poll_iteration()
 

@@ -19,8 +19,9 @@ from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.execution import Attached, Execution
 from queryserver.statements.model import Assignment, Intake
-from queryserver.statements.runner import Broker, Runner, RunnerLimits, StateSignals
+from queryserver.statements.runner import Broker, Runner, RunnerLimits
 from queryserver.statements.session_repository import CredentialBook
+from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
 ANA = User(1, "ana")

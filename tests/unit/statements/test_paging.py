@@ -21,7 +21,7 @@ from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget
 from queryserver.statements.model import StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
-from queryserver.statements.runner import StateSignals
+from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
 OPERATION = uuid4()

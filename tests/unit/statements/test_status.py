@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
-from queryserver.statements.runner import StateSignals
+from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import Following
 
@@ -29,7 +29,7 @@ async def test_long_polls_and_event_streams_end_with_the_present_state() -> None
     unused: Any = None
     signals = StateSignals()
     following = Following(records, unused, signals, unused)
-    place: Any = SimpleNamespace(recheck=lambda *_: asyncio.sleep(0))
+    place: Any = SimpleNamespace(recheck=lambda *_: asyncio.sleep(0), due_in_s=5.0)
 
     async def streamed() -> list[StatementState]:
         looks = following.progress(records.status_now, place, log_from=0, until_s=600)

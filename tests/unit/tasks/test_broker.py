@@ -73,6 +73,7 @@ async def test_a_repeated_announcement_is_one_job(broker: RedisBroker, task_serv
         await until(lambda: len(taker.jobs) == 2)
         assert sorted(taker.jobs) == sorted([f"stmt:{STATEMENT}:0", f"stmt:{other}:0"])
         # Once it is done the same may be announced again: the record says what is still to do.
+        await until_queued(task_server, 0)
         broker.statement_waits(STATEMENT, fence=0)
         await until(lambda: len(taker.jobs) == 3)
 
@@ -99,6 +100,36 @@ async def test_a_worker_without_room_leaves_jobs_to_another(
         async with free.at_work(task_server):
             await until(lambda: bool(free.jobs))
     assert full.jobs == []
+
+
+async def test_a_job_is_taken_at_once_by_a_worker_that_has_room(
+    task_server: TaskServerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers read the queue by themselves only after the end of this test."""
+    monkeypatch.setattr("queryserver.tasks.broker._POLL_S", 300)
+    monkeypatch.setattr("queryserver.tasks.broker._CALL_WITHIN_S", 600)
+    full, free, broker = Taker(), Taker(), RedisBroker(task_server)
+    full.room = 0
+    async with broker.running(), full.at_work(task_server), free.at_work(task_server):
+        for number in range(20):
+            broker.statement_waits(uuid4(), fence=0)
+            await until(lambda wanted=number + 1: len(free.jobs) == wanted)
+    assert full.jobs == []
+
+
+async def test_a_job_whose_token_is_lost_is_taken(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+    broker.statement_waits(STATEMENT, fence=0)
+    tokens = f"{task_server.queue}:tokens"
+    redis = await create_pool(redis_settings(task_server))
+    try:
+        async with asyncio.timeout(60):
+            while not await redis.delete(tokens):  # noqa: ASYNC110 as in `until_queued`
+                await asyncio.sleep(0.01)
+    finally:
+        await redis.aclose()
+    taker = Taker()
+    async with taker.at_work(task_server):
+        await until(lambda: bool(taker.jobs))
 
 
 async def test_a_job_that_fails_is_logged_and_not_repeated(

@@ -1,0 +1,199 @@
+"""Calls that wait for statements of other processes, on a real database (Contract editor 7.1, platform 10.2)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from tests.fakes.statements import PlainSealer
+from tests.fixtures.database import execute
+from tests.unit.statements.driving import until
+
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.errors.statements import OperationNotFound
+from queryserver.platform.database import Database, Notices, listening, open_database
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Lease, Outcome
+from queryserver.statements.queue import StatementQueue
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.signals import ChangedStates, StateSignals
+from queryserver.statements.states import StatementState
+from queryserver.statements.status import Following
+
+OWNER = "worker"
+FAR_S = 3600.0
+
+
+@dataclass
+class Waiting:
+    """A server whose calls wait for statements that a worker runs."""
+
+    dsn: str
+    database: Database
+    records: StatementRecords
+    queries: list[float]
+    """One entry for each query."""
+    signals: StateSignals = field(default_factory=StateSignals)
+    looks: list[int] = field(default_factory=list)
+    """How many states each search for changes compared."""
+    begun: int = 0
+    """Calls that have read their status."""
+
+    async def running(self, count: int = 1) -> list[UUID]:
+        """New statements that the worker runs."""
+        user_id = await self.database.value(
+            """insert into users (username, username_key) values ('ana', 'ana')
+            on conflict (username_key) do update set username = 'ana' returning id"""
+        )
+        ids = [uuid4() for _ in range(count)]
+        await self.database.execute(
+            """insert into statements (
+                id, user_id, connector, dialect, state, statement, statement_index, statements_count, position,
+                statement_hash, guid, secret, session_id, session_guid, row_limit, timeout_s, deadline_at,
+                has_result_set, owner, fence
+            ) select id, $2, 'duckdb', 'duckdb', 'running', 'SELECT 1', 0, 1, '{0, 0, 0, 8}', '', id::text, '', 1, '',
+                10, 10, now(), true, $3, 1
+            from unnest($1::uuid[]) as id""",
+            ids,
+            user_id,
+            OWNER,
+        )
+        return ids
+
+    async def end_silently(self, *ids: UUID) -> None:
+        await self.database.execute("update statements set state = 'success' where id = any($1::uuid[])", ids)
+
+    async def state_after(self, statement_id: UUID) -> StatementState:
+        """The state at the end of a call that waits for the statement."""
+        unused: Any = None
+        following = Following(self.records, unused, self.signals, unused)
+        with self.signals.watch(statement_id, ends_only=True) as watch:
+            status = await self.records.status(statement_id)
+            assert status is not None
+            self.begun += 1
+            return (await following.settled(status, FAR_S, watch)).state
+
+    @asynccontextmanager
+    async def calls(self, *ids: UUID) -> AsyncIterator[list[asyncio.Task[StatementState]]]:
+        """Calls that wait, each past its first read."""
+        calls = [asyncio.create_task(self.state_after(one)) for one in ids]
+        try:
+            await until(lambda: self.begun == len(ids))
+            yield calls
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    def changed_states(self, runs_here: Callable[[UUID], bool] = lambda _: False) -> ChangedStates:
+        found = ChangedStates(self.database, self.signals, runs_here, every_s=0.02, own_every_s=FAR_S)
+        read = found._changed
+
+        async def counted(watched: Any) -> Any:
+            self.looks.append(len(watched))
+            return await read(watched)
+
+        found._changed = counted  # type: ignore[method-assign]
+        return found
+
+
+@pytest.fixture
+async def waiting(database_dsn: str) -> AsyncIterator[Waiting]:
+    queries: list[float] = []
+    async with open_database(database_dsn, observe_query=queries.append) as database:
+        records = StatementRecords(database)
+        try:
+            yield Waiting(database_dsn, database, records, queries)
+        finally:
+            await records.aclose()
+
+
+async def finish(waiting: Waiting, statement_id: UUID, *, is_claimed: bool, notifies_ends: bool = True) -> None:
+    """As the worker that runs it."""
+    leases = StatementLeases(waiting.database, PlainSealer(), notifies_ends=lambda: notifies_ends)
+    lease = Lease(statement_id, OWNER, 1, is_claimed=is_claimed)
+    outcome = Outcome(StatementState.SUCCESS)
+    assert await leases.finish(lease, outcome, retention=timedelta(hours=1), lines=[], start_line=None)
+
+
+async def test_an_end_without_notice_is_found(waiting: Waiting) -> None:
+    ended, deleted = await waiting.running(2)
+    async with asyncio.timeout(30), waiting.changed_states().running(), waiting.calls(ended, deleted) as calls:
+        await waiting.end_silently(ended)
+        assert await calls[0] is StatementState.SUCCESS
+        assert not calls[1].done()
+        await waiting.database.execute("delete from statements where id = $1", deleted)
+        with pytest.raises(OperationNotFound):
+            await calls[1]
+
+
+async def test_fifty_waits_cost_one_query_each_time(waiting: Waiting) -> None:
+    ids = await waiting.running(50)
+    async with asyncio.timeout(60), waiting.calls(*ids) as calls:
+        waiting.queries.clear()
+        async with waiting.changed_states().running():
+            await until(lambda: len(waiting.looks) > 5)
+        assert set(waiting.looks) == {50}
+        assert len(waiting.queries) <= len(waiting.looks), "the calls read nothing"
+        async with waiting.changed_states().running():
+            await waiting.end_silently(*ids)
+            assert set(await asyncio.gather(*calls)) == {StatementState.SUCCESS}
+
+
+async def test_what_runs_here_is_compared_less_often(waiting: Waiting) -> None:
+    own, other = await waiting.running(2)
+    async with asyncio.timeout(30), waiting.calls(own, other):
+        async with waiting.changed_states(lambda one: one == own).running():
+            await until(lambda: len(waiting.looks) > 3)
+        assert waiting.looks[:4] == [2, 1, 1, 1]
+
+
+async def test_a_notice_of_the_end_ends_the_wait(waiting: Waiting) -> None:
+    """Nothing reads the record here: without the notice the call would wait for an hour."""
+    (statement_id,) = await waiting.running()
+    runner: Any = SimpleNamespace(signals=waiting.signals, owner="server", start=None)
+    queue, listens = StatementQueue(runner, Notices(waiting.database)), asyncio.Event()
+    async with asyncio.timeout(30), listening(waiting.dsn, queue.notified, listens.set):
+        await listens.wait()
+        async with waiting.calls(statement_id) as (call,):
+            await finish(waiting, statement_id, is_claimed=True)
+            assert await call is StatementState.SUCCESS
+
+
+async def test_only_ends_that_another_process_waits_for_are_notified(waiting: Waiting) -> None:
+    own, by_broker, claimed = await waiting.running(3)
+    notices, listens = asyncio.Queue[tuple[str, str]](), asyncio.Event()
+    async with asyncio.timeout(30), listening(waiting.dsn, lambda *notice: notices.put_nowait(notice), listens.set):
+        await listens.wait()
+        await finish(waiting, own, is_claimed=False)
+        await finish(waiting, by_broker, is_claimed=True, notifies_ends=False)
+        await finish(waiting, claimed, is_claimed=True)
+        assert await notices.get() == ("ended", str(claimed)), "notices come in the order of their commits"
+
+
+async def test_a_wait_fails_at_once_when_the_database_is_gone(waiting: Waiting, postgres: EmbeddedPostgres) -> None:
+    name = waiting.dsn.rsplit("/", 1)[1].split("?")[0]
+    (statement_id,) = await waiting.running()
+    async with asyncio.timeout(30), waiting.changed_states().running(), waiting.calls(statement_id) as (call,):
+        await execute(postgres.admin_dsn(), f'alter database "{name}" allow_connections false')
+        await execute(
+            postgres.admin_dsn(), f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"
+        )
+        with pytest.raises(DatabaseUnavailable):
+            await call
+
+
+async def test_rows_and_progress_do_not_wake_who_waits_for_the_end() -> None:
+    signals, statement_id = StateSignals(), uuid4()
+    with signals.watch(statement_id) as rows, signals.watch(statement_id, ends_only=True) as end:
+        signals.notify(statement_id, may_have_ended=False)
+        assert (await rows.came(0), await end.came(0)) == (True, False)
+        signals.notify(statement_id)
+        assert (await rows.came(0), await end.came(0)) == (True, True)
+        assert (await rows.came(0), await end.came(0)) == (False, False)
