@@ -37,15 +37,14 @@ class Metrics:
         )
         self.searches = histogram("queryserver_search_seconds", "Time that a source of the search took.", ["source"])
         ended = counter("queryserver_statements", "Statements that have ended.", ["dialect", "outcome"])
-        # Kept, because finding the series of a label takes longer than counting.
-        self._ended_of = cache(ended.labels)
         seconds = histogram(
             "queryserver_statement_seconds",
             "Time from the beginning of the work on a statement to its end.",
             ["dialect"],
             buckets=_STATEMENT_S,
         )
-        self._seconds_of = cache(seconds.labels)
+        # Kept, because finding the series of a label takes longer than counting.
+        self._ended_of, self._seconds_of = cache(ended.labels), cache(seconds.labels)
         self._failures = counter("queryserver_engine_errors", "Refusals and failures of engines.", ["dialect", "kind"])
         self._sessions = gauge(
             "queryserver_engine_sessions", "Engine sessions open now, those of looks at metadata included.", ["dialect"]
@@ -64,7 +63,6 @@ class Metrics:
             "Connections to the service database, by whether they are in use.",
             ["state"],
         )
-
         self.tasks_ended = counter("queryserver_tasks", "Tasks that have ended.", ["task", "outcome"])
         self.schedules_fired = counter(
             "queryserver_schedules_fired", "Fires of schedules: submitted, skipped or failed.", ["outcome"]
