@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
 from types import MappingProxyType
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -344,16 +343,6 @@ class ResumableSession(Protocol):
     def detach(self) -> None:
         """Leave the statement running at the engine when the session is left."""
         ...
-
-
-def resumable(session: EngineSession) -> ResumableSession | None:
-    """The session, if another process can go on following its statement."""
-    return cast("ResumableSession", session) if _is_resumable(type(session)) else None
-
-
-@cache  # Python compares the methods one by one: 0.05 ms with each statement
-def _is_resumable(kind: type[EngineSession]) -> bool:
-    return issubclass(kind, ResumableSession)
 
 
 class Catalog(Protocol):

@@ -11,7 +11,13 @@ from uuid import uuid4
 
 import structlog
 
-from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, OperationStatus, resumable
+from queryserver.engines.protocol import (
+    EngineSession,
+    OperationHandle,
+    OperationState,
+    OperationStatus,
+    ResumableSession,
+)
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
@@ -102,10 +108,9 @@ class Execution:
 
     def detach(self) -> bool:
         """Leave a statement running at the engine for another runner; False when that is not possible."""
-        session = resumable(self._session) if self._session is not None else None
-        if session is None or not self._record.is_running or self._stopping is not None:
+        if not (isinstance(self._session, ResumableSession) and self._record.is_running) or self._stopping is not None:
             return False
-        session.detach()
+        self._session.detach()
         self._detached = True
         self.abandon()
         return True
@@ -403,8 +408,7 @@ class Execution:
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
     """Where another runner could continue; None for engines whose statements end with their client."""
-    followed = resumable(session)
-    return followed.resume_token(handle) if followed is not None else None
+    return session.resume_token(handle) if isinstance(session, ResumableSession) else None
 
 
 Item = TypeVar("Item")
