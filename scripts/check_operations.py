@@ -16,6 +16,7 @@ import yaml
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
+from queryserver.api.routing import RouteTable
 from queryserver.api.schemas import requests
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,7 +130,8 @@ def routes_of(app: FastAPI) -> dict[tuple[str, str], Declared | None]:
 
 
 def _plain_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
-    for route in iter_route_contexts(app.routes):
+    flat = [one for route in app.routes for one in (route.routes if isinstance(route, RouteTable) else (route,))]
+    for route in iter_route_contexts(flat):
         if route.path is not None:
             yield from ((method, shape(route.path)) for method in (route.methods or set()) - {"HEAD", "OPTIONS"})
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from scripts.api_texts import TABLES, Row, Texts, error_codes, rows, texts, without_citations
 
-from queryserver.api.application import create_application
+from queryserver.api.application import create_application, routes_of
 from queryserver.api.calls import OperationRoute
 from queryserver.api.schemas import generated, requests
 from queryserver.api.schemas.requests.storage import StorageFields
@@ -324,7 +324,7 @@ def described_application() -> FastAPI:
 def whole_document(app: FastAPI) -> dict[str, Any]:
     """OpenAPI 3.1 of every route, with examples of every status."""
     known = texts()
-    routes = [route for route in app.routes if isinstance(route, OperationRoute) and not _row(route).hidden]
+    routes = [route for route in routes_of(app) if not _row(route).hidden]
     document = get_openapi(
         title=app.title,
         version=app.version,

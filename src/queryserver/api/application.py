@@ -24,6 +24,7 @@ from queryserver.api.calls import (
     services_of,
 )
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
+from queryserver.api.routing import RouteTable
 from queryserver.api.table import operations
 from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, token
 from queryserver.api.v1.editor import metadata as editor_metadata
@@ -120,16 +121,22 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
     )
     handlers = {name: how for group in _GROUPS for name, how in group.router.handlers.items()}
     # Added flat, because an included router is matched again at each of its levels; in the order of the table.
-    app.router.routes.extend(
+    routes = [
         handlers[row.id][0](row, handlers[row.id][1])
         for row in operations().values()
         if docs_enabled or row.group != "description"
-    )
+    ]
+    app.router.routes.append(RouteTable(routes))
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
     pages.describe(app)
     return app
+
+
+def routes_of(app: FastAPI) -> Sequence[OperationRoute]:
+    """All routes of the application, in the order in which they are tried."""
+    return next(routes.routes for routes in app.routes if isinstance(routes, RouteTable))
 
 
 def framed(
@@ -187,12 +194,9 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def _allow(request: Request) -> str:
     """The header `Allow` of a path: the methods of all its routes, and HEAD where GET brings it."""
-    found = (
-        getattr(route, "methods", None) or ()
-        for route in request.app.router.routes
-        if route.matches(request.scope)[0] is not Match.NONE
-    )
-    methods = {method for methods in found for method in methods}
+    methods = {
+        route.operation.method for route in routes_of(request.app) if route.matches(request.scope)[0] is not Match.NONE
+    }
     if "GET" in methods and answers_head(request.scope["path"]):
         methods.add("HEAD")
     return ", ".join(sorted(methods))

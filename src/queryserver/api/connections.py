@@ -21,6 +21,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from queryserver.api.counted_transport import CountedTransport
 from queryserver.platform.limits import affordable_connections
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.sections import Network, contains, network_of
@@ -32,7 +33,6 @@ _RETRY_AFTER_S = 5
 _KEEP_ALIVE_S = 75
 # Closing with unread input resets the connection, and the client would lose the answer. So input is discarded first.
 _LINGER_S = 1.0
-_LONGEST_CLOSING_PAUSE_S = 0.2
 # A client that does not answer the end of TLS must not keep its connection; asyncio's default is 30 s.
 _TLS_END_S = 5.0
 SLOWEST_BYTES_PER_S = 1024
@@ -433,64 +433,6 @@ class GuardedProtocol(HttpToolsProtocol):
         default_headers = dict(self.server_state.default_headers)
         self.transport.write(_answer(status, code, message, default_headers))
         self._deadline = self.loop.call_later(_LINGER_S, self.transport.abort)
-
-
-class CountedTransport:
-    """A transport that counts what is written. What has ended takes no more, where the event loop's would raise.
-
-    `carrier` is what TLS writes to: nearly all that waits in this process waits there.
-    """
-
-    def __init__(
-        self, transport: asyncio.Transport, carrier: asyncio.Transport | None, wrote: Callable[[int], None]
-    ) -> None:
-        self._transport = transport
-        self._carrier = carrier
-        self._wrote: Callable[[int], None] | None = wrote
-        self._closes = False
-        self.written = 0
-        self.get_extra_info = transport.get_extra_info
-        self.abort = transport.abort
-        self.pause_reading = transport.pause_reading
-        self.resume_reading = transport.resume_reading
-        self.set_protocol = transport.set_protocol
-        if carrier is None:
-            self.get_write_buffer_size = transport.get_write_buffer_size
-            self.is_closing = transport.is_closing
-            self.close = transport.close
-
-    def detach(self) -> None:
-        """Release the connection, which refers to this transport: the two need no search for cycles to be freed."""
-        self._wrote = None
-        self._carrier = None
-
-    def write(self, data: bytes) -> None:
-        if self.is_closing():
-            return
-        self._transport.write(data)
-        self.written += len(data)
-        if self._wrote is not None:
-            self._wrote(len(data))
-
-    def get_write_buffer_size(self) -> int:
-        below = self._carrier.get_write_buffer_size() if self._carrier else 0
-        return self._transport.get_write_buffer_size() + below
-
-    def is_closing(self) -> bool:
-        return self._closes or self._transport.is_closing()
-
-    def close(self) -> None:
-        """See asyncio. The end of TLS has a deadline, which would cut off what a slow client has not taken yet."""
-        if not self._closes:
-            self._closes = True
-            self._close_when_sent(0.001)
-
-    def _close_when_sent(self, pause_s: float) -> None:
-        if self._transport.is_closing() or self._carrier is None or not self.get_write_buffer_size():
-            self._transport.close()
-            return
-        pause_s = min(2 * pause_s, _LONGEST_CLOSING_PAUSE_S)
-        asyncio.get_running_loop().call_later(pause_s, self._close_when_sent, pause_s)
 
 
 class _RefusedHeadError(Exception):

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -24,7 +25,7 @@ Row: TypeAlias = asyncpg.Record
 # Nearly every call asks one short question, and the pool's way in and out takes as long as half of it: so many
 # connections are kept out of the pool between two questions. Now and then they go back to it, which renews them after
 # many queries; one that lay idle for long may have been forgotten by something on the way, and is not used again.
-_AT_HAND = 2
+_AT_HAND = 4
 _AT_HAND_FOR_S = 300.0
 _IDLE_AT_MOST_S = 120.0
 
@@ -74,23 +75,9 @@ class Database:
         self._waiting = 0
         self._is_closing = False
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[Connection]:
-        """A pooled connection. Raises DatabaseUnavailable when none is had in time."""
-        with database_errors():
-            taken = await self._taken()
-            began = time.perf_counter()
-            may_stay = False
-            try:
-                yield taken.connection
-                may_stay = True
-            finally:
-                self._observe_query(time.perf_counter() - began)
-                if may_stay and self._has_room_for(taken):
-                    taken.idle_since = time.monotonic()
-                    self._at_hand.append(taken)
-                else:
-                    await self._pool.release(taken.connection)
+    def connection(self) -> "_Use":
+        """A pooled connection, inside. Raises DatabaseUnavailable when none is had in time."""
+        return _Use(self)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -131,7 +118,8 @@ class Database:
         while self._at_hand:
             await self._pool.release(self._at_hand.pop().connection)
 
-    async def _taken(self) -> _Taken:
+    async def take(self) -> _Taken:
+        """A connection at hand or from the pool; to be given back."""
         while self._at_hand:
             taken = self._at_hand.pop()
             if _is_open(taken.connection):
@@ -146,6 +134,15 @@ class Database:
             self._waiting -= 1
         return _Taken(connection, since=time.monotonic())
 
+    async def give_back(self, taken: _Taken, used_s: float, *, may_stay: bool) -> None:
+        """The end of a use that took `used_s`; a connection that failed may not stay at hand."""
+        self._observe_query(used_s)
+        if may_stay and self._has_room_for(taken):
+            taken.idle_since = time.monotonic()
+            self._at_hand.append(taken)
+        else:
+            await self._pool.release(taken.connection)
+
     def _has_room_for(self, taken: _Taken) -> bool:
         """Whether a connection may stay out of the pool: nobody waits for one there, and it is as good as new."""
         if self._waiting or self._is_closing or len(self._at_hand) >= _AT_HAND:
@@ -153,6 +150,34 @@ class Database:
         if time.monotonic() - taken.since > _AT_HAND_FOR_S:
             return False
         return _is_open(taken.connection) and not taken.connection.is_in_transaction()
+
+
+class _Use(AbstractAsyncContextManager[Connection, None]):
+    """One use of a connection. A class: two generators would cost each query 3 us more."""
+
+    __slots__ = ("_began", "_database", "_taken")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __aenter__(self) -> Connection:
+        try:
+            self._taken = await self._database.take()
+        except _OUT_OF_REACH as error:
+            raise DatabaseUnavailable from error
+        self._began = time.perf_counter()
+        return self._taken.connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        used_s = time.perf_counter() - self._began
+        try:
+            await self._database.give_back(self._taken, used_s, may_stay=kind is None)
+        except _OUT_OF_REACH as failure:
+            raise DatabaseUnavailable from failure
+        if isinstance(error, _OUT_OF_REACH):
+            raise DatabaseUnavailable from error
 
 
 def _is_open(connection: Connection) -> bool:
@@ -213,7 +238,9 @@ async def _leave_as_is(connection: Connection) -> None:
 _LARGEST_QUERY = 200
 
 _Key = tuple[object, ...]
-_Waiting = dict[_Key, "asyncio.Future[asyncpg.Record | None]"]
+_Answer: TypeAlias = "asyncio.Future[asyncpg.Record | None]"
+_Waiting = dict[_Key, list[_Answer]]
+"""What the callers of each key wait for. Each has its own, so that one who leaves cancels no other."""
 
 
 class CoalescingReader:
@@ -239,24 +266,22 @@ class CoalescingReader:
         self._readers = Tasks()
         self._reading = 0
 
-    def get(self, *key: object) -> "asyncio.Future[asyncpg.Record | None]":
+    def get(self, *key: object) -> _Answer:
         """The row of `key` or None, to be awaited. Raises DatabaseUnavailable."""
-        future = self._waiting.get(key)
-        if future is None:
-            future = self._waiting[key] = asyncio.get_running_loop().create_future()
-            self._are_waiting.set()
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(answer)
+        self._are_waiting.set()
         for _ in range(self._side_by_side - self._reading):
             self._reading += 1
             # Not in the context of this call: what is logged in the long life of a reader has no part in it.
             Context().run(self._readers.start, self._read(), "coalescing-reader")
-        return asyncio.shield(future)
+        return answer
 
     async def aclose(self) -> None:
         """Stops the queries on their way; their callers are canceled."""
         await self._readers.aclose()
         self._reading = 0  # also of those that had not begun
-        for future in self._waiting.values():
-            future.cancel()
+        _cancel(self._waiting)
         self._waiting.clear()
 
     async def _read(self) -> None:
@@ -280,15 +305,24 @@ class CoalescingReader:
                 rows = await self._database.fetch(self._many, *map(list, zip(*keys, strict=True)))
                 found = {keys[row["n"] - 1]: row for row in rows}
         except asyncio.CancelledError:
-            for future in asked.values():
-                future.cancel()
+            _cancel(asked)
             raise
         except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
-            for future in asked.values():
-                future.set_exception(error)
+            for _, answer in _open_answers(asked):
+                answer.set_exception(error)
         else:
-            for key, future in asked.items():
-                future.set_result(found.get(key))
+            for key, answer in _open_answers(asked):
+                answer.set_result(found.get(key))
+
+
+def _open_answers(asked: _Waiting) -> Iterator[tuple[_Key, _Answer]]:
+    """Without those of callers that have left."""
+    return ((key, answer) for key, answers in asked.items() for answer in answers if not answer.done())
+
+
+def _cancel(asked: _Waiting) -> None:
+    for _, answer in _open_answers(asked):
+        answer.cancel()
 
 
 _CHANNEL = "queryserver"

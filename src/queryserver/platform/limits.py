@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -121,12 +122,37 @@ def raise_file_limit(max_connections: int) -> None:
         )
 
 
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The waiting calls of one user, the oldest first."""
+
+    came: int
+    """When it began, as a number that grows from line to line."""
+    calls: "deque[asyncio.Future[None]]" = field(default_factory=deque[asyncio.Future[None]])
+    rank: "_Rank | None" = None
+    """Its entry in the queue; None while the user holds a share."""
+
+    def has_calls(self) -> bool:
+        """Whether a call still waits. Those that gave up are dropped from the front."""
+        while self.calls and self.calls[0].done():
+            self.calls.popleft()
+        return bool(self.calls)
+
+
+_Rank = tuple[int, int, int, int]
+"""Places held, number of the last turn, when the line began, and the user: the lowest one is next."""
+
+_NO_TURN = -1
+_FEW_RANKS = 16
+
+
 class FairPlaces:
     """`places` in all, at most `per_user` of them for one user. For one event loop.
 
     A user who holds a share waits with the next call in a line of their own, of at most `max_waiting` calls and for at
     most `wait_s`; None: no limit. A free place goes to the waiting user who holds the fewest places, and among equals
-    to the one who has waited longest since their last turn.
+    to the one who has waited longest since their last turn. Each step takes a time that hardly depends on the number
+    of waiting users.
     """
 
     def __init__(
@@ -140,7 +166,10 @@ class FairPlaces:
         self._turns = itertools.count()
         self._last_turns: dict[int, int] = {}
         """Of users who hold a place or wait."""
-        self._lines: dict[int, deque[asyncio.Future[None]]] = {}
+        self._lines: dict[int, _Line] = {}
+        self._begun_lines = itertools.count()
+        self._queue: list[_Rank] = []
+        """A heap. It also has former ranks of a line, which are skipped."""
 
     @asynccontextmanager
     async def place(self, user_id: int) -> AsyncGenerator[None]:
@@ -153,12 +182,10 @@ class FairPlaces:
 
     async def take(self, user_id: int) -> None:
         """Wait for a place, which must be given back. Raises TooManyRequests."""
-        line = self._lines.setdefault(user_id, deque())
-        if self._max_waiting is not None and sum(not turn.done() for turn in line) >= self._max_waiting:
-            raise TooManyRequests("Too many of your calls wait for the processor.", retry_after=_RETRY_AFTER)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.append(turn)
-        self._assign()
+        if self._free and self._held[user_id] < self._per_user:  # no other user may have it: they would not wait
+            self._grant(user_id)
+            return
+        turn = self._wait(user_id)
         try:
             async with asyncio.timeout(self._wait_s):
                 await turn
@@ -174,17 +201,31 @@ class FairPlaces:
         self._held[user_id] -= 1
         if not self._held[user_id]:
             del self._held[user_id]
-            self._forget(user_id)
+        if line := self._lines.get(user_id):
+            self._enqueue(user_id, line)
+        self._forget(user_id)
         self._free += 1
         self._assign()
 
     @property
     def waiting(self) -> int:
-        return sum(not turn.done() for line in self._lines.values() for turn in line)
+        return sum(not turn.done() for line in self._lines.values() for turn in line.calls)
 
     @property
     def is_unused(self) -> bool:
         return not self._held and not self.waiting
+
+    def _wait(self, user_id: int) -> "asyncio.Future[None]":
+        """A call at the end of the user's line, done with its turn. Raises TooManyRequests."""
+        line = self._lines.get(user_id) or _Line(next(self._begun_lines))
+        if self._max_waiting is not None and sum(not turn.done() for turn in line.calls) >= self._max_waiting:
+            raise TooManyRequests("Too many of your calls wait for the processor.", retry_after=_RETRY_AFTER)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.calls.append(turn)
+        if user_id not in self._lines:
+            self._lines[user_id] = line
+            self._enqueue(user_id, line)
+        return turn
 
     def _leave(self, user_id: int, turn: "asyncio.Future[None]") -> None:
         """A call that got its place in the moment of its timeout has to give it back."""
@@ -193,35 +234,52 @@ class FairPlaces:
         else:
             turn.cancel()
             line = self._lines.get(user_id)
-            if line is not None and turn in line:  # one in the middle would stay until those before it have had theirs
-                line.remove(turn)
-            self._assign()
+            if line is not None:
+                with suppress(ValueError):  # one in the middle would stay until those before it have had theirs
+                    line.calls.remove(turn)
+                self._end_if_empty(user_id, line)
 
     def _assign(self) -> None:
-        self._forget_empty_lines()
-        while self._free:
-            waiting = [user_id for user_id in self._lines if self._held[user_id] < self._per_user]
-            if not waiting:
-                break
-            user_id = min(waiting, key=lambda one: (self._held[one], self._last_turns.get(one, -1)))
-            self._free -= 1
-            self._held[user_id] += 1
-            self._last_turns[user_id] = next(self._turns)
-            self._lines[user_id].popleft().set_result(None)
-            self._forget_empty_lines()
+        while self._free and self._queue:
+            rank = heappop(self._queue)
+            user_id = rank[-1]
+            line = self._lines.get(user_id)
+            if line is None or line.rank != rank or self._end_if_empty(user_id, line):
+                continue
+            self._grant(user_id)
+            line.calls.popleft().set_result(None)
+            if not self._end_if_empty(user_id, line):
+                self._enqueue(user_id, line)
+
+    def _grant(self, user_id: int) -> None:
+        self._free -= 1
+        self._held[user_id] += 1
+        self._last_turns[user_id] = next(self._turns)
+
+    def _enqueue(self, user_id: int, line: _Line) -> None:
+        """Give the line the rank that fits what its user holds now."""
+        held = self._held[user_id]
+        if held >= self._per_user:
+            line.rank = None
+            return
+        line.rank = (held, self._last_turns.get(user_id, _NO_TURN), line.came, user_id)
+        heappush(self._queue, line.rank)
+        # Calls that give up while no place gets free leave their ranks behind.
+        if len(self._queue) > 2 * len(self._lines) + _FEW_RANKS:
+            self._queue = [one.rank for one in self._lines.values() if one.rank is not None]
+            heapify(self._queue)
+
+    def _end_if_empty(self, user_id: int, line: _Line) -> bool:
+        """Whether no call of the line waits any longer; it has ended then."""
+        if line.has_calls():
+            return False
+        del self._lines[user_id]
+        self._forget(user_id)
+        return True
 
     def _forget(self, user_id: int) -> None:
         if not self._held[user_id] and user_id not in self._lines:
             self._last_turns.pop(user_id, None)
-
-    def _forget_empty_lines(self) -> None:
-        for user_id in list(self._lines):
-            line = self._lines[user_id]
-            while line and line[0].done():
-                line.popleft()
-            if not line:
-                del self._lines[user_id]
-                self._forget(user_id)
 
 
 class Slots:

@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from threading import Event
+from types import FrameType
 from typing import NamedTuple
 
 import pytest
@@ -150,7 +152,7 @@ class TestPlaces:
             await settle()
             later.cancel()
             await asyncio.gather(later, return_exceptions=True)
-        assert len(places._lines[ANA]) == 1
+        assert len(places._lines[ANA].calls) == 1
         places.give_back(ANA)
         await first
 
@@ -181,6 +183,47 @@ class TestPlaces:
         assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError, TooManyRequests}
         assert places.is_unused
         assert (places._free, places._lines, places._last_turns) == (3, {}, {})
+
+    async def test_users_that_give_up_while_no_place_gets_free_are_forgotten(self):
+        places = FairPlaces(1)
+        await places.take(EVE)
+        for user_id in range(10, 210):
+            waiting = asyncio.create_task(places.take(user_id))
+            await settle()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        assert (places._lines, places._last_turns) == ({}, {EVE: 0})
+        assert len(places._queue) < 20
+
+    async def test_a_turn_takes_as_many_steps_among_a_thousand_waiting_users_as_among_ten(self):
+        assert await calls_of_a_turn(waiting=1000) <= await calls_of_a_turn(waiting=10) < 100
+
+
+async def calls_of_a_turn(*, waiting: int) -> int:
+    """How many functions are called while a user gives a place back and a new one begins to wait."""
+    places = FairPlaces(1)
+    await places.take(EVE)
+    tasks = [asyncio.create_task(places.take(user_id)) for user_id in range(10, 10 + waiting)]
+    await settle()
+    called = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal called
+        called += event in {"call", "c_call"}
+
+    newcomer = places.take(BOB)
+    profiler = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        places.give_back(EVE)
+        newcomer.send(None)
+    finally:
+        sys.setprofile(profiler)
+    newcomer.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return called
 
 
 class TestThreads:

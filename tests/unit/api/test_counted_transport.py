@@ -1,0 +1,89 @@
+"""What reaches the socket of a response: its head and its body at once."""
+
+import asyncio
+
+import pytest
+from tests.timing import settle
+
+from queryserver.api.counted_transport import CountedTransport
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+class Socket(asyncio.Transport):
+    """Keeps what each call would have sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self.sent.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def socket() -> Socket:
+    return Socket()
+
+
+@pytest.fixture
+def counts() -> list[int]:
+    return []
+
+
+@pytest.fixture(params=["plain", "carried"])
+def transport(socket: Socket, counts: list[int], request: pytest.FixtureRequest) -> CountedTransport:
+    return CountedTransport(socket, Socket() if request.param == "carried" else None, counts.append)
+
+
+async def test_a_head_and_its_body_are_sent_at_once(transport: CountedTransport, socket: Socket, counts: list[int]):
+    for body in (b"one", b"HTTP/1.1 is the text of this one"):
+        transport.write(HEAD)
+        transport.write(body)
+    transport.write(b"more")
+    assert socket.sent == [HEAD + b"one", HEAD + b"HTTP/1.1 is the text of this one", b"more"]
+    assert (transport.written, sum(counts)) == (sum(map(len, socket.sent)),) * 2
+    await settle()
+    assert len(socket.sent) == 3
+
+
+async def test_a_head_without_a_body_is_sent_in_the_same_turn(transport: CountedTransport, socket: Socket):
+    transport.write(HEAD)
+    assert transport.written == 0
+    await asyncio.sleep(0)
+    assert (socket.sent, transport.written) == ([HEAD], len(HEAD))
+
+
+async def test_closing_sends_the_head_before(transport: CountedTransport, socket: Socket):
+    transport.write(HEAD)
+    transport.close()
+    assert (socket.sent, socket.closed) == ([HEAD], True)
+    transport.write(HEAD)
+    await settle()
+    assert socket.sent == [HEAD]
+
+
+async def test_nothing_is_sent_after_an_abort(transport: CountedTransport, socket: Socket):
+    transport.write(HEAD)
+    transport.abort()
+    await settle()
+    assert socket.sent == []
