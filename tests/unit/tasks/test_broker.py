@@ -120,13 +120,9 @@ async def test_a_job_is_taken_at_once_by_a_worker_that_has_room(
 async def test_a_job_whose_token_is_lost_is_taken(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     broker.statement_waits(STATEMENT, fence=0)
     tokens = f"{task_server.queue}:tokens"
-    redis = await create_pool(redis_settings(task_server))
-    try:
-        async with asyncio.timeout(60):
-            while not await redis.delete(tokens):  # noqa: ASYNC110 as in `until_queued`
-                await asyncio.sleep(0.01)
-    finally:
-        await redis.aclose()
+    async with Redis.from_url(task_server.broker_url.get_secret_value()) as redis, asyncio.timeout(60):
+        while not await redis.delete(tokens):  # noqa: ASYNC110 as in `until_queued`
+            await asyncio.sleep(0.01)
     taker = Taker()
     async with taker.at_work(task_server):
         await until(lambda: bool(taker.jobs))
