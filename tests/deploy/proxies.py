@@ -3,12 +3,14 @@
 import shutil
 import signal
 import ssl
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from tests.engines.certificates import Authority
 from tests.engines.servers import as_server_user, data_directory, listens, require, run, serving
@@ -16,6 +18,7 @@ from tests.ports import free_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SERVICE = "sql.example.org"
+RELOAD_TIMEOUT_S = 30
 _PROGRAMS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 
@@ -46,7 +49,7 @@ class Proxy:
             yield http
 
     def change(self, old: str, new: str) -> None:
-        """Edit the settings and make the proxy read them again."""
+        """Edit the settings and make the proxy read them again; returns when all its processes have."""
         _replace_in(self.settings, {old: new})
         self._reload()
 
@@ -79,8 +82,8 @@ def nginx(servers: Sequence[int]) -> Generator[Proxy]:
             signal.SIGQUIT,
             options=as_server_user(),
         ) as process:
-            reload = lambda: process.send_signal(signal.SIGHUP)  # noqa: E731 an argument
-            yield Proxy("nginx", ports[1], ports[0], authority, settings, reload)
+            master = psutil.Process(process.pid)
+            yield Proxy("nginx", ports[1], ports[0], authority, settings, lambda: _reload_nginx(master))
 
 
 @contextmanager
@@ -124,6 +127,16 @@ def _ready_to_run(engine: str, file: str) -> Generator[tuple[Path, Path, Path, t
         settings = directory / Path(file).name
         settings.write_text((DEPLOY / file).read_text())
         yield program, directory, settings, (free_port(), free_port()), signer
+
+
+def _reload_nginx(master: psutil.Process) -> None:
+    """A process with the former settings closes idle connections, perhaps while a client sends a call on one."""
+    former = set(master.children())
+    master.send_signal(signal.SIGHUP)
+    give_up = time.monotonic() + RELOAD_TIMEOUT_S
+    while not (present := set(master.children())) or present & former:
+        assert time.monotonic() < give_up, "nginx did not read its settings again"
+        time.sleep(0.02)
 
 
 def _addresses(servers: Sequence[int], written: str) -> Mapping[str, str]:

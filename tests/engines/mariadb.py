@@ -33,22 +33,23 @@ GRANT ALL ON users.* TO private@'%';
 def mariadb_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
     """MariaDB with fresh data, a database `users`, an administrator, and `private` whom it lets in by TLS only.
 
-    Without a certificate it offers no TLS.
+    Without a certificate it offers no TLS. Its temporary tables lie in a directory of its own: a server that starts
+    removes all that it finds where they lie, also those of another one that is being installed.
     """
     server = require(_program("mariadbd"), "mariadb")
     installer = require(_program("mariadb-install-db"), "mariadb")
     with data_directory() as directory:
         data = directory / "data"
         run(
-            [installer, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
-             "--skip-test-db", "--skip-log-bin"],
+            [installer, "--no-defaults", f"--datadir={data}", f"--tmpdir={directory}", "--skip-test-db",
+             "--auth-root-authentication-method=normal", "--skip-log-bin"],
             directory,
         )  # fmt: skip
         accounts = directory / "accounts.sql"
         accounts.write_text(_ACCOUNT)
         address = ServerAddress("127.0.0.1", free_port(), "admin", "secret")
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
-        places = [f"--datadir={data}", f"--port={address.port}", f"--socket={directory / 's'}"]
+        places = [f"--datadir={data}", f"--tmpdir={directory}", f"--port={address.port}", f"--socket={directory / 's'}"]
         if certificate is not None:
             file, key = certificate.write(directory)
             places += [f"--ssl-cert={file}", f"--ssl-key={key}"]
