@@ -12,7 +12,7 @@ DEV := $(VENV)/.dev-installed
 EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts sessions idempotency \
 	logs history download metadata_rules faults stalls upkeep_commands passed_tokens network_breaks bodies \
 	conventions)) tests/api/importer
-SOURCES := src tests scripts alembic
+SOURCES := src tests scripts alembic clients
 RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
 # Tests start Python many times: byte code that is kept saves each start a second, also where the shell says not to.
 unexport PYTHONDONTWRITEBYTECODE
@@ -149,6 +149,8 @@ $(RUNTIME): $(RUNTIME_LOCKS) pyproject.toml | $(BIN)/python
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
-$(DEV): $(DEV_LOCKS) $(RUNTIME)
+$(DEV): $(DEV_LOCKS) clients/python/pyproject.toml $(RUNTIME)
 	@$(BIN)/python scripts/install_locked.py $(DEV_LOCKS)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
+		--editable clients/python
 	@touch $@

@@ -1,4 +1,4 @@
-"""Print the sizes of files and functions in src and compare them with the budgets of docs/architecture.md.
+"""Print the sizes of files and functions of the server and the client; compare them with docs/architecture.md.
 
 Exit code 1 when a file has more than 600 lines or a function more than 50 (120 where services are built one after the
 other), the median file has less than 150 lines or the median function more than 12, more than 6 % of the files have
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
+PROJECT = Path(__file__).resolve().parent.parent
+SOURCES = (PROJECT / "src", PROJECT / "clients" / "python" / "src")
 GENERATED = {"generated.py"}
 
 MAX_FILE, MEDIAN_FILE = 600, 150
@@ -43,7 +44,7 @@ def functions_of(file: Path) -> Iterator[Function]:
             if not body or ast.unparse(body[0]) == "...":
                 continue
             lines = (node.end_lineno or body[0].lineno) - body[0].lineno + 1
-            place = f"{file.relative_to(SOURCE)}:{node.lineno} {node.name}"
+            place = f"{file.relative_to(PROJECT)}:{node.lineno} {node.name}"
             most = MAX_BUILD if file.name in BUILDING else MAX_FUNCTION
             yield Function(place, lines, most, node.returns is not None)
 
@@ -51,7 +52,7 @@ def functions_of(file: Path) -> Iterator[Function]:
 def problems(files: dict[Path, int], functions: list[Function]) -> Iterator[str]:
     """What is outside of a budget, one line each."""
     yield from (
-        f"{file.relative_to(SOURCE)}: {lines} lines, at most {MAX_FILE}"
+        f"{file.relative_to(PROJECT)}: {lines} lines, at most {MAX_FILE}"
         for file, lines in files.items()
         if lines > MAX_FILE
     )
@@ -75,7 +76,7 @@ def small_share(files: dict[Path, int]) -> float:
 
 def main() -> int:
     """Exit code 1 when a file, a function or the whole is outside of a budget."""
-    sources = [file for file in sorted(SOURCE.rglob("*.py")) if file.name not in GENERATED]
+    sources = [file for source in SOURCES for file in sorted(source.rglob("*.py")) if file.name not in GENERATED]
     files = {
         file: len(file.read_text(encoding="utf-8").splitlines())
         for file in sources
