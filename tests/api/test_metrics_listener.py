@@ -142,7 +142,7 @@ async def test_one_that_fails_always_holds_up_no_stop(listener: Opener, monkeypa
         raise RuntimeError("planted")
 
     monkeypatch.setattr(uvicorn.Server, "on_tick", fails)
-    monkeypatch.setattr("queryserver.api.monitoring.restart_pause_s", lambda failures: 3600.0 * failures)
+    monkeypatch.setattr("queryserver.platform.threads.restart_pause_s", lambda failures: 3600.0 * failures)
     monkeypatch.setattr("queryserver.api.monitoring._STOPPED_WITHIN_S", 3600.0)
     async with asyncio.timeout(30), listener():
         await tried.wait()

@@ -6,17 +6,32 @@ from signal import SIGTERM, SIGWINCH
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.main import Supervisor, _log_address, _remade
 from queryserver.platform.settings.desktop import DesktopSettings
-from queryserver.platform.threads import restart_pause_s
+from queryserver.platform.threads import Restarts, restart_pause_s
 
 
 def test_pauses_grow_from_one_second_to_thirty():
     assert [restart_pause_s(failures) for failures in (1, 2, 3, 4, 5, 6, 7, 5000)] == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_pauses_are_short_again_after_a_run_that_lasted(monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr("queryserver.platform.threads.time.monotonic", lambda: now)
+    restarts = Restarts()
+
+    def pause_after(run_s: float) -> float:
+        nonlocal now
+        restarts.begin()
+        now += run_s
+        return restarts.pause_s()
+
+    assert [pause_after(run_s) for run_s in (1, 60, 1, 61, 1)] == [1, 2, 4, 1, 2]
 
 
 @each("error",

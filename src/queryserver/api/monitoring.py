@@ -6,7 +6,6 @@ It is imported where such a listener is wanted, and imports no routes (Contract 
 import asyncio
 import errno
 import socket
-import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from hmac import compare_digest
@@ -26,7 +25,7 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.desktop import DesktopSettings, MetricsSettings
 from queryserver.platform.settings.sections import Networks, contains
-from queryserver.platform.threads import Tasks, restart_pause_s
+from queryserver.platform.threads import Restarts, Tasks
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +33,6 @@ _PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_
 _BACKLOG = 16
 _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
-_LASTED_S = 60.0
 # A few Prometheus servers and probes. A page has some ten KiB.
 _MOST_CONNECTIONS = 32
 _MOST_PER_ADDRESS = 16
@@ -84,15 +82,14 @@ class Monitoring:
             await tasks.aclose(grace_s=_STOPPED_WITHIN_S)
 
     async def _keep(self, config: uvicorn.Config, stopped: asyncio.Event) -> None:
-        failures = 0
+        restarts = Restarts()
         while not stopped.is_set():
-            started = time.monotonic()
+            restarts.begin()
             try:
                 # Its own copy, which it closes: between two of them calls wait at the port.
                 await _Server(config, stopped).serve([self._listener.dup()])
             except Exception:  # the outer wall of a task: the next one may do better
-                failures = 1 if time.monotonic() - started > _LASTED_S else failures + 1
-                pause_s = restart_pause_s(failures)
+                pause_s = restarts.pause_s()
                 log.exception("metrics are not served", again_in_s=pause_s)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):

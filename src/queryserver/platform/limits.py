@@ -483,6 +483,14 @@ class LruCache(Generic[K, V]):
         self._weight -= kept[1]
         return kept[0]
 
+    def drop_old(self) -> list[K]:
+        """Drop the values that are gone by their age; their keys."""
+        now = self.clock()
+        old = [key for key, (_, _, until) in self._kept.items() if until <= now]
+        for key in old:
+            self.pop(key)
+        return old
+
     def clear(self) -> None:
         self._kept.clear()
         self._weight = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -19,6 +20,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _LONGEST_PAUSE_S = 30.0
+_LASTED_S = 60.0
 
 Progress: TypeAlias = Callable[[float, str], None]
 """Called between the batches of long work: the share that is done, 0 to 1, and what was done last."""
@@ -84,6 +86,23 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
 def restart_pause_s(failures: int) -> float:
     """How long to wait after so many starts in a row that failed: 1 s, then twice as long each time, up to 30 s."""
     return min(2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
+
+
+class Restarts:
+    """The pauses of something that is begun again whenever it ends; a run that lasted makes them short again."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._began = time.monotonic()
+
+    def begin(self) -> None:
+        """A run begins."""
+        self._began = time.monotonic()
+
+    def pause_s(self) -> float:
+        """How long to wait after the end of that run, which counts as a failure."""
+        self._failures = 1 if time.monotonic() - self._began > _LASTED_S else self._failures + 1
+        return restart_pause_s(self._failures)
 
 
 class Stop(Event):

@@ -64,12 +64,10 @@ class DiskCache:
         self._directory = parent / uuid4().hex
         self._most_bytes = most_bytes
         self._floor = floor
-        self._kept = LruCache[tuple[UUID, str], _Kept](most_bytes, weigh=lambda kept: kept.size_bytes)
-        self._life_s = life_s
+        self._kept = LruCache[tuple[UUID, str], _Kept](
+            most_bytes, weigh=lambda kept: kept.size_bytes, life_s=life_s, clock=clock
+        )
         self._look_every_s = look_every_s
-        self._clock = clock
-        self._written_at: dict[tuple[UUID, str], float] = {}
-        """Of what is kept, oldest first."""
         self._tasks = Tasks()
         self._lock_file = -1
         # One thread: the index and the files change in one order, and without locks.
@@ -116,6 +114,7 @@ class DiskCache:
     def _read(self, key: tuple[UUID, str], start: int, end: int | None) -> bytes | None:
         kept = self._kept.get(key)
         if kept is None:
+            self._remove(key)  # it may have grown too old just now
             return None
         is_good = False
         try:
@@ -147,7 +146,6 @@ class DiskCache:
             raise
         finally:
             os.close(descriptor)
-        self._written_at[key] = self._clock()
         for dropped in self._kept.put(key, _Kept(len(stored), zlib.crc32(stored))):
             self._remove(dropped)
 
@@ -156,13 +154,11 @@ class DiskCache:
             self._remove(key)
 
     def _remove(self, key: tuple[UUID, str]) -> None:
-        del self._written_at[key]
         self._file(key).unlink(missing_ok=True)
 
     def _remove_old(self) -> None:
-        written_before = self._clock() - self._life_s
-        for key in [key for key, written_at in self._written_at.items() if written_at < written_before]:
-            self._drop(key)
+        for key in self._kept.drop_old():
+            self._remove(key)
 
     def _file(self, key: tuple[UUID, str]) -> Path:
         return self._directory / f"{key[0]}-{key[1]}"
@@ -183,7 +179,6 @@ class DiskCache:
 
     def _remove_own(self) -> None:
         self._kept.clear()
-        self._written_at.clear()
         if self._lock_file >= 0:
             shutil.rmtree(self._directory, ignore_errors=True)
             os.close(self._lock_file)

@@ -452,3 +452,15 @@ def test_a_value_is_gone_after_its_life_also_when_it_was_used_meanwhile():
     assert cache.get("a") == 1
     now = 60.0
     assert (cache.get("a"), "a" in cache) == (None, False)
+
+
+def test_values_that_are_gone_by_their_age_are_named_once():
+    now = 0.0
+    cache = LruCache[str, int](3, life_s=60, clock=lambda: now)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    now = 30.0
+    cache.put("c", 3)
+    assert cache.drop_old() == []
+    now = 60.0
+    assert (cache.drop_old(), cache.drop_old(), list(cache)) == (["a", "b"], [], ["c"])

@@ -140,6 +140,16 @@ async def test_a_running_process_removes_what_others_leave_and_keeps_its_own(tmp
         assert await cache.read(one, NAME) == b"mine"
 
 
+async def test_a_copy_that_is_too_old_when_it_is_read_leaves_the_disk(tmp_path):
+    now = 1000.0
+    old = uuid4()
+    async with DiskCache(tmp_path, 1000, life_s=600, look_every_s=3600, clock=lambda: now) as cache:
+        await cache.put(old, NAME, b"old")
+        now += 600
+        assert await cache.read(old, NAME) is None
+        assert kept(tmp_path) == []
+
+
 async def test_a_copy_goes_at_its_age_however_often_it_is_read(tmp_path):
     """Another process may have deleted the result long ago."""
     now = 1000.0

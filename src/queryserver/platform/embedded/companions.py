@@ -10,12 +10,11 @@ from pydantic import SecretStr
 
 from queryserver.platform.settings.loading import PREFIX
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.threads import restart_pause_s
+from queryserver.platform.threads import Restarts
 
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.cli import main; main()"
-_LASTED_S = 60.0
 _STOP = b"stop\n"
 
 
@@ -63,9 +62,9 @@ class Companions:
             await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _keep(self, *command: str) -> None:
-        failures = 0
+        restarts = Restarts()
         while True:
-            started = asyncio.get_running_loop().time()
+            restarts.begin()
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", _PROGRAM, *command),
                 stdin=asyncio.subprocess.PIPE,
@@ -82,8 +81,7 @@ class Companions:
                 self._inputs -= given
             if self._is_stopping:
                 return
-            failures = 1 if asyncio.get_running_loop().time() - started > _LASTED_S else failures + 1
-            wait_s = restart_pause_s(failures)
+            wait_s = restarts.pause_s()
             log.error("process ended", command=command[0], exit_code=process.returncode, again_in_s=wait_s)
             await asyncio.sleep(wait_s)
 
