@@ -48,13 +48,17 @@ def broker_connections(
 ) -> "ConnectionPool":
     """Connections to the broker, each made when it is needed; `options` are those of the client.
 
-    Raises ServiceUnavailable for an address with an option that is none.
+    With TLS its certificate must be for the host of the address, unless that says otherwise. Raises ServiceUnavailable
+    for an address with an option that is none.
     """
     from redis.asyncio import ConnectionPool  # noqa: PLC0415 slow to import, and only the task server needs it
 
+    url = settings.broker_url.get_secret_value()
+    if url.lower().startswith("rediss:"):
+        options = {"ssl_check_hostname": True, **options}
     try:
         return ConnectionPool.from_url(
-            settings.broker_url.get_secret_value(),
+            url,
             socket_connect_timeout=connect_within_s,
             # Without it, a broker that stops answering would hold its callers for ever.
             socket_timeout=answer_within_s,

@@ -1,7 +1,16 @@
 """The checks of the broker against a real Valkey."""
 
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
 import pytest
 from redis.asyncio import Redis
+from tests.engines.certificates import Authority, ServerCertificate
+from tests.engines.relay import passed_on
 from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
 
@@ -68,3 +77,38 @@ async def test_a_broker_that_cannot_be_used_is_told_without_its_address(case: st
         assert finding.state is State.ERROR
         texts = f"{refused.value.message} {finding} {problem}"
         assert not any(secret in texts for secret in (PASSWORD, "another-secret", "127.0.0.1"))
+
+
+@asynccontextmanager
+async def behind_tls(port: int, certificate: ServerCertificate, directory: Path) -> AsyncIterator[int]:
+    """The port of a server with that certificate that passes on what comes to the one at `port`."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(passed_on(reader, to_writer), passed_on(to_reader, writer))
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate.write(directory))
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def test_with_tls_the_broker_must_be_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    authority = Authority()
+    signer = tmp_path / "authority.pem"
+    signer.write_text(authority.certificate)
+    async with guarded_valkey() as url:
+        address = urlsplit(url)
+        for name, options, answers in (
+            ("127.0.0.1", "", True),
+            ("another.example.org", "", False),
+            ("another.example.org", "&ssl_check_hostname=false", True),
+        ):
+            async with behind_tls(address.port or 0, authority.certify(name), tmp_path) as port:
+                settings = settings_with(f"rediss://:{PASSWORD}@127.0.0.1:{port}/0?ssl_ca_certs={signer}{options}")
+                if answers:
+                    await ping_broker(settings)
+                else:
+                    with pytest.raises(ServiceUnavailable):
+                        await ping_broker(settings)

@@ -437,7 +437,8 @@ class TaskServerSettings(Section):
     beat_enabled: Flag = False
     """Whether `queryserver beat` fires the schedules; needs `enabled`."""
     broker_url: Secret = Secret("redis://localhost:6379/0")
-    """Redis."""
+    """Redis or Valkey: `redis://user:password@host:6379/0`, `unix://…`, or with TLS `rediss://…?ssl_ca_certs=/path`.
+    The certificate must be for that host; with `ssl_check_hostname=false` any that the authority signed is taken."""
     result_file_storage: Annotated[ResultStorage | None, BeforeValidator(_result_storage)] = Field(
         default=None, json_schema_extra={"secret": True}
     )
