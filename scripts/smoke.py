@@ -30,6 +30,7 @@ FIRST, BEYOND = (3, 11), (3, 15)
 SYSTEM_PATH = "/usr/bin:/bin"
 LOCKS = [f"--requirement=requirements/{name}.lock" for name in ("build", "service", "embedded", "ldap")]
 UV = find_uv_bin()
+WHEELS = "dist/*.whl"
 PASSWORD = "a password for a minute"  # noqa: S105 of a server that lives that long
 LISTENS = re.compile(r"queryserver listens url=(\S+) api_page=(\S+) docs=")
 LISTENS_WITHIN_S = 360  # `make run` installs in this time, perhaps on a busy machine
@@ -106,8 +107,15 @@ def environment_of(python: Python, clone: Path) -> Path:
     run_uv(clone, "venv", f"--python={python.program}", str(place))
     install = ("pip", "install", f"--python={place}")
     run_uv(clone, *install, "--require-hashes", "--only-binary=:all:", *LOCKS)
-    run_uv(clone, *install, "--no-deps", "--no-build-isolation", "--no-index", ".")
+    run_uv(clone, *install, "--no-deps", "--no-index", *map(str, clone.glob(WHEELS)))
     return place
+
+
+def build_wheels(clone: Path) -> None:
+    """Those of the server and of its client, as they would be published. Raises SmokeError."""
+    with_our_tools = (f"--python={sys.executable}", "--no-build-isolation", "--no-index")
+    for project in (".", "clients/python"):
+        run_uv(clone, "build", "--wheel", *with_our_tools, "--out-dir=dist", project)
 
 
 def run_uv(clone: Path, *arguments: str) -> None:
@@ -211,6 +219,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(2) as threads:
         clone = Path(directory)
         copy_project(clone)
+        build_wheels(clone)
         tries = [(python, threads.submit(smoke, python, clone)) for python in pythons()]
         try:
             for python, one in tries:
