@@ -1,8 +1,10 @@
 """Install what the lock files pin with every Python of this machine, and use the server with each as a newcomer would.
 
 The system's own Python gets `make run` in a copy of the project, with nothing but the system's programs on PATH: pip
-installs, and checks the hashes. All others get an environment by uv, whose cache makes that quick. Then a server starts
-on a free port, a user logs in, a statement runs on DuckDB, its rows are read, the server stops with exit code 0.
+installs, and checks the hashes. All others get an environment by uv, whose cache makes that quick, with the wheels of
+server and client. Then a server starts on a free port, a user logs in, a statement runs on DuckDB, its rows are read,
+also by the client, the server stops with exit code 0. A Python that only the client supports has the oldest packages
+that the client takes, and uses a server of this environment.
 """
 
 import json
@@ -26,7 +28,7 @@ import psutil
 from uv import find_uv_bin
 
 PROJECT = Path(__file__).resolve().parent.parent
-FIRST, BEYOND = (3, 11), (3, 15)
+FIRST, FIRST_OF_CLIENT, BEYOND = (3, 11), (3, 10), (3, 15)
 SYSTEM_PATH = "/usr/bin:/bin"
 LOCKS = [f"--requirement=requirements/{name}.lock" for name in ("build", "service", "embedded", "ldap")]
 UV = find_uv_bin()
@@ -37,6 +39,13 @@ LISTENS_WITHIN_S = 360  # `make run` installs in this time, perhaps on a busy ma
 ENDS_WITHIN_S = 120
 TERMINATED = 143
 STATEMENT_ENDS_WITHIN_S = 120
+ANSWER = [(42,)]
+_USE_CLIENT = f"""
+from queryserver_client import connect_sync
+with connect_sync() as db, db.query("duckdb", "SELECT 6 * 7 AS answer") as result:
+    assert result.rows() == {ANSWER}, result.rows()
+    assert [tuple(row.values()) for row in result.arrow().to_pylist()] == {ANSWER}
+"""
 # Pre-releases and builds without the global lock have no wheels.
 _DESCRIBE = """
 import ensurepip, sys, sysconfig
@@ -63,22 +72,33 @@ class Python:
         """Whether it is what the operating system calls python3."""
         return self.program == "/usr/bin/python3"
 
+    @property
+    def has_server(self) -> bool:
+        """Whether it is one of those that the server supports."""
+        return self.minor >= FIRST
+
+    @property
+    def minor(self) -> tuple[int, ...]:
+        """(3, 12) of 3.12.1."""
+        return tuple(int(part) for part in self.version.split(".")[:2])
+
 
 def pythons() -> list[Python]:
-    """Every installation from 3.11 to 3.14, the system's first."""
+    """Every installation that server or client supports, the system's first."""
     found: dict[tuple[str, str], Python] = {}  # several versions of a distribution share /usr
     for program in candidates():
         described = subprocess.run([program, "-c", _DESCRIBE], capture_output=True, text=True, check=False)
         if described.returncode == 0:  # else a shim of a version that is not chosen, or a Python without ensurepip
             version, prefix = described.stdout.strip().split(" ", 1)
-            if FIRST <= tuple(int(part) for part in version.split("."))[:2] < BEYOND:
-                found.setdefault((version, prefix), Python(version, prefix, program))
+            python = Python(version, prefix, program)
+            if FIRST_OF_CLIENT <= python.minor < BEYOND:
+                found.setdefault((version, prefix), python)
     return list(found.values())
 
 
 def candidates() -> Iterator[str]:
     """Programs that may be a Python: the system's, those on PATH, those that pyenv keeps."""
-    names = ["python3", *(f"python3.{minor}" for minor in range(FIRST[1], BEYOND[1]))]
+    names = ["python3", *(f"python3.{minor}" for minor in range(FIRST_OF_CLIENT[1], BEYOND[1]))]
     directories = [*SYSTEM_PATH.split(":"), *os.get_exec_path()]
     if pyenv := shutil.which("pyenv"):
         root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=True).stdout.strip()
@@ -102,12 +122,17 @@ def copy_project(target: Path) -> None:
 
 
 def environment_of(python: Python, clone: Path) -> Path:
-    """An environment with the program in it."""
+    """An environment with the wheels in it, or with that of the client alone."""
     place = Path(tempfile.mkdtemp(prefix=f".venv-{python.version}-", dir=clone))
     run_uv(clone, "venv", f"--python={python.program}", str(place))
-    install = ("pip", "install", f"--python={place}")
-    run_uv(clone, *install, "--require-hashes", "--only-binary=:all:", *LOCKS)
-    run_uv(clone, *install, "--no-deps", "--no-index", *map(str, clone.glob(WHEELS)))
+    install = ("pip", "install", "--only-binary=:all:", f"--python={place}")
+    wheels = [str(wheel) for wheel in clone.glob(WHEELS)]
+    if python.has_server:
+        run_uv(clone, *install, "--require-hashes", *LOCKS)
+        run_uv(clone, *install, "--no-deps", "--no-index", *wheels)
+    else:
+        [client] = [wheel for wheel in wheels if "client" in Path(wheel).name]
+        run_uv(clone, *install, "--resolution=lowest-direct", f"{client}[arrow]")
     return place
 
 
@@ -136,18 +161,22 @@ def smoke(python: Python, clone: Path) -> str:
         environment = {**inherited, "QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
         if python.is_system:
             environment["PATH"] = SYSTEM_PATH
-            command = ["make", "run", f"PORT={port}", f"QUERYSERVER_DATA_DIR={data_dir}"]
+            command, client = ["make", "run", f"PORT={port}", f"QUERYSERVER_DATA_DIR={data_dir}"], ()
         else:
             environment["QUERYSERVER__DESKTOP__DATA_DIR"] = str(data_dir)
-            program = environment_of(python, clone) / "bin" / "queryserver"
-            command = [str(program), "serve", "--embedded", f"--port={port}"]
-        use_server(command, environment, clone, Path(directory, "output"))
-    how = "make run" if python.is_system else "uv"
+            installed = environment_of(python, clone) / "bin"
+            serves = installed if python.has_server else Path(sys.executable).parent
+            command = [str(serves / "queryserver"), "serve", "--embedded", f"--port={port}"]
+            client = (str(installed / "python"), "-c", _USE_CLIENT)
+        use_server(command, client, environment, clone, Path(directory, "output"))
+    how = "make run" if python.is_system else "uv" if python.has_server else "uv, the client only"
     return f"Python {python.version} ({how}): installed, served, stopped in {time.monotonic() - began:.0f} s"
 
 
-def use_server(command: list[str], environment: Mapping[str, str], clone: Path, output: Path) -> None:
-    """Start it, run a statement, stop it. Raises SmokeError."""
+def use_server(
+    command: list[str], client: tuple[str, ...], environment: Mapping[str, str], clone: Path, output: Path
+) -> None:
+    """Start it, run a statement, also by `client` where there is one, stop it. Raises SmokeError."""
     with output.open("wb") as file:
         server = subprocess.Popen(command, cwd=clone, env=environment, stdout=file, stderr=subprocess.STDOUT)
     try:
@@ -156,6 +185,8 @@ def use_server(command: list[str], environment: Mapping[str, str], clone: Path, 
         if len(rows) != 1 or rows[0][0] != 42 or rows[0][1] <= 0:
             message = f"wrong rows: {rows}"
             raise SmokeError(message)
+        if client:
+            use_client(client, url)
         serving = psutil.Process(server.pid).children() if command[0] == "make" else [psutil.Process(server.pid)]
         serving[0].terminate()
         if (code := server.wait(ENDS_WITHIN_S)) != 0:
@@ -169,6 +200,17 @@ def use_server(command: list[str], environment: Mapping[str, str], clone: Path, 
             for process in [*psutil.Process(server.pid).children(recursive=True), server]:
                 process.kill()
             server.wait()
+
+
+def use_client(client: tuple[str, ...], url: str) -> None:
+    """Run a program with the client in its environment. Raises SmokeError."""
+    environment = {"QUERYSERVER_URL": url, "QUERYSERVER_USER": "admin", "QUERYSERVER_PASSWORD": PASSWORD}
+    ended = subprocess.run(
+        client, env=environment, capture_output=True, text=True, timeout=STATEMENT_ENDS_WITHIN_S, check=False
+    )
+    if ended.returncode != 0:
+        message = f"the client failed:\n{ended.stdout}{ended.stderr}"
+        raise SmokeError(message)
 
 
 def address(server: subprocess.Popen[bytes], output: Path) -> str:
