@@ -212,12 +212,11 @@ class ApiTokens:
 
 def _shown(row: Row | None) -> ApiToken:
     assert row is not None  # noqa: S101 rows of tokens are deleted long after their ends
-    known = frozenset(model.Scope)
     return ApiToken(
         id=row["id"],
         name=row["name"],
         username=row["username"],
-        scopes=tuple(model.Scope(one) for one in row["scopes"] if one in known),
+        scopes=tuple(sorted(scope for scope in model.Scope if scope in row["scopes"])),
         connectors=None if row["connectors"] is None else tuple(row["connectors"]),
         created_at=row["created_at"],
         created_by=row["created_by"],

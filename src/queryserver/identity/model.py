@@ -122,7 +122,8 @@ class User:
     def narrowed(self, token: ApiTokenLimits) -> Self:
         """The user as a call with this token sees it: the rights of this moment, within the scopes.
 
-        Without the scope `admin` an administrator is a user with every right but those of administration.
+        Without the scope `admin` an administrator is a user with every right but those of administration. The scope is
+        that of an administrator: it goes when the user is none any more.
         """
         if self.is_admin and Scope.ADMIN in token.scopes:
             return replace(self, api_token=token)
@@ -131,7 +132,7 @@ class User:
             self,
             is_admin=False,
             rights=(self.rights | every_right) - {ADMIN},
-            api_token=replace(token, is_of_administrator=self.is_admin),
+            api_token=replace(token, scopes=token.scopes - {Scope.ADMIN}, is_of_administrator=self.is_admin),
         )
 
 

@@ -107,6 +107,8 @@ class KnownCaller(TokenOwner):
 class ApiTokenOwner(TokenOwner):
     """The present state of an API token and its user, who has the rights of the token."""
 
+    expires_at: datetime
+    """UTC."""
     is_expired: bool
     made_in_epoch: int
     is_use_unknown: bool
@@ -402,9 +404,11 @@ _CALLER = f"""
 
 _API_TOKEN = f"""
         {_USER_NOW}, t.id as api_token_id, t.name, t.scopes, t.connectors, t.token_epoch as made_in_epoch,
-        t.revoked_at is not null as is_revoked, t.expires_at <= now() as is_expired,
+        t.revoked_at is not null as is_revoked, t.expires_at, t.expires_at <= now() as is_expired,
         coalesce(t.last_used_at <= now() - interval '1 minute', true) as is_use_unknown
 """
+
+_API_TOKEN_FACTS = ("expires_at", "is_expired", "made_in_epoch", "is_use_unknown")
 
 _API_TOKENS = f"""
     select k.n, {_API_TOKEN}
@@ -470,13 +474,12 @@ class CallerRepository:
         if row is None:
             return None
         # A later version may know further scopes.
-        scopes = frozenset(Scope(one) for one in row["scopes"] if one in set(Scope))
+        scopes = frozenset(scope for scope in Scope if scope in row["scopes"])
         connectors = None if row["connectors"] is None else frozenset[str](row["connectors"])
-        user, *state = _state(row)
+        user, is_active, epoch, is_revoked = _state(row)
         limits = ApiTokenLimits(row["api_token_id"], row["name"], scopes, connectors, digest)
-        return ApiTokenOwner(
-            user.narrowed(limits), *state, row["is_expired"], row["made_in_epoch"], row["is_use_unknown"]
-        )
+        facts = (row[name] for name in _API_TOKEN_FACTS)
+        return ApiTokenOwner(user.narrowed(limits), is_active, epoch, is_revoked, *facts)
 
     async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
         """Refuse a family, or one token by its jti. Repeating it is harmless."""

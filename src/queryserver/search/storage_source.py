@@ -60,8 +60,10 @@ class StorageSource:
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """Raises StorageError and the store's errors about the folder where the search begins."""
-        if not user.may(METADATA) or not user.has_scope(Scope.FILES_READ):
+        if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
+        if not user.has_scope(Scope.FILES_READ):
+            raise errors.InsufficientScope(Scope.FILES_READ)
         walk, caller = _Walk(self._bounds), Caller.of(user)
         try:
             start, term = self._start(caller, search.query)
