@@ -145,7 +145,7 @@ def served_calls() -> set[tuple[str, str]]:
     """The calls of the table that a walk must make; /metrics depends on the address, assets on the package, the root
     on who asks.
 
-    API tokens have tests of their own (token/test_api_tokens.py). Those on files have a walk of their own in `storage/test_paths.py`, those of the importer and those of
+    Those on files have a walk of their own in `storage/test_paths.py`, those of the importer, of API tokens and of
     administrators tests of their own; the optimizer is never carried out.
     """
     return {

@@ -166,7 +166,7 @@ class TestComparison:
     def test_each_call_has_one_scope_that_fits_its_rights(self):
         route = routes_of(app_with("/api/v1/x/{id}", StatusResponse))
         for changed, told in (
-            ({"scope": ""}, "has the scope nothing, which is none of admin, files:read, files:write, import, none, query"),
+            ({"scope": ""}, "has the scope nothing, which is none of admin, files:read"),
             ({"scope": "query import"}, "has the scope query import, which is none of"),
             ({"rights": "public"}, "reads no token, but needs the scope query"),
             ({"rights": "admin"}, "is for administrators, but needs the scope query"),

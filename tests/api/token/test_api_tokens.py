@@ -22,6 +22,8 @@ from tests.unit.cli.test_commands import command_in
 
 from queryserver.identity.api_tokens import PREFIX, digest_of
 from queryserver.identity.model import AuthenticatedUser, Scope
+from queryserver.platform.logs import configure_logging, stop_logging
+from queryserver.platform.settings.desktop import LoggingSettings
 
 __all__ = ["audited"]  # a fixture
 
@@ -342,16 +344,16 @@ class TestRights:
         assert await ana.api.database.value(used, UUID(token["token"]["id"])) == before
 
 
-async def test_the_database_and_the_log_hold_no_token(
-    opener: Opener, caplog: pytest.LogCaptureFixture, audited: list[Event]
-):
+async def test_the_database_and_the_log_hold_no_token_and_the_audit_names_it(opener: Opener, tmp_path: Path):
+    file = tmp_path / "server.log"
+    configure_logging(LoggingSettings(file=file, level="DEBUG", format="json"))
     async with opener() as api:
         ana = await api.user("ana")
         token = await made(ana, "query")
-        value = token["value"]
-        program = holder(api, token)
-        await program.run("duckdb", "select 1")
+        value, program = token["value"], holder(api, token)
+        operation = (await program.run("duckdb", "select 1"))["history_uuid"]
         await api.stranger.post("token/verify", token=value)
+        assert lacking(await program.get("storage/filesystems")) == "files:read"
         await ana.told("token/api_tokens/revoke", id=token["token"]["id"])
         await bearer(api, value)
         tables = await api.database.fetch(
@@ -364,12 +366,28 @@ async def test_the_database_and_the_log_hold_no_token(
                 f"select count(*) from {table['name']} t where strpos(t::text, $1) > 0", value.removeprefix(PREFIX)
             )
             assert found == 0, table["name"]
-        stored = await api.database.value("select digest from api_tokens")
-        assert stored == digest_of(value)
-    assert value not in caplog.text
-    assert value not in repr(audited)
-    # Each event of a call with a token names the token.
-    assert token["token"]["id"] in repr(audited)
+        assert await api.database.value("select digest from api_tokens") == digest_of(value)
+    stop_logging()
+    log = file.read_text()
+    assert PREFIX not in log, "not even masked: nothing writes it"
+    lines = [json.loads(line) for line in log.splitlines()]
+    [started] = [line for line in lines if line["event"] == "statement.start"]
+    assert (started["operation_id"], started["token_id"]) == (operation, token["token"]["id"])
+    assert {line["event"] for line in lines if line.get("subject_id") == token["token"]["id"]} == {
+        "api_token.new", "api_token.revoke"
+    }  # fmt: skip
+
+
+async def test_tokens_that_ended_a_month_ago_are_deleted(opener: Opener):
+    async with opener() as api:
+        ana = await api.user("ana")
+        ids = [UUID((await made(ana, name=name))["token"]["id"]) for name in ("live", "late", "old", "revoked")]
+        for changed, at in zip(ids[1:], ("expires_at", "expires_at", "revoked_at"), strict=True):
+            age = "29 days" if changed == ids[1] else "31 days"
+            await api.database.execute(f"update api_tokens set {at} = now() - interval '{age}' where id = $1", changed)
+        await api.services.statements.retention.clean_up()
+        listed = (await ana.get("token/api_tokens")).json()["tokens"]
+        assert [(one["name"], one["state"]) for one in listed] == [("live", "active"), ("late", "expired")]
 
 
 class TestServiceAccounts:
