@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from scripts.check_operations import NO_SCOPE, Operation
 from tests.api.conftest import SECRET_KEY
 from tests.api.driving import Api, Caller, until, verdict
@@ -20,7 +21,9 @@ from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in, n
 from tests.cases import each
 from tests.unit.cli.test_commands import command_in
 
-from queryserver.identity.api_tokens import PREFIX, digest_of
+from queryserver.identity.api_tokens import PREFIX, NewApiToken, digest_of
+from queryserver.identity.explaining import API_TOKEN_CHECKS, Explainer
+from queryserver.identity.keys import Keyring, SecretKey
 from queryserver.identity.model import AuthenticatedUser, Scope
 from queryserver.platform.logs import configure_logging, stop_logging
 from queryserver.platform.settings.desktop import LoggingSettings
@@ -45,6 +48,8 @@ _NINETY_EIGHT = """
         now() + interval '1 day'
     from users u, generate_series(1, 98) g where u.username = $1
 """
+
+_DISABLE_OWNER = "update users set is_active = false where id in (select user_id from api_tokens where id = $1)"
 
 
 def holder(api: Api, token: Mapping[str, Any]) -> Caller:
@@ -424,8 +429,42 @@ class TestServiceAccounts:
         assert (refused.code, f"nightly ({token_id}) was revoked" in refused.out) == (1, True)
         assert value not in json.dumps(explained) + refused.out + refused.err
 
+    async def test_explain_names_what_refuses_a_token_and_prints_no_part_of_it(self, opener: Opener):
+        async with opener() as api:
+            ana, services = await api.user("ana"), api.services.accounts
+            keyring, callers = Keyring(SecretKey.derive(SecretStr(SECRET_KEY))), services.directory
+            explainer = Explainer(keyring, callers, takes_own=True, takes_api_tokens=True, external=None)
+            ends: dict[str, tuple[str, str, str]] = {
+                "revoked": ("token", "revoked", "update api_tokens set revoked_at = now() where id = $1"),
+                "expired": ("times", "it expired 20", "update api_tokens set expires_at = now() where id = $1"),
+                "ended": ("user", "all tokens of", "update api_tokens set token_epoch = 7 where id = $1"),
+                "disabled": ("user", "is disabled", _DISABLE_OWNER),
+            }  # fmt: skip
+            made_ones = {name: await made(ana, name=name) for name in ends}
+            for name, (check, text, change) in ends.items():
+                value, token_id = made_ones[name]["value"], UUID(made_ones[name]["token"]["id"])
+                assert [one.passed for one in await explainer.explain(value)] == [True] * len(API_TOKEN_CHECKS)
+                await api.database.execute(change, token_id)
+                [refused] = [one for one in await explainer.explain(value) if one.passed is False]
+                assert (refused.check, text in refused.text) == (check, True), refused
+                assert value.removeprefix(PREFIX) not in repr(await explainer.explain(value))
+            for value, check in ((PREFIX + "A" * 43, "token"), (PREFIX + "A", "form")):
+                assert [one.check for one in await explainer.explain(value) if one.passed is False] == [check]
+            off = Explainer(keyring, callers, takes_own=True, takes_api_tokens=False, external=None)
+            [refused] = [one for one in await off.explain(PREFIX + "A" * 43) if one.passed is False]
+            assert "desktop.auth.api_auth" in refused.text
+
+    async def test_without_the_entry_of_the_settings_no_api_token_is_taken(self, opener: Opener):
+        async with opener(api_auth=("jwt",)) as api:
+            token = await made(await api.user("ana"))
+            assert (await bearer(api, token["value"])).json() == not_valid()
+            assert (await api.stranger.post("token/verify", token=token["value"])).status_code == 401
+
     async def test_no_identity_of_another_issuer_becomes_a_service_account(self, external: Api, issuer: Any):
         await accounts(external).create(AuthenticatedUser("robot"), "", is_service_account=True)
+        tokens = external.services.accounts.api_tokens
+        _, value = await tokens.create("robot", NewApiToken("one", frozenset({Scope.QUERY})), by="root")
+        assert (await bearer(external, value)).status_code == 200
         answer = await bearer(external, issuer.token(sub="robot"))
         assert (answer.status_code, answer.json()) == (401, not_valid())
         assert await external.database.value("select count(*) from external_identities") == 0
