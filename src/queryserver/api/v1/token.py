@@ -21,7 +21,7 @@ from queryserver.platform.text import boolean_of
 
 router = PathGroup(PublicRoute)
 
-_SHOWN = 100
+_MOST_CHARACTERS = 100
 
 
 @router.operation("log_in")
@@ -89,9 +89,10 @@ async def new_api_token(call: Call) -> Response:
     for scope in asked.scopes:
         if not call.user.has_scope(scope):
             raise InsufficientScope(scope, f"An API token cannot give the scope {scope}, which it lacks.")
+    visible = {connector.key for connector in call.services.connectors.visible(call.user)}
     for key in asked.connectors or ():
-        if all(one.key != key for one in call.services.connectors.visible(call.user)):
-            raise InvalidParameter(f"connectors: there is no connector {key[:_SHOWN]}.")
+        if key not in visible:
+            raise InvalidParameter(f"connectors: there is no connector {key[:_MOST_CHARACTERS]}.")
     new = NewApiToken(
         asked.name,
         frozenset(asked.scopes),
