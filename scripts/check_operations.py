@@ -18,11 +18,13 @@ from fastapi.routing import iter_route_contexts
 
 from queryserver.api.routing import RouteTable
 from queryserver.api.schemas import requests
+from queryserver.identity.model import Scope
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "openapi" / "operations.yaml"
 RESOURCES = ROOT / "openapi" / "resources.yaml"
 SERVED = "served"
+NO_SCOPE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Operation:
     error_style: str
     source: str
     status: str
+    scope: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -89,6 +92,7 @@ def differences(operations: Iterable[Operation], routes: Mapping[tuple[str, str]
     rows = {operation.key: operation for operation in operations}
     found: list[str] = []
     for key, row in rows.items():
+        found += [f"{' '.join(key)}: {problem}" for problem in _scope_problems(row)]
         if row.status != SERVED:
             found += [f"{' '.join(key)}: planned in the table, but a route"] if key in routes else []
         elif key not in routes:
@@ -96,6 +100,16 @@ def differences(operations: Iterable[Operation], routes: Mapping[tuple[str, str]
         elif (declared := routes[key]) is not None:
             found += [f"{' '.join(key)}: {problem}" for problem in _mismatches(row, declared)]
     return found + [f"{method} {path}: a route, but not in the table" for method, path in routes.keys() - rows.keys()]
+
+
+def _scope_problems(row: Operation) -> Iterator[str]:
+    """Each call needs exactly one scope of an API token, or says that it needs none."""
+    if row.scope not in {NO_SCOPE, *Scope}:
+        yield f"has the scope {row.scope or 'nothing'}, which is none of {_words([NO_SCOPE, *Scope])}"
+    elif row.rights in {"public", "network"} and row.scope != NO_SCOPE:
+        yield f"reads no token, but needs the scope {row.scope}"
+    elif row.rights == "admin" and row.scope != Scope.ADMIN:
+        yield f"is for administrators, but needs the scope {row.scope}"
 
 
 def _mismatches(row: Operation, declared: Declared) -> Iterator[str]:

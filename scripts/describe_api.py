@@ -246,7 +246,7 @@ def always(row: Row) -> Iterator[str]:
         yield "404"
     if not row.is_public:
         yield "401"
-    if row.rights == "admin":
+    if row.needed_scope is not None:
         yield "403"
     if row.method == "POST" and not row.path.startswith(_IMPORTER):
         yield from ("413", "415")
@@ -427,7 +427,8 @@ def _describe(operation: dict[str, Any], row: Row, known: Texts) -> None:
     operation["operationId"] = row.id
     text = without_citations(str(operation.get("description", "")))
     admins = " For administrators." if row.rights == "admin" else ""
-    operation["description"] = f"{text}{admins}"
+    scope = "" if row.needed_scope is None else f" API tokens need the scope `{row.scope}`."
+    operation["description"] = f"{text}{admins}{scope}"
     if row.same_as:
         same = row.same_as
         operation["deprecated"] = True

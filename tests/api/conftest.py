@@ -15,7 +15,7 @@ from queryserver.platform.settings.tree import Settings
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
-_SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
+SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def make_settings(
         {
             "desktop": {
                 "data_dir": directory / "data",
-                "secret_key": _SECRET_KEY,
+                "secret_key": SECRET_KEY,
                 "shutdown_grace_s": 0,
                 "database": {"url": database_dsn, "pool_max": 5},
                 "connector_policy": policy,

@@ -101,6 +101,7 @@ def row(**changes: Any) -> Operation:
         response=frozenset({"StatusResponse"}),
         http=200,
         rights="user",
+        scope="query",
         error_style="editor",
         source="Contract editor 1",
         status=SERVED,
@@ -133,7 +134,7 @@ class TestTable:
         assert operation.error_style in {"editor", "platform", "token", "importer", "storage"}
         assert operation.status in {SERVED, "planned"}
         assert operation.http in {200, 201, 202}
-        assert operation.source.startswith(("Spec 4", "Contract "))
+        assert operation.source.startswith(("Spec 4", "Contract ", "ADR "))
         assert [name for name in operation.response if "/" not in name and name not in SCHEMAS] == []
 
     @each("operation", [one for one in OPERATIONS if isinstance(one.request, str)], ids=lambda one: " ".join(one.key))
@@ -161,6 +162,18 @@ class TestComparison:
             ([row(request="LogsRequest")], other_body, "the table takes LogsRequest, the app FetchRequest"),
         ):
             assert differences(rows, routes) == [f"POST /api/v1/x/{{}}: {told}"]
+
+    def test_each_call_has_one_scope_that_fits_its_rights(self):
+        route = routes_of(app_with("/api/v1/x/{id}", StatusResponse))
+        for changed, told in (
+            ({"scope": ""}, "has the scope nothing, which is none of admin, files:read"),
+            ({"scope": "query import"}, "has the scope query import, which is none of"),
+            ({"rights": "public"}, "reads no token, but needs the scope query"),
+            ({"rights": "admin"}, "is for administrators, but needs the scope query"),
+            ({"rights": "admin", "scope": "none"}, "is for administrators, but needs the scope none"),
+        ):
+            [found] = differences([row(**changed)], route)
+            assert found.startswith(f"POST /api/v1/x/{{}}: {told}")
 
     def test_other_query_parameters_are_told(self):
         asked = row(method="GET", request="EventsParameters")

@@ -126,7 +126,7 @@ def test_what_the_specification_lacks_is_marked_as_an_extension(name: str):
 @each("name", SCHEMAS)
 def test_every_shape_says_what_it_is_and_who_decides(name: str):
     assert SCHEMAS[name]["description"]
-    assert SCHEMAS[name]["x-source"].startswith(("Spec ", "Contract "))
+    assert SCHEMAS[name]["x-source"].startswith(("Spec ", "Contract ", "ADR "))
 
 
 @each("name", SCHEMAS)

@@ -32,7 +32,7 @@ from queryserver.api.addresses import client_address
 from queryserver.api.answers import HEADERS_ONLY
 from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.table import Operation
-from queryserver.errors.base import QueryServerError, TooManyRequests, admin_required
+from queryserver.errors.base import InsufficientScope, QueryServerError, TooManyRequests, admin_required
 from queryserver.identity.model import User
 from queryserver.platform.logs import log_call
 from queryserver.platform.settings.sections import Network, contains
@@ -178,6 +178,9 @@ async def authenticated(request: Request, services: Services) -> User:
     caller: CallRecord | None = request.scope.get(CALLER)
     if caller is not None:
         caller.name = user.username
+    if user.api_token is not None:
+        # In every line of the log and every audit event of this call.
+        structlog.contextvars.bind_contextvars(token_id=str(user.api_token.id))
     services.request_limits.count_user(user.id)
     if caller is not None and caller.user_id is None:
         await caller.take_place(user.id)
@@ -457,7 +460,7 @@ class OperationRoute(Route, ABC):
 
 
 class CallRoute(OperationRoute):
-    """A route whose handler takes a `Call`: first who calls, then whether that is enough, then the body."""
+    """A route whose handler takes a `Call`: first the caller, then scope and rights, then the body."""
 
     def refused(self, request: Request, call: Any, error: QueryServerError) -> tuple[str, Response]:
         """The `status` of failures of the platform part is -1 (Contract platform 1.4)."""
@@ -467,7 +470,11 @@ class CallRoute(OperationRoute):
 
     async def call(self, request: Request) -> Any:
         services = services_of(request)
-        return await self.read(request, services, await authenticated(request, services))
+        user = await authenticated(request, services)
+        needed = self.operation.needed_scope
+        if needed is not None and not user.has_scope(needed):
+            raise InsufficientScope(needed)
+        return await self.read(request, services, user)
 
     async def read(self, request: Request, services: Services, user: User) -> Any:
         if self.operation.rights == "admin" and not user.is_admin:

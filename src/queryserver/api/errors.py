@@ -53,6 +53,7 @@ BODY_STATUS: Mapping[type[QueryServerError], int] = {
 
 _IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.ImporterDenied: (403, "permission_denied"),
+    errors.InsufficientScope: (403, None),
     errors.PermissionDenied: (400, "permission_denied"),
     errors.EngineForbidden: (400, "permission_denied"),
     errors.PathNotFound: (400, "file_not_found"),
@@ -161,6 +162,8 @@ def _of_importer(status: int, code: str, text: str, headers: Mapping[str, str] |
 
 
 def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
+    if isinstance(error, errors.InsufficientScope):
+        return {"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="{error.scope}"'}  # RFC 6750, 3.1
     if isinstance(error, errors.TooManyRequests):
         return {"Retry-After": str(_whole_seconds(error.retry_after.total_seconds()))}
     if isinstance(error, errors.LateBody | errors.BodyTooSlow):

@@ -10,6 +10,7 @@ import yaml
 
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import Fields
+from queryserver.identity.model import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Operation:
     path: str
     group: str
     rights: str
+    scope: str
     error_style: str
     request: str | Sequence[str]
 
@@ -28,6 +30,11 @@ class Operation:
     def is_public(self) -> bool:
         """Whether it requires no credentials."""
         return self.rights in {"public", "network"}
+
+    @property
+    def needed_scope(self) -> Scope | None:
+        """The scope that an API token needs for it."""
+        return None if self.scope == "none" else Scope(self.scope)
 
     @property
     def request_model(self) -> type[Fields] | None:

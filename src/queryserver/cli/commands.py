@@ -15,6 +15,7 @@ from queryserver.cli import (
     schedules,
     serving,
     statements,
+    tokens,
     users,
 )
 from queryserver.errors.base import (
@@ -41,6 +42,7 @@ for module in (serving, fleet, health, doctor, users, identities, cleanup):
 app.add_typer(serving.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")
 app.add_typer(identities.authentication_app, name="auth")
+app.add_typer(tokens.app, name="token")
 app.add_typer(statements.app, name="statements")
 app.add_typer(schedules.app, name="schedules")
 

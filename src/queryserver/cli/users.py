@@ -51,19 +51,26 @@ def create_user(
         str | None, typer.Option(help="Make the user of this issuer, without a password; see link-user.")
     ] = None,
     subject: Annotated[str | None, typer.Option(help="The name as ISSUER writes it; without it NAME.")] = None,
+    service_account: Annotated[
+        bool, typer.Option("--service-account", help="Make a user who has no login, only API tokens; see token new.")
+    ] = False,
 ) -> None:
     """Make a user."""
+    if service_account and (issuer is not None or password_stdin):
+        raise typer.BadParameter("A service account has neither --issuer nor --password-stdin.")
     if issuer is None and subject is not None:
         raise typer.BadParameter("Give --subject with --issuer only.")
     identity = None
     if issuer is not None:
         identity = checked_identity(settings_of(config).desktop.auth, name, issuer, subject)
-    password = "" if identity else read_password(from_stdin=password_stdin)
+    password = "" if identity or service_account else read_password(from_stdin=password_stdin)
     person = AuthenticatedUser(name, first_name, last_name, email, group)
 
     async def work(accounts: Accounts) -> None:
         await accounts.ensure_default_group()
-        username = await accounts.create(person, password, identity=identity, is_admin=admin)
+        username = await accounts.create(
+            person, password, identity=identity, is_admin=admin, is_service_account=service_account
+        )
         typer.echo(f"User {username.shown} created.")
 
     administrate(_accounts, config, work, "user.create", name)
@@ -112,7 +119,7 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: No
         lines = (
             (
                 one.username,
-                "admin" if one.is_admin else "user",
+                "admin" if one.is_admin else "service" if one.is_service_account else "user",
                 "active" if one.is_active else "disabled",
                 ",".join(one.groups),
                 one.email,

@@ -9,7 +9,8 @@ Every other failure is an `ErrorKind`, a code of one of these classes: `raise sa
 
 QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed, UserNotFound (IdentityRefused), UserInactive
-├─ PermissionDenied ── SymlinkNotFollowed, ImpersonationNotAllowed, ImporterDenied, CatalogDenied, EngineJwtRequired
+├─ PermissionDenied ── InsufficientScope, SymlinkNotFollowed, ImpersonationNotAllowed, ImporterDenied, CatalogDenied,
+│                      EngineJwtRequired
 ├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, LateBody, InvalidFields, TooComplex,
 │                      InvalidUsername, InvalidPassword, ConnectorRefused,
 │                      InvalidPath, InvalidName, NotADirectory, NotAFile, UnknownScheme, …, FileCorrupt

@@ -149,6 +149,14 @@ bad_authorization_header = FixedError(
 class PermissionDenied(QueryServerError, code="permission_denied"): ...
 
 
+class InsufficientScope(PermissionDenied, code="insufficient_scope"):
+    """The API token of the call lacks a scope, whatever the rights of its user."""
+
+    def __init__(self, scope: str, message: str | None = None) -> None:
+        super().__init__(message or f"The API token lacks the scope {scope}.", beside={"scope": scope})
+        self.scope = scope
+
+
 admin_required = ErrorKind(PermissionDenied, "admin_required")
 download_disabled = ErrorKind(PermissionDenied, "download_disabled")
 
@@ -263,6 +271,8 @@ task_server_disabled = ErrorKind(NotSupported, "task_server_disabled")
 smtp_not_configured = ErrorKind(NotSupported, "smtp_not_configured")
 default_group_kept = ErrorKind(Conflict, "default_group")
 last_administrator = ErrorKind(Conflict, "last_administrator")
+service_account = FixedError(Conflict, "service_account", "{} is a service account: it can have API tokens only.")
+api_token_not_found = FixedError(NotFound, "api_token_not_found", "There is no API token {}.")
 
 
 # Limits on callers
@@ -287,6 +297,7 @@ class LoginThrottled(TooManyRequests, code="login_throttled"): ...
 too_many_connections = ErrorKind(TooManyRequests, "too_many_connections")
 too_many_statements = ErrorKind(TooManyRequests, "too_many_statements")
 too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")
+too_many_api_tokens = ErrorKind(TooManyRequests, "too_many_api_tokens")
 quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.identity.api_bearers import ApiTokenBearers
+from queryserver.identity.api_tokens import ApiTokens
 from queryserver.identity.callers import Callers, CallerSource, Challenge, JwtCodec, OwnBearers
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
@@ -39,8 +41,8 @@ T = TypeVar("T")
 
 BACKENDS = (LOCAL, LDAP)
 """The names that `desktop.auth.backend` takes besides import paths."""
-OWN_JWT, CUSTOM_JWT = "jwt", "custom_jwt"
-AUTHENTICATORS = (OWN_JWT, CUSTOM_JWT)
+OWN_JWT, CUSTOM_JWT, API_TOKEN = "jwt", "custom_jwt", "api_token"
+AUTHENTICATORS = (OWN_JWT, CUSTOM_JWT, API_TOKEN)
 """The names that `desktop.auth.api_auth` takes besides import paths."""
 
 _MOST_LOGINS_WAITING = 200
@@ -56,6 +58,7 @@ class AccountServices:
     accounts: Accounts
     logins: Logins
     tokens: Tokens
+    api_tokens: ApiTokens
 
 
 @asynccontextmanager
@@ -75,12 +78,15 @@ async def open_accounts(
         accounts = Accounts(records, passwords, throttle, auth)
         await accounts.ensure_default_group()
         codec = JwtCodec(bearers.keyring)
+        api_tokens = ApiTokenBearers(bearers.callers, auth)
+        await stack.enter_async_context(api_tokens.running())
         tokens = Tokens(
             codec,
             bearers.callers,
             auth,
             metrics=metrics,
             external=bearers.external,
+            api_tokens=api_tokens if API_TOKEN in auth.authenticators else None,
             are_bearers=OWN_JWT in auth.authenticators,
         )
         logins = Logins(
@@ -94,12 +100,15 @@ async def open_accounts(
             metrics=metrics,
         )
         yield AccountServices(
-            authenticator=await _callers(settings, bearers, OwnBearers(codec, bearers.callers).caller, stack),
+            authenticator=await _callers(
+                settings, bearers, OwnBearers(codec, bearers.callers).caller, api_tokens.caller, stack
+            ),
             directory=bearers.callers,
             sealer=AesSealer(bearers.keyring),
             accounts=accounts,
             logins=logins,
             tokens=tokens,
+            api_tokens=ApiTokens(database, auth),
         )
 
 
@@ -159,7 +168,9 @@ async def _login_sources(
     return await _each(settings.desktop.auth.backend, source)
 
 
-async def _callers(settings: Settings, bearers: _Bearers, own: CallerSource, stack: AsyncExitStack) -> Callers:
+async def _callers(
+    settings: Settings, bearers: _Bearers, own: CallerSource, api_token: CallerSource, stack: AsyncExitStack
+) -> Callers:
     """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
     # Not the threads of login back ends: slow logins of strangers must not hold up the calls of users.
@@ -169,6 +180,8 @@ async def _callers(settings: Settings, bearers: _Bearers, own: CallerSource, sta
     async def source(name: str) -> CallerSource:
         if name == OWN_JWT:
             return own
+        if name == API_TOKEN:
+            return api_token
         if name == CUSTOM_JWT:
             if bearers.external is None:
                 raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])
@@ -251,7 +264,7 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
 
 @asynccontextmanager
 async def open_records(settings: Settings, kind: Callable[[Database, AuthSettings], T]) -> AsyncGenerator[T]:
-    """Groups or identities alone."""
+    """Groups, identities or API tokens alone."""
     async with open_service_database(settings) as database:
         yield kind(database, settings.desktop.auth)
 
@@ -262,5 +275,11 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
         bearers = await _open_bearers(settings, database, stack, UNMEASURED)
-        takes_own = OWN_JWT in settings.desktop.auth.authenticators
-        yield Explainer(bearers.keyring, bearers.callers, takes_own, bearers.external)
+        taken = settings.desktop.auth.authenticators
+        yield Explainer(
+            bearers.keyring,
+            bearers.callers,
+            takes_own=OWN_JWT in taken,
+            takes_api_tokens=API_TOKEN in taken,
+            external=bearers.external,
+        )

@@ -20,7 +20,7 @@ from queryserver import errors
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.keys import Keyring
 from queryserver.identity.model import AuthRequest, User
-from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
+from queryserver.identity.repository import ApiTokenOwner, CallerRepository, TokenKey, TokenOwner
 from queryserver.platform.deployment import RequestCounts
 from queryserver.platform.settings.sections import network_of
 from queryserver.platform.threads import background
@@ -79,6 +79,16 @@ def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
     if owner.is_revoked or epoch not in (None, owner.token_epoch):
         raise errors.InvalidToken
     return owner
+
+
+def api_token_user(owner: ApiTokenOwner | None) -> User:
+    """The user of an API token, with its rights. A token that has ended does not say whose it was.
+
+    Raises InvalidToken, UserInactive.
+    """
+    if owner is None or owner.is_revoked or owner.is_expired:
+        raise errors.InvalidToken
+    return alive(owner, owner.made_in_epoch).user
 
 
 class TokenType(StrEnum):
@@ -384,6 +394,8 @@ class StreamPlace:
         """The caller with the rights of this moment; unchanged while the database is out of reach."""
         user = self._user
         try:
+            if user.api_token is not None:
+                return api_token_user(await self._records.api_token(user.api_token.digest))
             owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
         except errors.DatabaseUnavailable:
             log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)

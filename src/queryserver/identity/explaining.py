@@ -1,9 +1,11 @@
 """Which check takes or refuses a token: `queryserver auth explain` (Contract platform 12)."""
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queryserver import errors
+from queryserver.identity.api_tokens import digest_of, is_api_token
 from queryserver.identity.callers import ALGORITHM as OWN
 from queryserver.identity.callers import JwtCodec, TokenType
 from queryserver.identity.external_keys import algorithm_of, header_of
@@ -11,6 +13,9 @@ from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import CHECKS, ExternalBearers, TokenRefused
 from queryserver.identity.keys import Keyring
 from queryserver.identity.repository import CallerRepository
+
+API_TOKEN_CHECKS = ("form", "token", "times", "user", "rights")
+"""The checks of an API token, in this order. `rights` refuses no token: its text says what the token may do now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +34,56 @@ class Explainer:
     keyring: Keyring
     records: CallerRepository
     takes_own: bool
+    takes_api_tokens: bool
     external: ExternalBearers | None
     """None when `custom_jwt` is off."""
 
     async def explain(self, token: str) -> list[CheckResult]:
-        """A result for each of CHECKS. Raises DatabaseUnavailable."""
+        """A result for each of CHECKS, of an API token for each of API_TOKEN_CHECKS. Raises DatabaseUnavailable."""
+        if is_api_token(token):
+            return await self._explain_api_token(token)
         try:
             passed = await self._check(token)
         except TokenRefused as refused:
-            reached = CHECKS.index(refused.check)
-            return [
-                *(CheckResult(check, True, "") for check in CHECKS[:reached]),
-                CheckResult(refused.check, False, refused.reason),
-                *(CheckResult(check, None, "not looked at") for check in CHECKS[reached + 1 :]),
-            ]
+            return _refused(refused, CHECKS)
         skipped = () if passed == EXTERNAL else ("iss", "aud")
         return [
             CheckResult(check, None, "an own token has none") if check in skipped else CheckResult(check, True, "")
             for check in CHECKS
         ]
+
+    async def _explain_api_token(self, token: str) -> list[CheckResult]:
+        texts: dict[str, str] = {}
+        try:
+            await self._check_api_token(token, texts)
+        except TokenRefused as refused:
+            return _refused(refused, API_TOKEN_CHECKS, texts)
+        return [CheckResult(check, True, texts.get(check, "")) for check in API_TOKEN_CHECKS]
+
+    async def _check_api_token(self, token: str, texts: dict[str, str]) -> None:
+        """Fills `texts` with facts. Raises TokenRefused."""
+        if not self.takes_api_tokens:
+            raise TokenRefused("form", "API tokens are switched off by desktop.auth.api_auth")
+        digest = digest_of(token)
+        if digest is None:
+            raise TokenRefused("form", "it begins like an API token, and is too long, too short or changed")
+        owner = await self.records.api_token(digest)
+        if owner is None or (limits := owner.user.api_token) is None:
+            raise TokenRefused("token", "no such API token was made, or it ended more than 30 days ago")
+        texts["token"] = f"{limits.name} ({limits.id})"
+        if owner.is_revoked:
+            raise TokenRefused("token", f"{texts['token']} was revoked")
+        texts["times"] = f"ends {owner.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+        if owner.is_expired:
+            raise TokenRefused("times", f"it expired {owner.expires_at:%Y-%m-%dT%H:%M:%SZ}")
+        name = texts["user"] = owner.user.username
+        if not owner.is_active:
+            raise TokenRefused("user", f"{name} is disabled")
+        if owner.token_epoch != owner.made_in_epoch:
+            raise TokenRefused("user", f"all tokens of {name} were ended, as by a new password")
+        scopes = ", ".join(sorted(limits.scopes)) or "none: the only one, admin, is not that of an administrator"
+        connectors = "all of the user" if limits.connectors is None else ", ".join(sorted(limits.connectors)) or "none"
+        texts["rights"] = f"scopes {scopes}; connectors {connectors}"
 
     async def _check(self, token: str) -> str:
         """The algorithm of a good token. Raises TokenRefused."""
@@ -100,3 +136,13 @@ class Explainer:
             raise TokenRefused("user", "the login was ended by token/revoke")
         if owner.token_epoch != claims.epoch:
             raise TokenRefused("user", "all tokens of the user were ended, as by a new password")
+
+
+def _refused(refused: TokenRefused, checks: Sequence[str], texts: Mapping[str, str] | None = None) -> list[CheckResult]:
+    """The checks up to the one that refused the token, and those that were not reached."""
+    reached = checks.index(refused.check)
+    return [
+        *(CheckResult(check, True, (texts or {}).get(check, "")) for check in checks[:reached]),
+        CheckResult(refused.check, False, refused.reason),
+        *(CheckResult(check, None, "not looked at") for check in checks[reached + 1 :]),
+    ]

@@ -2,9 +2,11 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
+from uuid import UUID
 
 from queryserver.errors.base import InvalidUsername, invalid_right
 
@@ -48,6 +50,30 @@ class Preferences:
     big_numbers: BigNumbers = "number"
 
 
+class Scope(StrEnum):
+    """What an API token is for. A call needs the one in its row of operations.yaml; none contains another one."""
+
+    QUERY = "query"
+    FILES_READ = "files:read"
+    FILES_WRITE = "files:write"
+    IMPORT = "import"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTokenLimits:
+    """The API token that a call came with, which narrows the rights of its user."""
+
+    id: UUID
+    name: str
+    scopes: frozenset[Scope]
+    connectors: frozenset[str] | None
+    """The keys of the connectors that it may use; None: those of the user."""
+    digest: bytes = field(repr=False, compare=False)
+    """By which it is found again."""
+    is_of_administrator: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """An authenticated user with the union of the rights of the groups (Contract platform 4.3)."""
@@ -66,14 +92,48 @@ class User:
     token_epoch: int | None = field(default=None, compare=False, repr=False)
     """The epoch of an own token; None for a caller without one."""
     preferences: Preferences = field(default=Preferences(), compare=False)
+    api_token: ApiTokenLimits | None = None
+    """None for a caller with another token, or without one."""
 
     def may(self, right: str) -> bool:
         """Administrators may everything."""
         return self.is_admin or right in self.rights
 
     def may_use(self, connector_right: str) -> bool:
-        """Whether a stored connector is granted, by itself or with all others."""
+        """Whether a stored connector is granted, by itself or with all others, and within the limits of the token."""
+        if not self.reaches(connector_right.removeprefix("connector:")):
+            return False
         return self.is_admin or connector_right in self.rights or ANY_CONNECTOR in self.rights
+
+    def is_in_any(self, groups: Collection[str]) -> bool:
+        """Whether the user is in one of the groups; administrators count as members of all."""
+        is_administrator = self.is_admin or (self.api_token is not None and self.api_token.is_of_administrator)
+        return is_administrator or not self.groups.isdisjoint(groups)
+
+    def reaches(self, connector: str) -> bool:
+        """Whether the token of the call is not limited to other connectors."""
+        token = self.api_token
+        return token is None or token.connectors is None or connector in token.connectors
+
+    def has_scope(self, scope: Scope) -> bool:
+        """Whether the token of the call has the scope; other tokens than API tokens have all."""
+        return self.api_token is None or scope in self.api_token.scopes
+
+    def narrowed(self, token: ApiTokenLimits) -> Self:
+        """The user as a call with this token sees it: the rights of this moment, within the scopes.
+
+        Without the scope `admin` an administrator is a user with every right but those of administration. The scope is
+        that of an administrator: it goes when the user is none any more.
+        """
+        if self.is_admin and Scope.ADMIN in token.scopes:
+            return replace(self, api_token=token)
+        every_right = _NAMED - {IMPERSONATE} if self.is_admin else frozenset[str]()
+        return replace(
+            self,
+            is_admin=False,
+            rights=(self.rights | every_right) - {ADMIN},
+            api_token=replace(token, scopes=token.scopes - {Scope.ADMIN}, is_of_administrator=self.is_admin),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,8 @@ class Provisioning:
             return known
         elif known.has_identities:
             reason = f"the user {known.user.username} belongs to another identity"
+        elif known.is_service_account:
+            reason = f"the user {known.user.username} is a service account"
         elif known.has_password or known.user.is_admin:
             kind = "has a password" if known.has_password else "is an administrator"
             reason = f"the user {known.user.username} {kind}, and is not linked to {identity.issuer}"

@@ -1,13 +1,14 @@
 """Users, their preferences and identities, who makes a call, and the rule that an administrator stays."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
+from uuid import UUID
 
-from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator
-from queryserver.identity.model import ExternalIdentity, Preferences, User, Username
+from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator, service_account
+from queryserver.identity.model import ApiTokenLimits, ExternalIdentity, Preferences, Scope, User, Username
 from queryserver.platform.database import CoalescingReader, Connection, Database, Row
 
 
@@ -24,6 +25,7 @@ class Account:
     is_admin: bool
     """The flag of the user, whatever the groups give."""
     has_password: bool
+    is_service_account: bool
     groups: tuple[str, ...]
     last_login: datetime | None
     created_at: datetime
@@ -44,6 +46,7 @@ class NewAccount:
     """Linked to the user from the start."""
     by_administrator: bool = False
     """Whether an administrator links the two, and not a first call."""
+    is_service_account: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,19 @@ class KnownCaller(TokenOwner):
     has_password: bool
     has_identities: bool
     """This or any other identity is linked to the user."""
+    is_service_account: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTokenOwner(TokenOwner):
+    """The present state of an API token and its user, who has the rights of the token."""
+
+    expires_at: datetime
+    """UTC."""
+    is_expired: bool
+    made_in_epoch: int
+    is_use_unknown: bool
+    """Its last use was not noted within the minute."""
 
 
 TAKE_TURNS = "select pg_advisory_xact_lock(1902341490)"
@@ -123,8 +139,9 @@ async def administrator_kept(connection: Connection) -> AsyncGenerator[None]:
 
 
 _INSERT = """
-    insert into users (username, username_key, password_hash, is_admin, first_name, last_name, email)
-    values ($1, $2, $3, $4, $5, $6, $7)
+    insert into users (username, username_key, password_hash, is_admin, first_name, last_name, email,
+        is_service_account)
+    values ($1, $2, $3, $4, $5, $6, $7, $8)
     on conflict (username_key) do nothing
     returning id
 """
@@ -137,7 +154,7 @@ _LINK = """
 
 _ALL = """
     select u.id, u.username, u.first_name, u.last_name, u.email, u.is_active, u.is_admin,
-        u.password_hash is not null as has_password, u.last_login, u.created_at,
+        u.password_hash is not null as has_password, u.is_service_account, u.last_login, u.created_at,
         array(
             select g.name from group_members m join groups g on g.id = m.group_id
             where m.user_id = u.id order by g.name
@@ -169,7 +186,7 @@ _NEW_GROUP = """
 # Locked, so that of two first calls at once, each of another issuer, one is linked.
 _FREE_USER = f"""
     select u.id from users u
-    where u.id = $1 and u.password_hash is null and not {IS_ADMINISTRATOR}
+    where u.id = $1 and u.password_hash is null and not u.is_service_account and not {IS_ADMINISTRATOR}
         and not exists (select from external_identities i where i.user_id = u.id)
     for no key update of u
 """
@@ -248,9 +265,12 @@ class AccountRepository:
         password_hash: str | None = None,
         ends_tokens: bool = False,
     ) -> bool:
-        """What is None stays. False: no such user. Raises last_administrator."""
+        """What is None stays. False: no such user. Raises last_administrator, service_account (a password for one)."""
         values = (is_active, is_admin, password_hash, int(ends_tokens))
+        is_service = "select is_service_account from users where username_key = $1"
         async with self._database.transaction() as connection, administrator_kept(connection):
+            if password_hash is not None and await connection.fetchval(is_service, username_key):
+                raise service_account(username_key)
             return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 
     async def end_all_tokens(self) -> int:
@@ -283,6 +303,7 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
         account.first_name,
         account.last_name,
         account.email,
+        account.is_service_account,
     )
     if user_id is None:
         raise NameTaken(f"User {account.username.shown} exists already.")
@@ -356,10 +377,10 @@ _STANDING = """
         coalesce(u.last_login > now() - interval '1 hour', false) as came_lately,
         l.user_id is not null as is_linked,
         u.password_hash is not null as has_password,
-        exists (select from external_identities i where i.user_id = u.id) as has_identities
+        exists (select from external_identities i where i.user_id = u.id) as has_identities, u.is_service_account
 """
 
-_FACTS = ("came_lately", "is_linked", "has_password", "has_identities")
+_FACTS = ("came_lately", "is_linked", "has_password", "has_identities", "is_service_account")
 
 # A link goes before a name: the two may be those of different users.
 _CALLERS = f"""
@@ -380,6 +401,22 @@ _CALLER = f"""
     join users u on u.id = coalesce(
         l.user_id, (select named.id from users named where named.username_key = $1::text))
 """
+
+_API_TOKEN = f"""
+        {_USER_NOW}, t.id as api_token_id, t.name, t.scopes, t.connectors, t.token_epoch as made_in_epoch,
+        t.revoked_at is not null as is_revoked, t.expires_at, t.expires_at <= now() as is_expired,
+        coalesce(t.last_used_at <= now() - interval '1 minute', true) as is_use_unknown
+"""
+
+_API_TOKEN_FACTS = ("expires_at", "is_expired", "made_in_epoch", "is_use_unknown")
+
+_API_TOKENS = f"""
+    select k.n, {_API_TOKEN}
+    from unnest($1::bytea[]) with ordinality as k (digest, n)
+    join api_tokens t on t.digest = k.digest join users u on u.id = t.user_id
+"""
+
+_ONE_API_TOKEN = f"select {_API_TOKEN} from api_tokens t join users u on u.id = t.user_id where t.digest = $1"
 
 _NOTE_CALL = """
     update users set last_login = now()
@@ -416,6 +453,7 @@ class CallerRepository:
         self._database = database
         self._owners = CoalescingReader(database, many=_OWNERS, one=_OWNER)
         self._callers = CoalescingReader(database, many=_CALLERS, one=_CALLER)
+        self._api_tokens = CoalescingReader(database, many=_API_TOKENS, one=_ONE_API_TOKEN)
 
     async def owner(self, token: TokenKey) -> TokenOwner | None:
         row = await self._owners.get(*token)
@@ -430,6 +468,18 @@ class CallerRepository:
         """The user that the identity is linked to, else the user of the name; None: there is none."""
         row = await self._callers.get(key.username_key, key.token_id, key.identity.issuer, key.identity.subject)
         return KnownCaller(*_state(row), *(row[name] for name in _FACTS)) if row else None
+
+    async def api_token(self, digest: bytes) -> ApiTokenOwner | None:
+        row = await self._api_tokens.get(digest)
+        if row is None:
+            return None
+        # A later version may know further scopes.
+        scopes = frozenset(scope for scope in Scope if scope in row["scopes"])
+        connectors = None if row["connectors"] is None else frozenset[str](row["connectors"])
+        user, is_active, epoch, is_revoked = _state(row)
+        limits = ApiTokenLimits(row["api_token_id"], row["name"], scopes, connectors, digest)
+        facts = (row[name] for name in _API_TOKEN_FACTS)
+        return ApiTokenOwner(user.narrowed(limits), is_active, epoch, is_revoked, *facts)
 
     async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
         """Refuse a family, or one token by its jti. Repeating it is harmless."""
@@ -457,6 +507,10 @@ class CallerRepository:
         """Set the time of the last login to now, unless it is within the hour."""
         await self._database.execute(_NOTE_CALL, user_id)
 
+    async def note_api_tokens(self, used: Collection[UUID]) -> None:
+        """Set the last use of these API tokens to now."""
+        await self._database.execute("update api_tokens set last_used_at = now() where id = any($1)", list(used))
+
     async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
         """Put a user into these groups and the default group, and take others away; the groups after that.
 
@@ -472,8 +526,8 @@ class CallerRepository:
 
     async def aclose(self) -> None:
         """Stop the queries on their way."""
-        await self._owners.aclose()
-        await self._callers.aclose()
+        for reader in (self._owners, self._callers, self._api_tokens):
+            await reader.aclose()
 
 
 def _state(row: Row) -> tuple[User, bool, int, bool]:

@@ -9,6 +9,8 @@ from uuid import uuid4
 import structlog
 
 from queryserver.errors.base import InvalidToken, NotAuthenticated
+from queryserver.identity.api_bearers import ApiTokenBearers
+from queryserver.identity.api_tokens import is_api_token
 from queryserver.identity.callers import JwtCodec, TokenClaims, TokenType, alive, bearer
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
@@ -49,6 +51,8 @@ class Tokens:
     settings: AuthSettings
     metrics: Metrics
     external: ExternalBearers | None = None
+    api_tokens: ApiTokenBearers | None = None
+    """None: API tokens are not taken as bearers here."""
     are_bearers: bool = True
     clock: Callable[[], float] = time.time
 
@@ -57,13 +61,15 @@ class Tokens:
         family = uuid4().hex
         return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
 
-    async def verify(self, token: str) -> None:
-        """Nothing, when the token would be accepted as bearer.
+    async def verify(self, token: str, client: str) -> None:
+        """Nothing, when the token would be accepted as bearer of this client.
 
-        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable.
+        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, LoginThrottled.
         """
         try:
-            if self.external and algorithm_of(token) == EXTERNAL:
+            if self.api_tokens and is_api_token(token):
+                await self.api_tokens.user(token, client)
+            elif self.external and algorithm_of(token) == EXTERNAL:
                 await self.external.verify(token)
             elif self.are_bearers:
                 await bearer(self.codec.read(token), TokenType.ACCESS, self.records)
@@ -91,7 +97,8 @@ class Tokens:
     async def revoke(self, token: str, *, everything: bool) -> None:
         """End the family of a token, or all tokens of its user. A token that is no good changes nothing.
 
-        An expired one still ends its family; only a live one ends everything. Raises KeyServerUnavailable.
+        An expired one still ends its family; only a live one ends everything. The end of a login is none of an API
+        token, which others may be using: nothing changes. Raises KeyServerUnavailable.
         """
         if self.external and algorithm_of(token) == EXTERNAL:
             username = await self.external.revoke(token, everything=everything)

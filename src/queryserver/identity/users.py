@@ -225,16 +225,18 @@ class Accounts:
         *,
         identity: model.ExternalIdentity | None = None,
         is_admin: bool = False,
+        is_service_account: bool = False,
     ) -> model.Username:
-        """Make a user, with an identity of another issuer without a password.
+        """Make a user; one with an identity of another issuer, and a service account, have no password.
 
         Raises InvalidPassword, NameTaken (of the user or the identity), UnknownGroup.
         """
         username = self._usernames.read(person.username)
         account = NewAccount(
             username,
-            None if identity else await self._hash(password),
+            None if identity or is_service_account else await self._hash(password),
             is_admin=is_admin,
+            is_service_account=is_service_account,
             first_name=person.first_name,
             last_name=person.last_name,
             email=person.email,
@@ -266,7 +268,7 @@ class Accounts:
         _require_known(name, await self._records.change(self._key(name), is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
-        """Replace the password; all tokens end. Raises unknown_user, InvalidPassword."""
+        """Replace the password; all tokens end. Raises unknown_user, InvalidPassword, service_account."""
         new = await self._hash(password)
         _require_known(name, await self._records.change(self._key(name), password_hash=new, ends_tokens=True))
 
@@ -462,11 +464,13 @@ class Identities:
         """Make the subject of an issuer this user from its next call on; repeating it is harmless.
 
         Without a subject the name is it. Raises InvalidUsername, InvalidParameter (no such issuer, or no legal
-        subject), unknown_user, NameTaken.
+        subject), unknown_user, service_account, NameTaken.
         """
         identity = checked_identity(self._auth, name, issuer, subject)
         async with self._database.transaction() as connection:
             user_id = await _user_id(connection, self._usernames.read(name).key)
+            if await connection.fetchval("select is_service_account from users where id = $1", user_id):
+                raise errors.service_account(name)
             if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id):
                 raise errors.NameTaken(f"The subject {identity.subject} is linked to another user already.")
         return identity

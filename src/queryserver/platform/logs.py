@@ -54,6 +54,8 @@ _OTHERS = (
     # An Authorization header, wherever it is quoted.
     (("bearer", "basic"), re.compile(r"\b(bearer|basic)\s{1,4}[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {MASK}"),
     (("eyj",), re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*"), MASK),
+    # An API token, wherever it stands.
+    (("qst_",), re.compile(r"(?<![A-Za-z0-9])qst_[A-Za-z0-9_-]{6,}"), f"qst_{MASK}"),
     # What opens an uploaded file (Contract importer 14.2).
     (
         ("upload",),

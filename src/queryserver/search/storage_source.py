@@ -11,7 +11,7 @@ from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
 from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.protocol import FlatStorage
-from queryserver.identity.model import METADATA, User
+from queryserver.identity.model import METADATA, Scope, User
 from queryserver.platform.settings.sections import SearchSettings
 from queryserver.search.model import Match, Record, Search, SourceAnswer, best_first, count_facets, position_of
 from queryserver.search.query_language import Query, Term, folded
@@ -62,6 +62,8 @@ class StorageSource:
         """Raises StorageError and the store's errors about the folder where the search begins."""
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
+        if not user.has_scope(Scope.FILES_READ):
+            raise errors.InsufficientScope(Scope.FILES_READ)
         walk, caller = _Walk(self._bounds), Caller.of(user)
         try:
             start, term = self._start(caller, search.query)

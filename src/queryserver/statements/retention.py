@@ -129,6 +129,7 @@ _SPENT: Mapping[str, str] = {
     "idempotency keys": "from idempotency_keys where created_at < now() - interval '24 hours'",
     "revoked tokens": "from revoked_tokens where expires_at < now()",
     "rotated tokens": "from rotated_tokens where expires_at < now()",
+    "API tokens": "from api_tokens where least(expires_at, revoked_at) < now() - interval '30 days'",
     "login counters": "from login_failures where window_started_at < now() - interval '1 day'",
     "login networks": "from login_networks where last_login_at < now() - interval '30 days'",
     "closed sessions": "from sessions where closed_at < now() - interval '30 days'",

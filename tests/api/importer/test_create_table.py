@@ -407,6 +407,15 @@ class TestRefusals:
     async def test_a_connector_that_is_not_the_callers_is_not_found(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "connector_not_found")
 
+    async def test_an_api_token_imports_into_its_connectors_only(self, tables: Tables, ana: Caller, table: str):
+        new = {"name": table, "scopes": ["import", "query"], "connectors": ["sqlite"]}
+        token = (await ana.post_json("token/api_tokens/new", **new)).json()
+        program = Caller(tables.api, ana.username, {"Authorization": f"Bearer {token['value']}"})
+        assert refusal(await ask(program, "duckdb", table)) == (400, "connector_not_found")
+        await imported(program, "sqlite", table)
+        lacking = await program.get("storage/filesystems")
+        assert (lacking.status_code, lacking.json()["code"]) == (403, "insufficient_scope")
+
     async def test_a_dialect_without_imports_is_refused(self, ana: Caller, table: str):
         assert refusal(await ask(ana, "odd", table)) == (400, "invalid_dialect")
 

@@ -127,9 +127,15 @@ def test_what_is_no_secret_stays() -> None:
     assert Redactor(["b[0-9]+"])("a1 b22") == "a1 ********"
 
 
-@each(
-    "piece", "a", "eyJ", "eyJaaaaaaa.", "token ", "password=", "://", "://:", "secret='", "bearer ", 'token="\\', "sig="
-)
+@each("around", "{}", "got {} there", "x={}&y", '{{"text": "{}"}}', "/path/{}/more")
+def test_an_api_token_is_masked_wherever_it_stands(around: str) -> None:
+    value = "qst_" + "a-Z_9" * 8 + "xyz"
+    assert Redactor()(around.format(value)) == around.format("qst_********")
+    assert Redactor()("a qst_ and qst_1") == "a qst_ and qst_1"
+
+
+@each("piece", "a", "qst_", "eyJ", "eyJaaaaaaa.", "token ", "password=", "://", "://:", "secret='", "bearer ",
+    'token="\\', "sig=")  # fmt: skip
 def test_masking_takes_linear_time(piece: str) -> None:
     line = piece * (MOST_CHARACTERS // len(piece))
     assert processor_s(lambda: Redactor()(line)) < 0.2

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 from tests.cases import each
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 
-from queryserver.errors.base import PermissionDenied
+from queryserver.errors.base import InsufficientScope, PermissionDenied
 from queryserver.errors.statements import SourceNotConfigured
 from queryserver.files.model import EntryKind, PathReader, Scheme, StorageUser
 from queryserver.files.places import Stores
 from queryserver.files.protocol import Batch, Storage, StorageTraits
-from queryserver.identity.model import User
+from queryserver.identity.model import ApiTokenLimits, Scope, User
 from queryserver.platform.settings.sections import SearchSettings
 from queryserver.search.model import FacetName, Search, SourceAnswer
 from queryserver.search.query_language import parse_query
@@ -67,6 +68,17 @@ async def found(
 
 def names(answer: SourceAnswer) -> list[str]:
     return sorted(match.record.original_name for match in answer.matches)
+
+
+async def test_an_api_token_searches_stores_only_with_the_scope_to_read_them():
+    def holding(*scopes: Scope) -> User:
+        return ANA.narrowed(ApiTokenLimits(uuid4(), "one", frozenset(scopes), None, b""))
+
+    with pytest.raises(InsufficientScope):
+        await found(s3("lake/a"), "a", user=holding(Scope.QUERY))
+    assert names(await found(s3("lake/a"), "s3a://lake/a", user=holding(Scope.QUERY, Scope.FILES_READ))) == [
+        "s3a://lake/a"
+    ]
 
 
 class TestBeginning:

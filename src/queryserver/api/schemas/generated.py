@@ -20,6 +20,7 @@ class ErrorBody(WireModel):
     details: Omittable[dict[str, Any]] = None
     version: Omittable[int] = None
     running: Omittable[int] = None
+    scope: Omittable[str] = None
 
 
 class TokenMessage(WireModel):
@@ -2135,6 +2136,52 @@ class PreferencesResponse(WireModel):
 
     status: Literal[0]
     preferences: Preferences
+
+
+class ApiToken(WireModel):
+    """
+    An API token without its value, which no call shows again.
+    """
+
+    id: str
+    name: str
+    username: str
+    scopes: list[Annotated[str, one_of("query", "files:read", "files:write", "import", "admin")]]
+    connectors: list[str] | None
+    state: Annotated[str, one_of("active", "expired", "revoked")]
+    created_at: Time
+    created_by: str
+    expires_at: Time
+    last_used_at: Time | None
+
+
+class ApiTokenList(WireModel):
+    """
+    One page of API tokens, with those that ended within 30 days.
+    """
+
+    status: Literal[0]
+    tokens: list[ApiToken]
+    count: int
+
+
+class NewApiTokenResponse(WireModel):
+    """
+    The new API token.
+    """
+
+    status: Literal[0]
+    token: ApiToken
+    value: str
+
+
+class ApiTokenResponse(WireModel):
+    """
+    An API token that was revoked.
+    """
+
+    status: Literal[0]
+    token: ApiToken
 
 
 class SearchRecord(WireModel):

@@ -1,4 +1,4 @@
-"""Tokens: login, check, renewal, end (Contract platform 3)."""
+"""Tokens: login, check, renewal, end (Contract platform 3); API tokens (ADR 62)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,16 +7,21 @@ from typing import Any
 from fastapi import Response
 
 from queryserver.api.addresses import client_address
-from queryserver.api.answers import answer
-from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
+from queryserver.api.answers import answer, like, moment
+from queryserver.api.bodies import Call
+from queryserver.api.calls import CallRoute, PathGroup, PublicCall, PublicRoute
 from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import is_clean
-from queryserver.errors.base import InvalidFields, NotAuthenticated
+from queryserver.errors.base import InsufficientScope, InvalidFields, InvalidParameter, NotAuthenticated, admin_required
+from queryserver.identity.api_tokens import ApiToken, NewApiToken
 from queryserver.identity.callers import bearer_token
-from queryserver.identity.model import RequestInfo
+from queryserver.identity.model import RequestInfo, UsernameRule
 from queryserver.platform.text import boolean_of
 
 router = PathGroup(PublicRoute)
+
+_MOST_CHARACTERS = 100
 
 
 @router.operation("log_in")
@@ -34,7 +39,9 @@ async def auth(call: PublicCall) -> Response:
 @router.operation("verify_token")
 async def verify(call: PublicCall) -> Response:
     """An empty object when the token would be accepted as bearer now. Contract platform 3.4."""
-    await call.services.accounts.tokens.verify(_one_token(call.fields, "token"))
+    token = _one_token(call.fields, "token")
+    client = client_address(call.request, call.services.settings.desktop.trusted_proxies)
+    await call.services.accounts.tokens.verify(token, client)
     return answer(wire.TokenVerifyResponse())
 
 
@@ -60,6 +67,72 @@ async def revoke(call: PublicCall) -> Response:
     for token in tokens:
         await call.services.accounts.tokens.revoke(token, everything=everything)
     return answer(wire.TokenRevokeResponse())
+
+
+@router.operation("list_api_tokens", kind=CallRoute)
+async def api_tokens(call: Call) -> Response:
+    """The API tokens of the caller; for administrators those of another user, or of all. Never their values."""
+    asked = await call.read(requests.ApiTokenListParameters)
+    username = _user_of(call, asked.username)
+    if asked.all and not call.user.is_admin:
+        raise admin_required("You must be an administrator.")
+    tokens = call.services.accounts.api_tokens
+    count, page = await tokens.page(None if asked.all else username, page=asked.page, limit=asked.limit)
+    return answer(wire.ApiTokenList(status=0, tokens=[_shown(one) for one in page], count=count))
+
+
+@router.operation("new_api_token", kind=CallRoute)
+async def new_api_token(call: Call) -> Response:
+    """An API token of the caller, for administrators also of another user. Its value is shown this once."""
+    asked = await call.read(requests.NewApiTokenRequest)
+    username = _user_of(call, asked.username)
+    for scope in asked.scopes:
+        if not call.user.has_scope(scope):
+            raise InsufficientScope(scope, f"An API token cannot give the scope {scope}, which it lacks.")
+    visible = {connector.key for connector in call.services.connectors.visible(call.user)}
+    for key in asked.connectors or ():
+        if key not in visible:
+            raise InvalidParameter(f"connectors: there is no connector {key[:_MOST_CHARACTERS]}.")
+    new = NewApiToken(
+        asked.name,
+        frozenset(asked.scopes),
+        None if asked.connectors is None else frozenset(asked.connectors),
+        asked.expires_in_days,
+    )
+    made, value = await call.services.accounts.api_tokens.create(username, new, by=call.user.username)
+    return answer(wire.NewApiTokenResponse(status=0, token=_shown(made), value=value))
+
+
+@router.operation("revoke_api_token", kind=CallRoute)
+async def revoke_api_token(call: Call) -> Response:
+    """Ends an API token of the caller, for administrators any. Repeating it is harmless."""
+    asked = await call.read(requests.ApiTokenIdRequest)
+    of = None if call.user.is_admin else call.user.username
+    ended = await call.services.accounts.api_tokens.revoke(asked.id, of=of, by=call.user.username)
+    return answer(wire.ApiTokenResponse(status=0, token=_shown(ended)))
+
+
+def _user_of(call: Call, username: str | None) -> str:
+    """The user whose tokens are meant. Raises admin_required, InvalidUsername."""
+    if username is None:
+        return call.user.username
+    rule = UsernameRule.of(call.services.settings.desktop.auth)
+    if not call.user.is_admin and rule.read(username).key != rule.read(call.user.username).key:
+        raise admin_required("You must be an administrator.")
+    return username
+
+
+def _shown(token: ApiToken) -> wire.ApiToken:
+    return like(
+        wire.ApiToken,
+        token,
+        id=str(token.id),
+        scopes=[one.value for one in token.scopes],
+        connectors=None if token.connectors is None else list(token.connectors),
+        created_at=moment(token.created_at),
+        expires_at=moment(token.expires_at),
+        last_used_at=moment(token.last_used_at),
+    )
 
 
 def _one_token(fields: Mapping[str, Any], name: str) -> str:

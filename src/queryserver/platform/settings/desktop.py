@@ -67,7 +67,7 @@ class AuthSettings(Section):
     backend: Names = ("local",)
     """Login back ends in their order: `local`, `ldap`, or a class as `package.module.Class`."""
     api_auth: Names = ()
-    """Authenticators by priority. Empty: `jwt`, with a key server `custom_jwt,jwt`."""
+    """Authenticators by priority. Empty: `jwt,api_token`, with a key server `custom_jwt,jwt,api_token`."""
     access_token_lifetime_s: Positive = 86400
     """Life of an access token."""
     refresh_token_lifetime_s: Positive = 604800
@@ -97,12 +97,19 @@ class AuthSettings(Section):
     login_failures_per_user: Count = 20
     """Failed logins of one name from all addresses from which the user has not logged in lately; 0: no limit."""
     login_failures_per_address: Count = 100
-    """Failed logins from one address; 0: no limit."""
+    """Failed logins from one address; 0: no limit. Refused API tokens of an address have a limit of their own of the
+    same size, in each process."""
+    api_tokens_default_days: Annotated[Positive, Field(le=3650)] = 90
+    """Life of an API token for which none was stated, in days; at most `api_tokens_max_days`."""
+    api_tokens_max_days: Annotated[Positive, Field(le=3650)] = 365
+    """Longest life of an API token, in days. One that never ends cannot be made."""
+    api_tokens_per_user: Positive = 100
+    """API tokens that a user may have at a time; those that have ended do not count."""
     jwt: JwtSettings = JwtSettings()
 
     @property
     def authenticators(self) -> tuple[str, ...]:
-        return self.api_auth or (("custom_jwt", "jwt") if self.jwt.key_server_url else ("jwt",))
+        return self.api_auth or (*(("custom_jwt",) if self.jwt.key_server_url else ()), "jwt", "api_token")
 
     @property
     def recheck(self) -> timedelta:

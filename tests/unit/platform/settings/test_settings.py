@@ -43,7 +43,7 @@ def test_without_a_file_the_contract_defaults_hold(read: Reader) -> None:
     assert (settings.desktop.http_host, settings.desktop.http_port) == ("127.0.0.1", 8888)
     assert settings.desktop.auth.access_token_lifetime_s == 86400
     assert settings.desktop.auth.refresh_token_lifetime_s == 7 * 86400
-    assert settings.desktop.auth.authenticators == ("jwt",)
+    assert settings.desktop.auth.authenticators == ("jwt", "api_token")
     assert (settings.editor.default_limit, settings.editor.result_max_rows) == (5000, 1_000_000)
     assert settings.desktop.database.dsn is None
     assert settings.results_dir == settings.desktop.data_dir / "results"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, TypeAlias, cast
+from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
@@ -13,6 +14,7 @@ from queryserver.api.schemas.fields import (
     Fields,
     Flag,
     Json,
+    Name,
     Nested,
     Text,
     TextOrNothing,
@@ -24,6 +26,7 @@ from queryserver.api.schemas.fields import (
 )
 from queryserver.api.schemas.requests.editor import BigNumbersField
 from queryserver.errors.base import too_many_ids
+from queryserver.identity.model import Scope
 from queryserver.statements.states import LONGEST_AGE_S, StatementState, StatementStates
 from queryserver.tasks.model import TaskState
 
@@ -146,6 +149,59 @@ class RevokeTokenRequest(Fields):
     token: Text | None = Field(default=None, description="An access token or a refresh token.")
     refresh: Text | None = Field(default=None, description="A refresh token.")
     all: Flag = Field(default=False, description="End every login of that user.")
+
+
+def _listed(value: Any, reading: ValidationInfo) -> Any:
+    """A JSON array, natively or as text, or a comma list."""
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        return [name for part in value.split(",") if (name := part.strip())]
+    return json_of(value, reading)
+
+
+def _token_id(value: Any) -> Any:
+    try:
+        return UUID(value) if isinstance(value, str) else value
+    except ValueError:
+        raise must("be the id of an API token.") from None
+
+
+ScopeNames: TypeAlias = Annotated[
+    Few[tuple[Annotated[Scope, one_of(*Scope)], ...]],
+    BeforeValidator(_listed),
+    Field(description="What the token is for: a JSON array of scopes; in a form also a comma list."),
+]
+ConnectorKeys: TypeAlias = Annotated[
+    Few[tuple[Name, ...]] | None,
+    BeforeValidator(_listed),
+    Field(description="Ids of the connectors that it may use, as a JSON array; absent: all those of the user."),
+]
+_OF_USER = "Name of another user; for administrators."
+
+
+class ApiTokenListParameters(Fields):
+    username: Annotated[TextOrNothing, Field(description=_OF_USER)] = None
+    all: Annotated[Flag, Field(description="The tokens of all users; for administrators.")] = False
+    page: Annotated[int, Whole(1)] = 1
+    limit: Annotated[int, Whole(1, MAX_ENTRIES), Field(description="Most tokens of one page.")] = MAX_ENTRIES
+
+
+class NewApiTokenRequest(Fields):
+    """Fields of token/api_tokens/new."""
+
+    name: Annotated[Text, Field(description="1 to 100 characters; unlike those of the other tokens of the user.")]
+    scopes: ScopeNames
+    connectors: ConnectorKeys = None
+    expires_in_days: Annotated[
+        Annotated[int, Whole(1)] | None,
+        Field(description="Days to its end; `desktop.auth` says the usual and the longest life."),
+    ] = None
+    username: Annotated[TextOrNothing, Field(description=_OF_USER)] = None
+
+
+class ApiTokenIdRequest(Fields):
+    """Fields of token/api_tokens/revoke."""
+
+    id: Annotated[UUID, BeforeValidator(_token_id), Field(description="Id of the token; administrators: of any.")]
 
 
 def _names(value: Any) -> Sequence[str] | None:

@@ -1,0 +1,115 @@
+"""API tokens as bearers: the authenticator `api_token`, when they were last used, and the throttle of wrong ones."""
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import UUID
+
+import structlog
+
+from queryserver import errors
+from queryserver.identity.api_tokens import digest_of, is_api_token
+from queryserver.identity.callers import api_token_user, bearer_of
+from queryserver.identity.model import AuthRequest, User
+from queryserver.identity.repository import CallerRepository
+from queryserver.platform.limits import LruCache
+from queryserver.platform.settings.desktop import AuthSettings
+from queryserver.platform.settings.sections import network_of
+from queryserver.platform.threads import background, every
+
+log = structlog.get_logger(__name__)
+
+_REMEMBERED = 4096
+_MOST_ADDRESSES = 50_000
+_NOTE_EVERY_S = 5.0
+
+
+class ApiTokenBearers:
+    """Finds the users of API tokens, with one indexed query for each call. Use `running()`."""
+
+    def __init__(
+        self, records: CallerRepository, auth: AuthSettings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._records = records
+        self._failures = FailedTokens(auth.login_failures_per_address, auth.login_window_s, clock=clock)
+        self._good = LruCache[bytes, bool](_REMEMBERED)
+        """Digests of tokens that were good here the last time: the throttle of their address does not stop them."""
+        self._used = set[UUID]()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Note uses of tokens while inside, and the last ones at the end."""
+        async with background(every(_NOTE_EVERY_S, self.note_uses), "api-token-uses"):
+            yield
+        try:
+            await self.note_uses()
+        except errors.DatabaseUnavailable:
+            log.warning("last uses of API tokens not noted: the database is out of reach")
+
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The authenticator `api_token`: None when the bearer, if there is one, is no API token.
+
+        Raises InvalidToken, UserInactive, LoginThrottled, bad_authorization_header, DatabaseUnavailable.
+        """
+        token = bearer_of(request.raw_headers)
+        return await self.user(token, request.client) if token is not None and is_api_token(token) else None
+
+    async def user(self, token: str, client: str) -> User:
+        """The user of a token, with the rights that it has now. Raises as `caller`."""
+        digest = digest_of(token)
+        if digest is None or self._good.get(digest) is None:
+            self._failures.require_free(client)
+        owner = None if digest is None else await self._records.api_token(digest)
+        try:
+            user = api_token_user(owner)
+        except errors.NotAuthenticated as error:
+            if digest is not None:
+                self._good.pop(digest)
+            self._failures.count(client)
+            log.info("API token refused", client=client, code=error.code, user_id=owner.user.id if owner else None)
+            raise
+        if digest is not None:
+            self._good.put(digest, True)
+        if owner is not None and user.api_token is not None and owner.is_use_unknown:
+            self._used.add(user.api_token.id)
+        return user
+
+    async def note_uses(self) -> None:
+        """Write the time of the last uses, apart from the calls. Raises DatabaseUnavailable."""
+        used, self._used = self._used, set[UUID]()
+        if used:
+            try:
+                await self._records.note_api_tokens(used)
+            except BaseException:
+                self._used |= used
+                raise
+
+
+class FailedTokens:
+    """Counts API tokens that were refused, by the network of the client, in this process; nothing is written for them.
+
+    The tokens are too long to be guessed. The limit keeps a client with a list of old ones, or with none, from costing
+    a query for each call. `most` 0: no limit. A window begins with its first failure and never moves.
+    """
+
+    def __init__(self, most: int, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._window_s = window_s
+        self._clock = clock
+        self._windows = LruCache[str, tuple[float, int]](_MOST_ADDRESSES)
+        """By network: the end of the window, and the failures in it."""
+
+    def require_free(self, client: str) -> None:
+        """Raises LoginThrottled when the limit is reached."""
+        until, failures = self._windows.get(network_of(client)) or (0.0, 0)
+        left_s = until - self._clock()
+        if self._most and failures >= self._most and left_s > 0:
+            raise errors.LoginThrottled(
+                "Too many refused API tokens. Try again later.", retry_after=timedelta(seconds=left_s)
+            )
+
+    def count(self, client: str) -> None:
+        now, network = self._clock(), network_of(client)
+        until, failures = self._windows.get(network) or (0.0, 0)
+        self._windows.put(network, (until, failures + 1) if until > now else (now + self._window_s, 1))

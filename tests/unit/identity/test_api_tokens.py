@@ -1,0 +1,118 @@
+"""How an API token narrows a user, and the throttle of refused ones (issue 20, section 2; ADR 62)."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.cases import each
+
+from queryserver.errors.base import DatabaseUnavailable, LoginThrottled
+from queryserver.identity.api_bearers import ApiTokenBearers, FailedTokens
+from queryserver.identity.api_tokens import PREFIX, digest_of, is_api_token
+from queryserver.identity.model import ApiTokenLimits, Scope, User
+from queryserver.platform.settings.desktop import AuthSettings
+
+ANA = User(1, "ana", rights=frozenset({"importer", "connector:7", "security.impersonate"}), groups=frozenset({"g"}))
+ROOT = User(2, "root", is_admin=True, rights=frozenset({"admin"}))
+
+
+def token(*scopes: Scope, connectors: set[str] | None = None) -> ApiTokenLimits:
+    limit = None if connectors is None else frozenset(connectors)
+    return ApiTokenLimits(uuid4(), "one", frozenset(scopes), limit, b"")
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestNarrowing:
+    def test_a_user_keeps_the_own_rights_and_gains_none(self):
+        narrow = ANA.narrowed(token(Scope.QUERY, Scope.ADMIN))
+        assert (narrow.rights, narrow.is_admin, narrow.groups) == (ANA.rights, False, ANA.groups)
+        assert [scope for scope in Scope if narrow.has_scope(scope)] == [Scope.QUERY]
+        assert [scope for scope in Scope if ANA.has_scope(scope)] == list(Scope)
+        assert (narrow.is_in_any({"g"}), narrow.is_in_any({"h"})) == (True, False)
+
+    def test_without_admin_an_administrator_has_the_other_rights_by_name(self):
+        narrow = ROOT.narrowed(token(Scope.QUERY))
+        assert not narrow.is_admin
+        assert all(narrow.may(right) for right in ("download", "importer", "metadata", "filebrowser.s3_access"))
+        assert not narrow.may("admin")
+        assert not narrow.may("security.impersonate")
+        assert narrow.may_use("connector:7")
+        assert narrow.is_in_any({"analysts"})
+
+    def test_with_admin_an_administrator_is_one(self):
+        assert ROOT.narrowed(token(Scope.ADMIN)).is_admin
+
+    @each("user", ANA, ROOT)
+    def test_a_limit_to_connectors_holds_for_stored_and_configured_ones(self, user: User):
+        narrow = user.narrowed(token(Scope.QUERY, connectors={"7", "duckdb"}))
+        assert [narrow.reaches(key) for key in ("7", "duckdb", "77", "sqlite")] == [True, True, False, False]
+        assert narrow.may_use("connector:7")
+        assert not narrow.may_use("connector:77")
+        assert not user.narrowed(token(Scope.QUERY, connectors=set())).may_use("connector:7")
+
+
+@each("text", PREFIX, PREFIX + "A" * 42, PREFIX + "A" * 44, PREFIX + "A" * 42 + "=", PREFIX + "é" * 43,
+    "QST_" + "A" * 43, PREFIX + "A" * 43 + "\n", "eyJ.e30.c2ln")  # fmt: skip
+def test_what_is_written_otherwise_is_no_token(text: str):
+    assert digest_of(text) is None
+
+
+def test_a_token_of_another_kind_is_left_to_others():
+    assert is_api_token(PREFIX)
+    assert not is_api_token("eyJ.e30.c2ln")
+
+
+class TestThrottle:
+    def test_a_window_begins_with_its_first_failure_and_never_moves(self):
+        clock = Clock()
+        failures = FailedTokens(2, 300, clock=clock)
+        failures.count("10.0.0.1")
+        clock.now += 200
+        failures.count("10.0.0.1")
+        with pytest.raises(LoginThrottled) as refused:
+            failures.require_free("10.0.0.1")
+        assert refused.value.retry_after.total_seconds() == 100
+        failures.require_free("10.0.0.2")
+        clock.now += 100
+        failures.require_free("10.0.0.1")
+
+    def test_networks_of_ipv6_count_as_one(self):
+        failures = FailedTokens(1, 300)
+        failures.count("2001:db8::1")
+        with pytest.raises(LoginThrottled):
+            failures.require_free("2001:db8::2")
+
+    def test_0_is_no_limit(self):
+        failures = FailedTokens(0, 300)
+        failures.count("10.0.0.1")
+        failures.require_free("10.0.0.1")
+
+
+async def test_uses_that_could_not_be_noted_are_noted_later():
+    class Records:
+        noted: list[set[Any]] = []  # noqa: RUF012
+        is_away = True
+
+        async def note_api_tokens(self, used: set[Any]) -> None:
+            if self.is_away:
+                raise DatabaseUnavailable
+            self.noted.append(used)
+
+    records: Any = Records()
+    bearers = ApiTokenBearers(records, AuthSettings())
+    used = uuid4()
+    bearers._used.add(used)
+    with pytest.raises(DatabaseUnavailable):
+        await bearers.note_uses()
+    records.is_away = False
+    await bearers.note_uses()
+    await bearers.note_uses()
+    assert records.noted == [{used}]
