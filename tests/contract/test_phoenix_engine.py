@@ -20,6 +20,7 @@ from queryserver.engines.phoenix.engine import PhoenixEngine
 from queryserver.engines.protocol import Engine, OperationState, SessionOptions
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ResultType
+from queryserver.sql.parameters import ParameterType
 
 NUMBERS = 1024
 """Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
@@ -88,6 +89,12 @@ def _wide_rows(count: int, width: int) -> str:
     return f"SELECT LPAD('x', {width}, 'x') AS t FROM {tables} LIMIT {count}"
 
 
+_DECLARED = {
+    ParameterType.DECIMAL: "DECIMAL(38,6)",
+    ParameterType.BINARY: "VARBINARY",
+    ParameterType.TIMESTAMP_TZ: "TIMESTAMP",
+}
+
 FACTS = EngineFacts(
     # The limit makes the Query Server itself count what the region server sends.
     slow_sql="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 20000000)",
@@ -111,6 +118,7 @@ FACTS = EngineFacts(
     duplicate_columns_sql='SELECT 1 AS "a", 2 AS "a"',
     no_rows_sql='SELECT 1 AS "a", \'x\' AS "b" FROM qs.n WHERE n < 0',
     fails_midway_sql=f"SELECT 1 / (150000 - a.n * {NUMBERS} - b.n) FROM qs.n AS a, qs.n AS b",
+    parameter_sql=lambda kind: f"SELECT CAST(? AS {_DECLARED.get(kind, kind.upper())}) AS v FROM qs.n WHERE n = 0",
     driver_words=("org.apache", "java.", "Exception", "\tat ", "127.0.0.1", "httpx"),
 )
 
