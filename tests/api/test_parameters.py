@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, Dialect, every_dialect
 from tests.api.driving import Caller, verdict
 from tests.cases import each
@@ -31,7 +29,7 @@ async def refusal(ana: Caller, dialect: object, statement: str, parameters: obje
 async def test_a_list_gives_values_for_question_marks(ana: Caller, dialect: Dialect):
     statement = "SELECT ? AS a, 'a?' AS b, ? AS c -- ?"
     assert await rows(ana, dialect, statement, [7, "O'Brien"]) == [[7, "a?", "O'Brien"]]
-    assert await rows(ana, dialect, "SELECT 1 AS a WHERE 'x??' = ? /* ??", ["x??"]) == [[1]]
+    assert await rows(ana, dialect, "SELECT 1 AS a WHERE 'x??' = ? /* ?? */", ["x??"]) == [[1]]
 
 
 @every_dialect
@@ -54,7 +52,9 @@ async def test_casts_slices_and_operators_are_no_places(ana: Caller):
 
 
 async def test_a_text_takes_the_type_of_its_place(ana: Caller):
-    statement = "SELECT count(*) AS n FROM generate_series(DATE '2024-01-01', '2024-01-31', '1 day') d WHERE d::date <= ?"
+    statement = (
+        "SELECT count(*) AS n FROM generate_series(DATE '2024-01-01', '2024-01-31', '1 day') d WHERE d::date <= ?"
+    )
     assert await rows(ana, "postgresql", statement, ["2024-01-10"]) == [[10]]
     body = await ana.run("postgresql", statement, parameters=json.dumps(["no date"]))
     assert body["status"] == 1
@@ -79,7 +79,7 @@ async def test_the_places_of_a_script_are_counted_over_its_whole_text(ana: Calle
         body = await ana.told(f"editor/execute/{dialect}", operationId=body["history_uuid"], wait=60)
         assert body["status"] == 0, body
         assert (await ana.page(body["history_uuid"]))["data"] == expected
-    entries = [entry["data"] for entry in (await ana.history())["history"]]
+    entries = [entry["data"] for entry in (await ana.history())["history"][:3]]
     assert [entry["parameters"] for entry in entries] == [2, 0, 1]
     assert entries[0]["statement"] == "SELECT ? AS c, ? AS d"
 
@@ -155,7 +155,7 @@ async def test_a_failure_shows_no_value(ana: Caller, dialect: str, statement: st
 async def test_an_error_is_placed_in_the_text_with_its_places(ana: Caller):
     for dialect in ("duckdb", "sqlite", "postgresql"):
         body = await ana.run(dialect, "SELECT :a AS a,\n :long_name AS b )", parameters='{"a": 1, "long_name": "x"}')
-        assert (body["line"], body["column"]) == (2, 17), (dialect, body)
+        assert (body["line"], body["column"]) == (2, 18), (dialect, body)
 
 
 async def test_the_same_key_with_other_values_is_a_conflict(ana: Caller):
@@ -178,18 +178,16 @@ async def test_a_limit_and_the_kind_of_a_statement_are_seen_with_places(ana: Cal
     assert len((await ana.page(body["history_uuid"]))["data"]) == 2
 
 
-async def test_a_connector_that_is_read_only_refuses_changes_with_places(small_api: ApiOpener):
-    options = {"dialect": "sqlite", "interface": "sqlite", "read_only": True, "options": {"url": ":memory:"}}
-    async with small_api(desktop={}) as api:
-        ana = await api.user("ana")
-        del options
-        body = await ana.run("sqlite", "SELECT ? AS a", parameters="[1]")
-        assert body["status"] == 0
+async def test_a_connector_that_is_read_only_refuses_changes_with_places(ana: Caller):
+    assert await rows(ana, "replica", "SELECT ? AS a", [1]) == [[1]]
+    body = await ana.run("replica", "CREATE TABLE t AS SELECT ? AS a", parameters="[1]")
+    assert (body["status"], body["code"]) == (1, "rejected")
 
 
 @every_dialect
 async def test_explain_takes_parameters(ana: Caller, dialect: Dialect):
-    answer = await ana.post_json(f"editor/explain/{dialect}", statement="SELECT 1 WHERE 1 = ?; SELECT ?", parameters=[1, 2])
+    script = "SELECT 1 WHERE 1 = ?; SELECT ?"
+    answer = await ana.post_json(f"editor/explain/{dialect}", statement=script, parameters=[1, 2])
     body = answer.json()
     assert body["status"] == 0, body
     assert body["statement"] == "SELECT 1 WHERE 1 = ?"
@@ -198,7 +196,7 @@ async def test_explain_takes_parameters(ana: Caller, dialect: Dialect):
     assert verdict(refused) == (400, -1, "invalid_parameter")
 
 
-@pytest.mark.parametrize("statement", ["SELECT\n?,\n1 )"])
-async def test_a_refused_plan_is_placed_in_the_text_with_its_places(ana: Caller, statement: str):
-    answer = await ana.post_json("editor/explain/postgresql", statement=statement, parameters=["a\nlong text"])
+async def test_a_refused_plan_is_placed_in_the_text_with_its_places(ana: Caller):
+    fields = {"statement": "SELECT\n?,\n1 )", "parameters": ["a\nlong text"]}
+    answer = await ana.post_json("editor/explain/postgresql", **fields)
     assert (answer.json()["line"], answer.json()["column"]) == (3, 3), answer.text
