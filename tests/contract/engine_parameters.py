@@ -1,6 +1,7 @@
 """Values of parameters reach an engine and come back: one part of the engine contract."""
 
 import datetime as dt
+import json
 import math
 from base64 import b64encode
 from decimal import Decimal
@@ -146,8 +147,8 @@ def is_same(got: Any, value: Any, *, exact: bool) -> bool:
         return seen.replace(tzinfo=zone) == value if seen.tzinfo is None else seen == value
     if isinstance(value, dt.date | dt.time):
         return str(got).split(".")[0] == value.isoformat()
-    if isinstance(value, list) and isinstance(got, str):  # Hive's text of an array
-        return got.replace(" ", "") == repr(value).replace("None", "null").replace(" ", "")
+    if isinstance(value, list) and isinstance(got, str):  # the text of an array, in which Spark escapes nothing
+        return json.loads(got.replace("\\\\", "\\").replace("\\", "\\\\")) == value
     if isinstance(value, float):
         return math.isclose(float(got), value, rel_tol=1e-15)
     return got == value
