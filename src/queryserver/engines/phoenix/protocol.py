@@ -9,7 +9,8 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum, auto
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.engines.loading import cell_texts
 from queryserver.engines.statement_texts import PHOENIX, place_in
+from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType, Value
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
@@ -292,6 +294,48 @@ def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
 def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
     """The rows with one more parameter at their end: `first`, `first` + 1, …"""
     return [row + octets(1, _long(value)) for value, row in enumerate(rows, first)]
+
+
+PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ, ParameterType.ARRAY})
+
+
+def typed_value(one: Parameter) -> bytes:
+    """A value as a `TypedValue`. Raises StatementRejected for one that Phoenix cannot hold."""
+    try:
+        return _typed(one.value)
+    except _Unfit as error:
+        raise errors.StatementRejected(f"A parameter has a value that Phoenix cannot hold: {error}.") from error
+
+
+def _typed(value: Value) -> bytes:
+    match value:
+        case None:
+            return number(1, _NULL) + number(_IS_NULL, 1)
+        case bool():
+            return number(1, _BOOLEAN) + number(_BOOL_VALUE, value)
+        case int():
+            return _long(value)
+        case float():
+            return _double(value)
+        case Decimal():
+            return number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(value, "f"))
+        case bytes():
+            return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, value)
+        case str():
+            return _text(value)
+        case tuple():
+            raise _Unfit("it is an array")
+        case _:
+            return _moment(value)
+
+
+def _moment(value: date | time) -> bytes:
+    if isinstance(value, datetime):
+        return _timestamp(value)
+    if isinstance(value, date):
+        return _whole(_DATE, (value - _EPOCH.date()).days)
+    past = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
+    return _clock(past // timedelta(microseconds=1))
 
 
 def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
