@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from queryserver_client.generated import Handle, ResultPage
+
 T = TypeVar("T")
 _CANCEL_WITHIN_S = 20.0
 
@@ -189,7 +191,7 @@ class Statement:
         return self.core.operation_id
 
     @property
-    def handle(self) -> Mapping[str, Any]:
+    def handle(self) -> "Handle | None":
         return self.core.handle
 
     @property
@@ -221,7 +223,7 @@ class Statement:
     def logs(self, since: int = 0) -> Logs:
         return self._loop.run(partial(self.core.logs, since))
 
-    def fetch(self, start_row: int, rows: int) -> Mapping[str, Any]:
+    def fetch(self, start_row: int, rows: int) -> "ResultPage":
         return self._loop.run(partial(self.core.fetch, start_row, rows))
 
     def cancel(self) -> Status:

@@ -12,8 +12,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import ColumnMeta
 
 Cell = Callable[[Any], Any]
 Row = tuple[Any, ...]
@@ -37,12 +40,9 @@ class Column:
     comment: str = ""
 
 
-def columns_of(meta: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+def columns_of(meta: "Sequence[ColumnMeta]") -> tuple[Column, ...]:
     """The columns that `meta` of an answer describes."""
-    return tuple(
-        Column(str(item["name"]), str(item["type"]), str(item["native_type"]), str(item.get("comment", "")))
-        for item in meta
-    )
+    return tuple(Column(item["name"], item["type"], item["native_type"], item["comment"]) for item in meta)
 
 
 def decode_rows(data: Sequence[Sequence[Any]], columns: Sequence[Column]) -> list[Row]:
