@@ -144,8 +144,8 @@ class Statement:
         body, headers = await self._transport.answered(
             "POST", "editor/cancel_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
         )
-        self._known = status_of(body, request_id=headers.get("X-Request-Id"))
-        return self._known
+        self._known = None  # this answer has the state, but not the error: that is of the next call
+        return status_of(body, request_id=headers.get("X-Request-Id"))
 
     async def close(self) -> None:
         """Delete the result, or stop the statement when it has not ended. May be repeated."""
