@@ -13,7 +13,7 @@ from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
 
-from queryserver_client import Connection, StatementCanceled, StatementTimeout, WaitTimeout, connect
+from queryserver_client import Connection, StatementCanceled, StatementTimeout, WaitTimeout, connect, events
 
 SCRIPT = """
 import os
@@ -129,14 +129,17 @@ class TestEvents:
         assert "running" in states
         assert not db.transport.are_events_held
 
-    async def test_they_come_behind_a_proxy_that_holds_events_back(self, server: Server, line: Proxy):
+    async def test_they_come_behind_a_proxy_that_holds_events_back(
+        self, server: Server, line: Proxy, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(events, "FIRST_WITHIN_S", 0.5)
         line.holds_events = True
         async with connect(line.url, token=await server.token(), retries=QUICK) as db:
-            states = await self.events_of(db, "sleep 5 then rows 3")
+            states = await self.events_of(db, "sleep 2 then rows 3")
             assert db.transport.are_events_held
         assert states == ["running", "available"]
 
-    @each("place", (300, 600, 900, 1200))
+    @each("place", (300, 700, 1100))
     async def test_no_line_is_lost_or_doubled_when_the_stream_breaks(self, server: Server, line: Proxy, place: int):
         token = await server.token()
         async with connect(server.url, token=token) as direct, connect(line.url, token=token, retries=QUICK) as db:

@@ -106,6 +106,26 @@ async def test_a_repeated_execute_has_the_same_key_and_another_statement_another
     assert keys[0] == keys[1] == keys[2]
 
 
+async def test_parameters_are_never_left_out_by_an_old_server_without_a_word():
+    status = {
+        "status": "waiting",
+        "state": "waiting",
+        "message": "",
+        "rows": 0,
+        "has_result_set": True,
+        **dict.fromkeys(("truncated_by", "modified_row_count", "queue_position", "started", "ended", "expires_at")),
+        "submitted": "2025-01-31T10:20:28Z",
+        "elapsed_ms": 0,
+        "queued_ms": 0,
+    }
+    body = {"status": 0, "history_uuid": "x", "handle": {}, "query_status": status}
+    server = Scripted(httpx.Response(200, json=body, headers={"X-Unknown-Fields": "parameters"}))
+    async with db_of(server) as db:
+        with pytest.raises(ApiError, match="too old"):
+            await db.query("duckdb", "SELECT ?", [1])
+    assert [request.url.path.rpartition("/")[2] for request in server.requests] == ["duckdb", "cancel_statement"]
+
+
 async def test_a_wait_that_is_longer_than_the_time_for_retries_is_an_error_at_once():
     server = Scripted(failure(429, "login_throttled", Retry_After="300"))
     began = time.monotonic()

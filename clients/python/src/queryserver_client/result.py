@@ -116,7 +116,7 @@ class Result:
             for row in page:
                 yield row
 
-    async def pages(self, rows: int = PAGE_ROWS) -> AsyncIterator[list[Row]]:
+    async def pages(self, rows: int = PAGE_ROWS) -> AsyncGenerator[list[Row], None]:
         """The rows in lists of at most `rows`, from the first one on at each call."""
         self._require_whole()
         for start in range(0, len(self._first), rows):
@@ -129,7 +129,7 @@ class Result:
             if data:
                 yield data
 
-    async def batches(self) -> "AsyncIterator[pa.RecordBatch]":
+    async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
         """The rows as Arrow record batches of some MiB, as they come; memory holds one."""
         async with aclosing(self._arrow()) as items:
             await anext(items)  # the schema
@@ -193,7 +193,7 @@ class Result:
         self._require_whole()
         return {"format": kind, "allow_truncated": "true" if self.allow_truncated else "false"}
 
-    async def _arrow(self) -> "AsyncGenerator[Any, None]":
+    async def _arrow(self) -> AsyncGenerator[Any, None]:
         download = Download(self._transport, self._path, self._params("arrow"))
         async with aclosing(download.chunks()) as chunks:
             async for item in arrow.batches(chunks):

@@ -1,7 +1,7 @@
 """A statement at the server: followed, waited for, canceled, read and closed by its handle."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -113,7 +113,7 @@ class Statement:
         allowed = self._allow_truncated if allow_truncated is None else allow_truncated
         return Result(self, status, self._transport, first, allow_truncated=allowed)
 
-    def events(self, log_from: int = 0) -> AsyncIterator[Event]:
+    def events(self, log_from: int = 0) -> AsyncGenerator[Event, None]:
         """States, progress and log lines as they come, until the statement has ended.
 
         Lines before `log_from` are left out. Reconnects by itself, and polls where a proxy holds events back.
@@ -176,14 +176,14 @@ class Statement:
 
     async def _report(self, timeout_s: float | None, on_progress: OnProgress | None, on_log: OnLog | None) -> None:
         with anyio.move_on_after(timeout_s) as scope:
-            async for event in self.events():
-                if event.status is not None:
-                    self._known = event.status
-                if event.progress is not None and on_progress is not None:
-                    on_progress(event.progress)
-                if event.log is not None and on_log is not None:
-                    for line in event.log.lines:
-                        on_log(line)
+            async with aclosing(self.events()) as events:
+                async for event in events:
+                    self._known = event.status or self._known
+                    if event.progress is not None and on_progress is not None:
+                        on_progress(event.progress)
+                    if event.log is not None and on_log is not None:
+                        for line in event.log.lines:
+                            on_log(line)
         if scope.cancelled_caught:
             raise WaitTimeout(f"the statement has not ended within {timeout_s} s")
 

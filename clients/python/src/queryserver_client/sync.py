@@ -8,7 +8,7 @@ server, and goes on when that is done.
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -80,7 +80,8 @@ class Loop:
             while (item := self.run(step)) is not end:
                 yield item
         finally:
-            self.run(close)
+            with suppress(RuntimeError):  # the connection is closed, and with it what the iterator held
+                self.run(close)
 
     def close(self) -> None:
         self._stack.close()
