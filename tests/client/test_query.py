@@ -5,8 +5,9 @@ import datetime as dt
 from decimal import Decimal
 
 import pytest
-from queryserver_client import Connection, NoResultSet, StatementError, Truncated, connect_sync
 from tests.client.conftest import QUICK, Server
+
+from queryserver_client import Conflict, Connection, NoResultSet, StatementError, Truncated, connect_sync
 
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
 
@@ -40,7 +41,7 @@ async def test_values_are_exact(db: Connection):
         None,
     )
     assert str(row[1]) == "12.50"
-    assert row[9] != row[9]  # noqa: PLR0124
+    assert row[9] != row[9]
     assert row[10:] == (True, 0.1)
 
 
@@ -101,6 +102,33 @@ async def test_a_statement_is_submitted_taken_up_again_and_waited_for(db: Connec
     assert (await again.logs()).lines
     await again.close()
     assert (await submitted.status()).state == "closed"
+
+
+async def test_a_script_goes_on_statement_by_statement(db: Connection):
+    first = await db.submit("duckdb", "CREATE TEMP TABLE kept AS SELECT 7 AS n; SELECT n FROM kept")
+    assert first.has_more_statements
+    await first.wait()
+    second = await db.next(first)
+    assert await (await second.result()).rows() == [(7,)]
+    assert not second.has_more_statements
+
+
+async def test_the_same_key_is_the_same_statement(db: Connection):
+    first, again = [await db.submit("mysql", "ddl", idempotency_key="of this test") for _ in range(2)]
+    assert first.operation_id == again.operation_id
+    with pytest.raises(Conflict, match="idempotency_conflict"):
+        await db.submit("mysql", "change 3", idempotency_key="of this test")
+
+
+async def test_reading_may_stop_early(db: Connection):
+    result = await db.query("duckdb", ROWS.format(30_000), limit=50_000)
+    async for batch in result.batches():
+        assert batch.num_rows > 0
+        break
+    async for row in result:
+        assert row == (0, "row 0")
+        break
+    assert await result.scalar() == 0
 
 
 async def test_the_sync_face_does_the_same(server: Server):

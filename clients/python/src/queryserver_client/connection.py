@@ -12,7 +12,7 @@ import httpx
 
 from queryserver_client.credentials import TokenSource, credentials_of
 from queryserver_client.encoding import Parameters, encode_parameters
-from queryserver_client.errors import ConfigurationError, QueryserverError
+from queryserver_client.errors import ApiError, ConfigurationError, QueryserverError
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
 from queryserver_client.statement import FIRST_ROWS, WAIT_S, OnLog, OnProgress, Statement, statement_of
@@ -112,7 +112,7 @@ class Connection:
         path = f"editor/execute/{segment(connector)}" if connector else "editor/execute"
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:
-            body = await self.transport.call(
+            body, received = await self.transport.answered(
                 "POST",
                 path,
                 fields,
@@ -125,7 +125,11 @@ class Connection:
             if sent.is_ever_possible and key is None:
                 await self._abandon(path, fields, headers)
             raise
-        return statement_of(self.transport, body, allow_truncated=allow_truncated)
+        statement = statement_of(self.transport, body, allow_truncated=allow_truncated)
+        if "parameters" in fields and "parameters" in received.get("X-Unknown-Fields", ""):
+            await statement.cancel_quietly()
+            raise ApiError("this server is too old for parameters", status=501, code="not_supported")
+        return statement
 
     async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Cancel a statement whose id has not come yet: the same key gives the id."""

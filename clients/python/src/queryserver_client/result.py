@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from queryserver_client.generated import ResultPage
     from queryserver_client.statement import Statement
 
 PAGE_ROWS = 10_000
@@ -52,19 +53,19 @@ class Result:
         statement: "Statement",
         status: Status,
         transport: Transport,
-        first: Mapping[str, Any],
+        first: "ResultPage | None",
         *,
         allow_truncated: bool = False,
     ) -> None:
         self.statement = statement
         self.status = status
-        self.columns: tuple[Column, ...] = columns_of(first["meta"])
+        self.columns: tuple[Column, ...] = columns_of(first["meta"]) if first else ()
         """Empty for a statement without a result set."""
         self.allow_truncated = allow_truncated
         """Whether rows are given although the server kept only the first ones."""
         self._transport = transport
-        self._first: list[Row] = decode_rows(first["data"], self.columns)
-        self._is_complete = not first["has_more"]
+        self._first: list[Row] = decode_rows(first["data"], self.columns) if first else []
+        self._is_complete = first is None or not first["has_more"]
 
     def __repr__(self) -> str:
         return (
@@ -115,7 +116,7 @@ class Result:
             for row in page:
                 yield row
 
-    async def pages(self, rows: int = PAGE_ROWS) -> AsyncIterator[list[Row]]:
+    async def pages(self, rows: int = PAGE_ROWS) -> AsyncGenerator[list[Row], None]:
         """The rows in lists of at most `rows`, from the first one on at each call."""
         self._require_whole()
         for start in range(0, len(self._first), rows):
@@ -128,7 +129,7 @@ class Result:
             if data:
                 yield data
 
-    async def batches(self) -> "AsyncIterator[pa.RecordBatch]":
+    async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
         """The rows as Arrow record batches of some MiB, as they come; memory holds one."""
         async with aclosing(self._arrow()) as items:
             await anext(items)  # the schema
@@ -192,7 +193,7 @@ class Result:
         self._require_whole()
         return {"format": kind, "allow_truncated": "true" if self.allow_truncated else "false"}
 
-    async def _arrow(self) -> "AsyncGenerator[Any, None]":
+    async def _arrow(self) -> AsyncGenerator[Any, None]:
         download = Download(self._transport, self._path, self._params("arrow"))
         async with aclosing(download.chunks()) as chunks:
             async for item in arrow.batches(chunks):

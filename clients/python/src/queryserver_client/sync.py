@@ -8,7 +8,7 @@ server, and goes on when that is done.
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from typing_extensions import Self
+
+    from queryserver_client.generated import Handle, ResultPage
 
 T = TypeVar("T")
 _CANCEL_WITHIN_S = 20.0
@@ -78,7 +80,8 @@ class Loop:
             while (item := self.run(step)) is not end:
                 yield item
         finally:
-            self.run(close)
+            with suppress(RuntimeError):  # the connection is closed, and with it what the iterator held
+                self.run(close)
 
     def close(self) -> None:
         self._stack.close()
@@ -189,7 +192,7 @@ class Statement:
         return self.core.operation_id
 
     @property
-    def handle(self) -> Mapping[str, Any]:
+    def handle(self) -> "Handle | None":
         return self.core.handle
 
     @property
@@ -221,7 +224,7 @@ class Statement:
     def logs(self, since: int = 0) -> Logs:
         return self._loop.run(partial(self.core.logs, since))
 
-    def fetch(self, start_row: int, rows: int) -> Mapping[str, Any]:
+    def fetch(self, start_row: int, rows: int) -> "ResultPage":
         return self._loop.run(partial(self.core.fetch, start_row, rows))
 
     def cancel(self) -> Status:
