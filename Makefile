@@ -9,7 +9,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
 # All calls of the editor that need a statement.
-EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts sessions idempotency \
+EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts parameters sessions idempotency \
 	logs history download metadata_rules faults stalls upkeep_commands passed_tokens network_breaks bodies \
 	conventions)) tests/api/importer
 SOURCES := src tests scripts alembic clients

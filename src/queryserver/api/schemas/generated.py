@@ -422,7 +422,7 @@ class HistoryData(WireModel):
     column: int | None
     database: str
     rows: int
-    parameters: int
+    parameters: Omittable[int] = None
     submitted: Time
     started: Time | None
     ended: Time | None
