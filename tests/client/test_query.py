@@ -2,7 +2,10 @@
 
 import asyncio
 import datetime as dt
+import os
+import sys
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from tests.client.conftest import QUICK, Server
@@ -156,3 +159,31 @@ async def test_progress_and_logs_come_while_it_runs(db: Connection):
     )
     assert await result.rows() == [(1,)]
     assert "Submitted to duckdb" in lines[0]
+
+
+WITHOUT_PACKAGES = """
+import sys
+sys.modules.update(dict.fromkeys(("pyarrow", "pandas", "polars", "numpy")))
+from queryserver_client import MissingPackage, connect_sync
+with connect_sync() as db:
+    result = db.query("duckdb", "SELECT 12.50::DECIMAL(10,2), [DATE '2024-01-31']")
+    print(result.rows())
+    result.download("rows.parquet")
+    try:
+        result.arrow()
+    except MissingPackage as error:
+        print(error)
+"""
+
+
+async def test_httpx_is_all_that_rows_and_downloads_need(server: Server, target: Path):
+    environment = {**os.environ, "QUERYSERVER_URL": server.url, "QUERYSERVER_TOKEN": await server.token()}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WITHOUT_PACKAGES, cwd=target, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert printed.decode().splitlines() == [
+        "[(Decimal('12.50'), [datetime.date(2024, 1, 31)])]",
+        "pyarrow is needed: pip install 'queryserver-client[arrow]'",
+    ]
+    assert (target / "rows.parquet").stat().st_size > 0
