@@ -404,7 +404,7 @@ class HistoryData(TypedDict):
     column: int | None
     database: str
     rows: int
-    parameters: int
+    parameters: NotRequired[int]
     submitted: str
     started: str | None
     ended: str | None
