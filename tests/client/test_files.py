@@ -248,6 +248,26 @@ async def test_an_upload_that_is_given_up_leaves_nothing(store: Server, folder: 
     assert stored(store, folder) == {}
 
 
+async def test_work_that_takes_longer_than_a_call_is_followed(
+    db: Connection, store: Server, folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("queryserver_client.files._WAIT_S", 0)
+    await db.files.upload(CONTENT, f"{folder}/long.bin")
+    seen: list[tuple[int, int | None]] = []
+    copied = await db.files.copy(
+        f"{folder}/long.bin", f"{folder}/copy.bin", on_items=lambda done, total: seen.append((done, total))
+    )
+    assert copied == f"{folder}/copy.bin"
+    assert seen
+    assert await db.files.move(copied, f"{folder}/moved.bin") == f"{folder}/moved.bin"
+    assert stored(store, folder) == {"long.bin": CONTENT, "moved.bin": CONTENT}
+    with pytest.raises(NotFound) as missing:
+        await db.files.copy(f"{folder}/missing", f"{folder}/other")
+    with pytest.raises(Conflict) as taken:
+        await db.files.move(f"{folder}/long.bin", f"{folder}/moved.bin")
+    assert (missing.value.code, taken.value.code) == ("path_not_found", "already_exists")
+
+
 async def test_the_sync_face_reads_and_writes_files(store: Server, folder: str, local: Path, target: Path):
     token = await store.token()
 

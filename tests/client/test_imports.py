@@ -111,6 +111,23 @@ async def test_an_import_that_is_cut_loads_the_rows_once(store: Server, sales: P
         assert len(await rows(plain, table)) == 4
 
 
+class Stopped(Exception):
+    """The end of a program in the middle of its work."""
+
+
+async def test_a_load_that_is_left_is_canceled_and_leaves_no_table(db: Connection):
+    def stop(line: str) -> None:
+        raise Stopped
+
+    many = b"n\n" + b"".join(b"%d\n" % number for number in range(300_000))
+    with pytest.raises(Stopped):
+        await db.imports.load(many, "duckdb.left", on_log=stop)
+    entry = await anext(db.history.search())
+    assert (await db.statement(entry.operation_id).wait()).state == "canceled"
+    with pytest.raises(StatementError):
+        await rows(db, '"left"')
+
+
 async def test_the_sync_face_imports(store: Server, sales: Path):
     token = await store.token()
 
