@@ -1,10 +1,12 @@
 """`db.files`: list, read and change files, upload and download them whole (issue 20, section 3)."""
 
 import asyncio
+import gc
 import hashlib
 import io
 import os
 import random
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from tests.client.conftest import QUICK, Server, root, stored
 from tests.client.proxies import Cut, proxy
 
-from queryserver_client import Conflict, Connection, NotFound, connect, connect_sync
+from queryserver_client import Conflict, Connection, NotFound, connect, connect_sync, uploads
 from queryserver_client.downloads import WrongDigest
 
 CONTENT = random.Random(20).randbytes(5_000_000)
@@ -128,6 +130,15 @@ async def test_a_name_that_is_taken_is_kept_unless_overwrite(db: Connection, sto
         assert stored(store, folder) == {"taken.bin": CONTENT}
 
 
+async def test_a_file_is_put_into_the_root_of_a_store(store: Server):
+    async with connect(store.url, token=await store.token(admin=True), retries=QUICK) as db:
+        uploaded = await db.files.upload(b"top", "file:///top.txt")
+        assert uploaded.path == "file:///top.txt"
+        assert (root(store) / "top.txt").read_bytes() == b"top"
+        assert {"shared", "top.txt"} <= {entry.name async for entry in db.files.list("file:///")}
+        assert (await db.files.filesystems())[0].name == "file"
+
+
 class Once(io.RawIOBase):
     """A stream that is read once, such as a pipe."""
 
@@ -165,6 +176,18 @@ async def test_parts_of_a_file_are_read(db: Connection, folder: str):
         assert await file.read() == b""
         await file.seek(4_000_000)
         assert b"".join([chunk async for chunk in file]) == CONTENT[4_000_000:]
+
+
+async def test_parts_that_were_sent_are_not_kept(db: Connection, folder: str, local: Path):
+    gc.disable()
+    tracemalloc.start()
+    try:
+        await db.files.upload(local, f"{folder}/freed.bin", part_bytes=PART)
+        read = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, uploads.__file__)])
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert sum(trace.size for trace in read.traces) < PART
 
 
 @pytest.mark.parametrize("cut", [1, 400, 300_000, 1_000_000])
