@@ -239,7 +239,7 @@ class _Sending:
             "qqtotalparts": parts,
             "sha256": digest,
         }
-        # An answer of httpx is a reference cycle with its request: without `close` the bytes stay until it is collected.
+        # Answers of httpx are reference cycles with their requests: without `close` the bytes would stay for a while.
         with io.BytesIO(data) as body:
             files = {"qqfile": ("part", body)}
             return await self._patiently(
