@@ -14,16 +14,16 @@ from queryserver_client import connect
 README = Path(__file__).resolve().parents[2] / "clients" / "python" / "README.md"
 
 
-async def test_each_example_about_files_runs(store: Server, target: Path, monkeypatch: pytest.MonkeyPatch):
-    token = await store.token()
+async def test_each_example_about_files_runs(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch):
+    token = await server.token()
     monkeypatch.chdir(target)
-    monkeypatch.setenv("QUERYSERVER_URL", store.url)
+    monkeypatch.setenv("QUERYSERVER_URL", server.url)
     monkeypatch.setenv("QUERYSERVER_TOKEN", token)
     (target / "sales.csv").write_text("id,price\n1,2.50\n2,3.75\n")
     text = README.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python files\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 5
-    async with connect(store.url, token=token, retries=QUICK) as db:
+    async with connect(server.url, token=token, retries=QUICK) as db:
         for block in blocks:
             names = {"db": db}
             code = compile(block, str(README), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
