@@ -44,11 +44,19 @@ class Server:
         return engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def server(
-    tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str
+    tmp_path_factory: pytest.TempPathFactory, folder_database_dsn: str, users_url: str
 ) -> AsyncIterator[Server]:
-    settings = make_settings(tmp_path_factory.mktemp("client"), shared_database_dsn, users_url)
+    """With files, too: its local root is a folder of this machine (`root`).
+
+    Its database is this folder's alone: a server that shares it would take statements, and has other results.
+    """
+    directory = tmp_path_factory.mktemp("client")
+    (directory / "files" / "shared").mkdir(parents=True)
+    settings = make_settings(directory, folder_database_dsn, users_url)
+    filebrowser = settings.filebrowser.model_copy(update={"local_root": directory / "files"})
+    settings = settings.model_copy(update={"filebrowser": filebrowser})
     async with open_api(settings) as api, served(api) as url:
         yield Server(api, url)
 
@@ -69,3 +77,22 @@ def target(tmp_path: Path) -> Path:
     made = tmp_path / "downloads"
     made.mkdir()
     return made
+
+
+@pytest.fixture
+def folder(server: Server, tmp_path: Path) -> str:
+    """An empty folder of the server, of the test's own."""
+    name = f"shared/{tmp_path.name}"
+    (root(server) / name).mkdir()
+    return f"file:///{name}"
+
+
+def root(server: Server) -> Path:
+    place = server.api.services.settings.filebrowser.local_root
+    assert place is not None
+    return Path(place)
+
+
+def stored(server: Server, folder: str) -> dict[str, bytes]:
+    """All that lies in the folder, hidden files too."""
+    return {path.name: path.read_bytes() for path in (root(server) / folder.removeprefix("file:///")).iterdir()}

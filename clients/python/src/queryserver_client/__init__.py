@@ -29,6 +29,8 @@ from queryserver_client.errors import (
     Truncated,
     WaitTimeout,
 )
+from queryserver_client.files import Entry
+from queryserver_client.imports import FileOptions, ImportColumn, ImportFile
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
 from queryserver_client.statement import Statement
@@ -46,7 +48,11 @@ __all__ = [
     "Conflict",
     "Connection",
     "ConnectionLost",
+    "Entry",
     "Event",
+    "FileOptions",
+    "ImportColumn",
+    "ImportFile",
     "Logs",
     "MissingPackage",
     "NoResultSet",
