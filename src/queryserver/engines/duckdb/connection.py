@@ -223,8 +223,7 @@ class DuckdbConnection:
     def run(self, statement: str | Bound) -> "DuckdbAnswer":
         """The text must hold one statement at most (Contract security T23).
 
-        Values stand in it as literals: DuckDB keeps the whole result of a bound query outside of `memory_limit`, and
-        the guard must see what it reads.
+        Values stand in it as literals: the guard must see them (ADR 61).
         """
         if isinstance(statement, Bound):
             with _without_excerpt():
