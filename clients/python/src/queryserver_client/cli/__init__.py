@@ -1,0 +1,13 @@
+"""`qs`, the command line of queryserver. Needs the extra `cli`."""
+
+import sys
+from importlib.util import find_spec
+
+
+def main() -> None:
+    """Run `qs`, or say in one line what to install."""
+    if any(find_spec(name) is None for name in ("typer", "rich", "prompt_toolkit")):
+        sys.exit("qs: the command line is not installed: pip install 'queryserver-client[cli]'")
+    from queryserver_client.cli.commands import run  # noqa: PLC0415
+
+    run()

@@ -1,0 +1,141 @@
+"""The commands of `qs`. Each imports what it needs when it runs: `qs --help` loads neither HTTP nor Arrow."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queryserver_client.cli.output import Form
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection
+
+app = typer.Typer(
+    name="qs",
+    help="SQL, files and imports of a queryserver.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 not logged in, 4 the result is not whole, "
+        "5 server not reachable, 130 interrupted. "
+        "QUERYSERVER_URL with QUERYSERVER_TOKEN goes before what qs login has stored."
+    ),
+)
+
+AnyForm = Annotated[Form | None, typer.Option("-o", "--output", help="Default: a table at a terminal, else csv.")]
+
+
+@app.command()
+def login(
+    url: Annotated[
+        str | None, typer.Argument(help="Address of the server, https://….", envvar="QUERYSERVER_URL")
+    ] = None,
+    user: Annotated[str | None, typer.Option("-u", "--user")] = None,
+    token: Annotated[bool, typer.Option("--token", help="Store an API token instead of logging in.")] = False,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the password or the token from stdin.")] = False,
+) -> None:
+    """Log in and store the tokens, never the password, for later commands."""
+    from queryserver_client.cli import sessions  # noqa: PLC0415
+
+    _run(lambda: sessions.log_in(url, user, is_token=token, is_piped=stdin))
+
+
+@app.command()
+def logout() -> None:
+    """Revoke the stored login at the server, and forget it."""
+    from queryserver_client.cli import sessions  # noqa: PLC0415
+
+    _run(sessions.log_out)
+
+
+@app.command()
+def sql(
+    connector: Annotated[str, typer.Argument(help="Id, key or dialect of the connector.")],
+    statement: Annotated[
+        str | None, typer.Argument(help="SQL, a script too. Without it: stdin, or a prompt at a terminal.")
+    ] = None,
+    values: Annotated[list[str] | None, typer.Argument(help="Values for ? in their order.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the SQL from a file.")] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--param", help="name=value for :name, or a value for ?. name:date=2024-01-31 has a type."),
+    ] = None,
+    database: Annotated[str | None, typer.Option("-d", "--database")] = None,
+    output: AnyForm = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Write into a file; its suffix names the form.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most rows; default: the server's.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, help="Seconds until the server ends the statement.")] = None,
+    expanded: Annotated[bool, typer.Option("-x", "--expanded", help="One line for each cell, uncut.")] = False,
+) -> None:
+    """Run SQL and print its result, or open a prompt."""
+    from queryserver_client.cli import sql as command  # noqa: PLC0415
+
+    given: dict[str, Any] = {"connector": connector, "database": database, "limit": limit, "timeout": timeout}
+    words = [*([statement] if statement is not None else []), *(values or [])]
+    _run(lambda: command.run(given, words, file, parameter or [], output, to, is_expanded=expanded))
+
+
+@app.command()
+def ps(
+    all_users: Annotated[bool, typer.Option("-a", "--all", help="Of all users; for administrators.")] = False,
+    output: AnyForm = None,
+) -> None:
+    """List statements that wait or run."""
+    from queryserver_client.cli import operations  # noqa: PLC0415
+
+    _connected(lambda db: operations.show_running(db, output, is_all=all_users))
+
+
+@app.command()
+def kill(
+    ids: Annotated[list[str], typer.Argument(help="Ids, or their first characters, as qs ps shows them.")],
+) -> None:
+    """Cancel statements, also at the engine; administrators those of any user."""
+    from queryserver_client.cli import operations  # noqa: PLC0415
+
+    _connected(lambda db: operations.cancel(db, ids))
+
+
+@app.command()
+def history(
+    text: Annotated[str | None, typer.Argument(help="Only statements that contain this.")] = None,
+    connector: Annotated[
+        str | None, typer.Option("-c", "--connector", help="Only of this connector or dialect.")
+    ] = None,
+    most: Annotated[int, typer.Option("-n", min=1, max=10_000, help="How many.")] = 20,
+    output: AnyForm = None,
+) -> None:
+    """List own statements, newest first."""
+    from queryserver_client.cli import operations  # noqa: PLC0415
+
+    _connected(lambda db: operations.show_history(db, output, text=text, connector=connector, most=most))
+
+
+def run() -> None:
+    """Read the command line and carry it out."""
+    if sys.platform == "win32":
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    app()
+
+
+def _run(command: "Callable[[], int | None]") -> None:
+    from queryserver_client.cli.failures import carried_out  # noqa: PLC0415
+
+    raise typer.Exit(carried_out(command))
+
+
+def _connected(command: "Callable[[Connection], int | None]") -> None:
+    """Run a command that needs a server and a login."""
+
+    def connected() -> int | None:
+        from queryserver_client.cli.login import open_connection  # noqa: PLC0415
+
+        with open_connection() as db:
+            return command(db)
+
+    _run(connected)

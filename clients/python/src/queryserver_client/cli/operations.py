@@ -1,0 +1,161 @@
+"""`qs ps`, `qs kill` and `qs history`: statements at the server."""
+
+import datetime as dt
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from queryserver_client.cli.failures import WrongUse, say
+from queryserver_client.cli.output import Form, write_records
+from queryserver_client.errors import NotFound, PermissionDenied
+from queryserver_client.transport import segment
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection
+
+_PAGE = 100
+"""The most entries of one page of the history (Contract editor 11)."""
+_MOST_PAGES = 10
+_ACTIVE = frozenset({"waiting", "running"})
+_NUMBERS = frozenset({"rows", "elapsed_s"})
+
+
+def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
+    """Own statements that wait or run; for administrators, with `is_all`, those of all users."""
+    if is_all:
+        names = ["id", "user", "connector", "state", "submitted", "elapsed_s", "rows", "server"]
+        records = [
+            [
+                entry["id"],
+                entry["user"],
+                entry["connector"],
+                entry["state"],
+                entry["submitted"],
+                _seconds(entry["elapsed_ms"]),
+                entry["rows"],
+                entry["server"],
+            ]
+            for entry in _of_all_users(db)
+        ]
+    else:
+        names = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
+        records = [_record(entry) for entry in _active(db)]
+    show(names, records, form)
+
+
+def show_history(db: "Connection", form: Form | None, *, text: str | None, connector: str | None, most: int) -> None:
+    """The newest statements of the caller that contain the text, newest first."""
+    names = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
+    filters = {"doc_text": text, "doc_type": connector}
+    records: list[list[Any]] = []
+    for entry in _history(db, {name: value for name, value in filters.items() if value}, -(-most // _PAGE)):
+        records.append(_record(entry))
+        if len(records) == most:
+            break
+    show(names, records, form)
+
+
+def cancel(db: "Connection", ids: Sequence[str]) -> int:
+    """Cancel statements by id, or by the first characters of the id of a running one; the exit code."""
+    failures = 0
+    for given in ids:
+        operation_id = _whole_id(db, given)
+        state = None if operation_id is None else _canceled(db, operation_id)
+        if state is None:
+            failures += 1
+            say(f"{given}: no such statement")
+        else:
+            print(f"{operation_id}  {state}")
+    return 1 if failures else 0
+
+
+def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | None) -> None:
+    """A list: as a table at a terminal, else as csv, or in the form that was asked for."""
+    form = form or (Form.TABLE if sys.stdout.isatty() else Form.CSV)
+    if form is not Form.TABLE:
+        write_records(list(names), [list(record) for record in records], form)
+        return
+    from queryserver_client.cli.tables import print_cells  # noqa: PLC0415
+    from queryserver_client.cli.terminal import output_console  # noqa: PLC0415
+
+    shown = [
+        [_local(value) if name == "submitted" else value for name, value in zip(names, record, strict=True)]
+        for record in records
+    ]
+    flat = [[" ".join(value.split()) if isinstance(value, str) else value for value in record] for record in shown]
+    print_cells(list(names), [name in _NUMBERS for name in names], flat, output_console())
+
+
+def _canceled(db: "Connection", operation_id: str) -> str | None:
+    """The state afterwards; of another user's statement by the call for administrators. None: there is none."""
+    try:
+        return db.statement(operation_id).cancel().state
+    except NotFound:
+        pass
+    path = f"admin/statements/{segment(operation_id)}/cancel"
+    try:
+        body = db.loop.run(lambda: db.core.transport.call("POST", path, is_repeatable=True, wait_s=30.0))
+    except (NotFound, PermissionDenied):
+        return None
+    return str(body["statement"]["state"])
+
+
+def _whole_id(db: "Connection", given: str) -> str | None:
+    try:
+        return str(UUID(given))
+    except ValueError:
+        pass
+    if len(given) < 4:
+        raise WrongUse(f"{given}: give at least four characters of the id")
+    found = [str(entry["uuid"]) for entry in _active(db) if str(entry["uuid"]).startswith(given.lower())]
+    if len(found) > 1:
+        raise WrongUse(f"{given}: {len(found)} running statements begin so")
+    return found[0] if found else None
+
+
+def _active(db: "Connection") -> list[Mapping[str, Any]]:
+    return [entry for entry in _history(db, {}, _MOST_PAGES) if entry["data"]["state"] in _ACTIVE]
+
+
+def _history(db: "Connection", filters: Mapping[str, Any], most_pages: int) -> Iterator[Mapping[str, Any]]:
+    """Entries of get_history, newest first; an entry that moves to a later page meanwhile comes once."""
+    seen: set[str] = set()
+    for page in range(1, most_pages + 1):
+        params = {**filters, "page": page, "limit": _PAGE}
+        body = db.loop.run(lambda: db.core.transport.call("GET", "editor/get_history", params=params))  # noqa: B023
+        for entry in body["history"]:
+            if entry["uuid"] not in seen:
+                seen.add(entry["uuid"])
+                yield entry
+        if page * _PAGE >= body["count"]:
+            return
+
+
+def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:
+    after: int | None = None
+    while True:
+        params = {"limit": 1000} | ({} if after is None else {"after": after})
+        body = db.loop.run(lambda: db.core.transport.call("GET", "admin/statements", params=params))  # noqa: B023
+        yield from body["statements"]
+        after = body["next_after"]
+        if after is None:
+            return
+
+
+def _record(entry: Mapping[str, Any]) -> list[Any]:
+    facts = entry["data"]
+    kind = str(entry["type"]).removeprefix("query-")
+    elapsed = _seconds(facts["elapsed_ms"])
+    return [entry["uuid"], kind, facts["state"], facts["submitted"], elapsed, facts["rows"], facts["statement"]]
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1000, 2)
+
+
+def _local(text: str | None) -> str | None:
+    """A moment of the contract in the time zone of this machine."""
+    if text is None:
+        return None
+    return f"{dt.datetime.fromisoformat(text.replace('Z', '+00:00')).astimezone():%Y-%m-%d %H:%M:%S}"
