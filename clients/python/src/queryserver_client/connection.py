@@ -13,6 +13,7 @@ import httpx
 from queryserver_client.credentials import TokenSource, credentials_of
 from queryserver_client.encoding import Parameters, encode_parameters
 from queryserver_client.errors import ConfigurationError, QueryserverError
+from queryserver_client.files import Files
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
 from queryserver_client.statement import FIRST_ROWS, WAIT_S, OnLog, OnProgress, Statement, statement_of
@@ -92,6 +93,11 @@ class Connection:
     def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
         """Take up a statement that was submitted before, by this program or another one."""
         return Statement(self.transport, operation_id, allow_truncated=allow_truncated)
+
+    @property
+    def files(self) -> Files:
+        """Files in the stores of the server."""
+        return Files(self.transport)
 
     async def close(self) -> None:
         """Close the connections, and end a login by password. Statements go on; results are kept."""

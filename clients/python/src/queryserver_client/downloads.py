@@ -4,10 +4,11 @@ A call that breaks is made again from the byte after the last one, with `Range`,
 two different files are never put together (Contract editor 8.2).
 """
 
+import hashlib
 import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,47 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from queryserver_client.errors import ApiError, ConnectionLost
+from queryserver_client.errors import ApiError, ConnectionLost, QueryserverError
 from queryserver_client.retries import Attempts
 from queryserver_client.transport import Call, Transport
 
 _WRITE_BYTES = 1024 * 1024
+_MOST_CHANGES = 2
 
 
 class ChangedFile(ConnectionLost):
     """The file of the server became another one while it was read. Reading it anew may succeed."""
 
 
-class Download:
-    """One file. `size` is known when the server names it, at the latest at the end."""
+class WrongDigest(QueryserverError):
+    """The bytes that came are not those that the caller expected."""
 
-    def __init__(self, transport: Transport, path: str, params: Mapping[str, Any] | None = None) -> None:
+
+class Download:
+    """One file, or its bytes from `start` to `stop`. `size`, the end of them, is known when the server names it.
+
+    With `tag`, the ETag of a former answer, the bytes are those of the same file, else ChangedFile is raised.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        tag: str | None = None,
+    ) -> None:
         self._transport = transport
         self._path = path
         self._params = params
-        self._tag: str | None = None
-        self.position = 0
-        """Bytes that were given so far."""
+        self._is_part = start > 0 or stop is not None
+        self._start, self._stop = start, stop
+        self.tag = tag
+        """The ETag of the first answer."""
+        self.position = start
+        """The place in the file behind the bytes that were given so far."""
         self.size: int | None = None
         self.headers = httpx.Headers()
         """Of the first answer."""
@@ -56,30 +77,31 @@ class Download:
                         yield chunk
                 self.size = self.position
             except ApiError as error:  # noqa: PERF203
-                if error.status != 416 or not self.position:
+                if error.status != 416 or not (self.position or self._is_part):
                     raise
-                self.size = self.position  # the cut came after the last byte: nothing follows it
+                self.size = self.position  # nothing follows: the cut came after the last byte, or the file ends before
             except httpx.TransportError as error:
                 await self._wait(attempts, error)
 
     def _call(self) -> Call:
         headers = {"Accept-Encoding": "identity", "Accept": "*/*"}
-        if self.position and self._tag:
-            headers |= {"Range": f"bytes={self.position}-", "If-Range": self._tag}
+        if self.position or self._is_part:
+            headers["Range"] = f"bytes={self.position}-{'' if self._stop is None else self._stop - 1}"
+            if self.tag:
+                headers["If-Range"] = self.tag
         return Call("GET", self._path, params=self._params, headers=headers, is_repeatable=True)
 
     def _begin(self, response: httpx.Response) -> None:
-        tag = response.headers.get("ETag")
-        if not self.position:
-            self._tag, self.headers = tag, response.headers
-        elif response.status_code != 206 or not _starts_at(response, self.position):
+        if "Range" in response.request.headers and not _starts_at(response, self.position):
             raise ChangedFile(f"{self._path}: the file changed while it was read", is_sent=True)
+        if self.position == self._start:
+            self.tag, self.headers = response.headers.get("ETag"), response.headers
         length = response.headers.get("Content-Length")
         if length is not None and response.headers.get("Content-Encoding") is None:
             self.size = self.position + int(length)
 
     async def _wait(self, attempts: Attempts, error: httpx.TransportError) -> None:
-        if self.position and not self._tag:
+        if self.position > self._start and not self.tag:
             raise ConnectionLost(f"{self._path}: cut after {self.position} bytes", is_sent=True) from error
         if not await attempts.pause():
             message = f"{self._path}: cut after {self.position} bytes ({attempts.made} tries): {error}"
@@ -87,7 +109,8 @@ class Download:
 
 
 def _starts_at(response: httpx.Response, position: int) -> bool:
-    return response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
+    """Whether it is the part that was wanted. Another file, or one without a tag, is answered whole."""
+    return response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
 
 
 async def save(
@@ -97,22 +120,21 @@ async def save(
     *,
     params: Mapping[str, Any] | None = None,
     on_bytes: Callable[[int, int | None], None] | None = None,
+    sha256: str | None = None,
 ) -> Path:
     """Write a file of the server to `target`, which never holds a part of it.
 
     The bytes go to a hidden file beside it, which takes the place of `target` when it is whole, and is removed when it
-    fails. `on_bytes` is called with the bytes so far and their number in all, if known.
+    fails. `on_bytes` is called with the bytes so far and their number in all, if known. With `sha256`, in hexadecimal
+    digits, WrongDigest is raised for bytes that have another one.
     """
     target = Path(target)
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        for is_last in (False, False, True):
-            try:
-                await _write(Download(transport, path, params), part, on_bytes)
-                break
-            except ChangedFile:
-                if is_last:
-                    raise
+        digest = await _written(transport, path, part, params=params, on_bytes=on_bytes, is_digested=sha256 is not None)
+        if sha256 is not None and digest != sha256.lower():
+            message = f"{path}: the bytes that came have the SHA-256 {digest}"
+            raise WrongDigest(message)
         await anyio.to_thread.run_sync(os.replace, part, target)
     finally:
         with anyio.CancelScope(shield=True):
@@ -120,18 +142,45 @@ async def save(
     return target
 
 
-async def _write(download: Download, part: Path, on_bytes: Callable[[int, int | None], None] | None) -> None:
+async def _written(
+    transport: Transport,
+    path: str,
+    part: Path,
+    *,
+    params: Mapping[str, Any] | None,
+    on_bytes: Callable[[int, int | None], None] | None,
+    is_digested: bool,
+) -> str | None:
+    """Write the file, anew when it changes meanwhile."""
+    for _ in range(_MOST_CHANGES):
+        with suppress(ChangedFile):
+            return await _write(Download(transport, path, params), part, on_bytes, is_digested=is_digested)
+    return await _write(Download(transport, path, params), part, on_bytes, is_digested=is_digested)
+
+
+async def _write(
+    download: Download, part: Path, on_bytes: Callable[[int, int | None], None] | None, *, is_digested: bool
+) -> str | None:
+    """The SHA-256 of the bytes, if it is wanted."""
+    digest = hashlib.sha256() if is_digested else None
     async with await anyio.open_file(part, "wb") as file, aclosing(download.chunks()) as chunks:
         waiting = bytearray()
+
+        async def write() -> None:
+            await file.write(waiting)
+            if digest is not None:
+                await anyio.to_thread.run_sync(digest.update, waiting)
+            waiting.clear()
+
         async for chunk in chunks:
             waiting += chunk
             if len(waiting) >= _WRITE_BYTES:
-                await file.write(bytes(waiting))
-                waiting.clear()
+                await write()
                 if on_bytes is not None:
                     on_bytes(download.position, download.size)
-        await file.write(bytes(waiting))
+        await write()
         await file.flush()
         await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
     if on_bytes is not None:
         on_bytes(download.position, download.size)
+    return digest.hexdigest() if digest is not None else None

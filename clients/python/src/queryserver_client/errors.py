@@ -188,7 +188,7 @@ def api_error(
     if isinstance(body, str):
         text = " ".join(body[:_MAX_BODY_CHARACTERS].split()) or "no text"
         return kind(f"HTTP {status}: {text}", status=status, request_id=request_id, retry_after=retry_after)
-    message = body.get("message") or body.get("detail") or _field_errors(body) or f"HTTP {status}"
+    message = body.get("message") or body.get("error") or body.get("detail") or _field_errors(body) or f"HTTP {status}"
     return kind(
         str(message),
         status=status,

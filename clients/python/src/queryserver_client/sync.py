@@ -25,6 +25,7 @@ from queryserver_client.retries import Retries
 from queryserver_client.statement import OnLog, OnProgress
 from queryserver_client.statement import Statement as AsyncStatement
 from queryserver_client.status import Event, Logs, Status
+from queryserver_client.sync_files import Files
 from queryserver_client.values import Column, Row
 
 if TYPE_CHECKING:
@@ -321,6 +322,10 @@ class Connection:
 
     def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
         return Statement(self.loop, self.core.statement(operation_id, allow_truncated=allow_truncated))
+
+    @property
+    def files(self) -> Files:
+        return Files(self.loop, self.core.files)
 
     def close(self) -> None:
         """Close the connections and end the thread."""

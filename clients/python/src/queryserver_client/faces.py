@@ -1,0 +1,51 @@
+"""How a part of a connection gets its face without `await`: one line for each method of the core.
+
+    class Files(Face[core.Files]):
+        stat = blocking(core.Files.stat)
+        list = iterating(core.Files.list)
+
+Arguments, their types and the docstring are those of the core's method.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Loop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class Face(Generic[C]):
+    """An object of the core, called through the event loop of its connection."""
+
+    def __init__(self, loop: "Loop", core: C) -> None:
+        self.loop = loop
+        self.core = core
+        """The async object behind this one."""
+
+    def __repr__(self) -> str:
+        return repr(self.core)
+
+
+def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Face[C], P], T]:
+    """A method that returns when the coroutine of the core has ended."""
+
+    @wraps(method)
+    def call(face: Face[C], *args: P.args, **named: P.kwargs) -> T:
+        return face.loop.run(partial(method, face.core, *args, **named))
+
+    return call
+
+
+def iterating(method: Callable[Concatenate[C, P], AsyncIterator[T]]) -> Callable[Concatenate[Face[C], P], Iterator[T]]:
+    """A method that gives the items of the core's iterator."""
+
+    @wraps(method)
+    def call(face: Face[C], *args: P.args, **named: P.kwargs) -> Iterator[T]:
+        return face.loop.iterate(partial(method, face.core, *args, **named))
+
+    return call

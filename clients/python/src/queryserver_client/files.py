@@ -1,0 +1,398 @@
+"""Files in the stores of the server (Contract storage): HDFS, S3, ADLS, Ozone, and its local root.
+
+A path is a URL of a store (`s3a://bucket/a.csv`, `file:///shared/a.csv`) or an absolute path of the default store.
+"""
+
+import builtins
+import datetime as dt
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from queryserver_client import uploads
+from queryserver_client.downloads import Download, save
+from queryserver_client.errors import Conflict, NotFound, QueryserverError, api_error
+from queryserver_client.reading import RemoteFile
+from queryserver_client.transport import Transport
+from queryserver_client.uploads import OnBytes, Source, Uploaded
+
+_PAGE_ENTRIES = 1000
+_WAIT_S = 20
+"""Seconds for which the server holds the answer of a move, copy or delete before it names an operation to follow."""
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.2, 5.0
+_DOWNLOAD = "storage/download"
+
+OnItems = Callable[[int, int | None], None]
+"""Called with the items that are done, and their number in all if it is known."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or directory."""
+
+    path: str
+    name: str
+    kind: str
+    """dir, file, link or unknown."""
+    size: int
+    modified: dt.datetime | None
+    owner: str
+    group: str
+    permissions: str
+    """As `ls` prints them: `-rw-r-----`."""
+    mode: int
+    """With the bits of the type."""
+    replication: int = 0
+    block_size: int = 0
+
+    @property
+    def is_directory(self) -> bool:
+        return self.kind == "dir"
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind == "file"
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """A store that the user may use, and the user's directory there."""
+
+    name: str
+    home: str
+    has_trash: bool
+
+
+@dataclass(frozen=True)
+class Text:
+    """A part of a file as text; reading on at `end` gives the whole text once."""
+
+    text: str
+    offset: int
+    end: int
+    compression: str
+    """What the file was unpacked from; offsets count unpacked bytes."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a directory holds, with everything below it."""
+
+    directories: int
+    files: int
+    size: int
+    space: int
+    """With all replicas."""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What became of a deleted entry. Without `trash_path` it is gone."""
+
+    path: str
+    trash_path: str | None
+
+
+class PartlyCopied(QueryserverError):
+    """A copy on Ozone that left out the files above the limit of size; the others are there."""
+
+    def __init__(self, message: str, skipped: Sequence[str]) -> None:
+        super().__init__(message)
+        self.skipped = tuple(skipped)
+
+
+class Files:
+    """`Connection.files`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def filesystems(self) -> "builtins.list[FileSystem]":
+        """The stores, the default one first."""
+        body = await self._transport.call("GET", "storage/filesystems")
+        return [
+            FileSystem(
+                item["name"], item["user_home_directory"], has_trash=bool(item["config"].get("is_trash_enabled"))
+            )
+            for item in body["items"]
+        ]
+
+    async def list(
+        self,
+        path: str = "/",
+        *,
+        filter: str = "",  # noqa: A002
+        sort: str = "name",
+        descending: bool = False,
+    ) -> AsyncIterator[Entry]:
+        """The entries of a directory, page by page. `filter` is a part of their names.
+
+        `sort`: name, size, mtime, atime, type, user or group. What changes while it is listed may be left out or come
+        twice.
+        """
+        query: dict[str, Any] = {"path": path, "pagesize": _PAGE_ENTRIES, "sortby": sort}
+        query |= {"descending": "true"} if descending else {}
+        query |= {"filter": filter} if filter else {}
+        number = 1
+        while number:
+            try:
+                body = await self._transport.call("GET", "storage/list", params={**query, "pagenum": number})
+            except NotFound as error:
+                if number > 1 and error.code == "page_not_found":
+                    return  # the directory became smaller
+                raise
+            for item in body["files"]:
+                yield _entry(item)
+            number = body["page"]["next_page_number"]
+
+    async def walk(self, path: str = "/") -> AsyncIterator[Entry]:
+        """Everything below a directory, each directory before what is in it. Links are not followed."""
+        waiting = [path]
+        while waiting:
+            below: builtins.list[str] = []
+            async for entry in self.list(waiting.pop()):
+                yield entry
+                if entry.is_directory:
+                    below.append(entry.path)
+            waiting += reversed(below)
+
+    async def stat(self, path: str) -> Entry:
+        return _entry(await self._transport.call("GET", "storage/stat", params={"path": path}))
+
+    async def exists(self, path: str) -> bool:
+        try:
+            await self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    async def summary(self, path: str) -> Summary:
+        """Not on S3 and ADLS."""
+        body = await self._transport.call("GET", "storage/content_summary", params={"path": path})
+        return Summary(body["directoryCount"], body["fileCount"], body["length"], body["spaceConsumed"])
+
+    async def view(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        length: int = 65_536,
+        encoding: str = "utf-8",
+        compression: str | None = None,
+    ) -> Text:
+        """A part of a file as text, at most 1 MiB. Packed files are unpacked: gzip, bz2, snappy, avro, parquet.
+
+        Raises ApiError with the code `not_text` where the bytes are none.
+        """
+        query = {"path": path, "offset": offset, "length": length, "encoding": encoding}
+        query |= {"compression": compression} if compression else {}
+        body = await self._transport.call("GET", "storage/display", params=query)
+        return Text(body["contents"], body["offset"], body["end"], body["compression"])
+
+    async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """The bytes from `offset` on, all or `length` of them, as they are stored."""
+        if length == 0:
+            return b""
+        stop = None if length is None else offset + length
+        download = Download(self._transport, _DOWNLOAD, {"path": path}, start=offset, stop=stop)
+        async with aclosing(download.chunks()) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    async def open(self, path: str) -> RemoteFile:
+        """A file for reading in pieces and from any place, for `async with`. Memory holds one piece."""
+        entry = await self.stat(path)
+        if entry.is_directory:
+            raise IsADirectoryError(entry.path)
+        return RemoteFile(self._transport, entry.path, entry.size)
+
+    async def download(
+        self,
+        path: str,
+        target: "str | os.PathLike[str] | None" = None,
+        *,
+        sha256: str | None = None,
+        on_bytes: OnBytes | None = None,
+    ) -> Path:
+        """Write a file to this machine: to `target`, into it when it is a directory, else into the current one.
+
+        It appears when it is whole; cuts are made good by reading on. With `sha256` the bytes must have that digest.
+        """
+        place = Path(target or ".")
+        if await anyio.Path(place).is_dir():
+            place /= (await self.stat(path)).name
+        return await save(self._transport, _DOWNLOAD, place, params={"path": path}, on_bytes=on_bytes, sha256=sha256)
+
+    async def upload(
+        self,
+        source: Source,
+        destination: str,
+        *,
+        overwrite: bool = False,
+        resume: bool = True,
+        part_bytes: int = uploads.PART_BYTES,
+        on_bytes: OnBytes | None = None,
+    ) -> Uploaded:
+        """Store a file of this machine, bytes, or what an object with `read` gives.
+
+        `destination` is the path of the new file, or of a directory with a slash at its end. The file appears when it
+        is whole and its SHA-256 is that of what was read. It is sent in parts of `part_bytes`, three at a time, which
+        are in memory; a part that is cut is sent again. When a local file was uploaded in part by this program before,
+        only the rest is sent, within 24 hours (`resume`).
+
+        Raises Conflict when there is a file already, unless `overwrite`.
+        """
+        return await uploads.upload(
+            self._transport,
+            source,
+            destination,
+            overwrite=overwrite,
+            resume=resume,
+            part_bytes=part_bytes,
+            on_bytes=on_bytes,
+        )
+
+    async def mkdir(self, path: str, *, exist_ok: bool = False) -> str:
+        """Make a directory; missing parents too, where the store has real directories."""
+        try:
+            body = await self._transport.call("POST", "storage/mkdir", {"path": path}, is_repeatable=exist_ok)
+        except Conflict as error:
+            if not exist_ok or error.code != "already_exists" or not (await self.stat(path)).is_directory:
+                raise
+            return path
+        return body["path"]
+
+    async def touch(self, path: str) -> str:
+        """Make an empty file. Raises Conflict when there is one."""
+        return (await self._transport.call("POST", "storage/touch", {"path": path}))["path"]
+
+    async def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> int:
+        """Replace the text of a file that is there, at most 10 MiB, in one step; its size."""
+        fields = {"path": path, "contents": text, "encoding": encoding}
+        return (await self._transport.call("POST", "storage/save", fields, is_repeatable=True))["size"]
+
+    async def rename(
+        self, path: str, new_path: str, *, overwrite: bool = False, on_items: OnItems | None = None
+    ) -> str:
+        """Give another name in the same directory, or with a slash in it another path of the store; the new path."""
+        body = await self._change("storage/rename", _transfer(path, new_path, overwrite), on_items)
+        return body["path"]
+
+    async def move(
+        self, source: str, destination: str, *, overwrite: bool = False, on_items: OnItems | None = None
+    ) -> str:
+        """Move into a directory that is there, or to a new path, also of another store; the new path.
+
+        A move between stores deletes a file only after its copy was read back. It goes on when this task is canceled.
+        """
+        body = await self._change("storage/move", _transfer(source, destination, overwrite), on_items)
+        return body["path"]
+
+    async def copy(
+        self, source: str, destination: str, *, overwrite: bool = False, on_items: OnItems | None = None
+    ) -> str:
+        """As `move`, and the source stays. Raises PartlyCopied."""
+        body = await self._change("storage/copy", _transfer(source, destination, overwrite), on_items)
+        if skipped := body.get("items"):
+            raise PartlyCopied(skipped, [line.removeprefix("- ") for line in skipped.splitlines()[1:]])
+        return body.get("path", destination)
+
+    async def remove(self, path: str, *, skip_trash: bool | None = None, on_items: OnItems | None = None) -> Removed:
+        """Delete a file, or a directory with everything in it.
+
+        To the trash where the store has one (HDFS, local root), unless `skip_trash`. With `skip_trash=False` nothing is
+        deleted on a store without.
+        """
+        fields: dict[str, Any] = {"path": path}
+        if skip_trash is not None:
+            fields["skip_trash"] = skip_trash
+        body = await self._change("storage/rmtree", fields, on_items)
+        return Removed(body["path"], body.get("trash_path"))
+
+    async def restore(self, trash_path: str) -> str:
+        """Move an entry of the trash back to its former path, which is given."""
+        return (await self._transport.call("POST", "storage/trash/restore", {"path": trash_path}))["path"]
+
+    async def trash(self, path: str) -> str | None:
+        """The user's trash for entries like this one; None when nothing is in it yet."""
+        return (await self._transport.call("GET", "storage/trash/path", params={"path": path}))["trash_path"]
+
+    async def purge_trash(self, path: str | None = None) -> int:
+        """Empty the user's trash on the store of `path`, else on the default one; the entries that were deleted."""
+        fields = {} if path is None else {"path": path}
+        return (await self._transport.call("POST", "storage/trash/purge", fields, is_repeatable=True))["purged"]
+
+    async def chmod(self, path: str, mode: int, *, recursive: bool = False) -> str:
+        """Change permissions, `0o640`; the new mode in octal digits."""
+        fields = {"path": path, "mode": f"{mode:o}", "recursive": recursive}
+        return (await self._transport.call("POST", "storage/chmod", fields, is_repeatable=True))["mode"]
+
+    async def chown(
+        self, path: str, *, owner: str | None = None, group: str | None = None, recursive: bool = False
+    ) -> None:
+        """Change the owner, the group or both."""
+        fields = {"path": path, "user": owner, "group": group, "recursive": recursive}
+        given = {name: value for name, value in fields.items() if value is not None}
+        await self._transport.call("POST", "storage/chown", given, is_repeatable=True)
+
+    async def _change(self, path: str, fields: Mapping[str, Any], on_items: OnItems | None) -> Mapping[str, Any]:
+        """Call, and follow the work when it takes longer than one call may."""
+        body: Mapping[str, Any] = await self._transport.call("POST", path, {**fields, "wait": _WAIT_S}, wait_s=_WAIT_S)
+        pause_s = _FIRST_PAUSE_S
+        operation_id = body.get("operation_id")
+        while operation_id is not None:
+            body = await self._transport.call("GET", "storage/operation", params={"id": operation_id})
+            if on_items is not None:
+                on_items(body["done"], body["total"])
+            if body["state"] != "running":
+                return _outcome(body["result"])
+            await anyio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _MOST_PAUSE_S)
+        return body
+
+
+def _transfer(source: str, destination: str, overwrite: bool) -> dict[str, Any]:
+    return {"source_path": source, "destination_path": destination, "overwrite": overwrite}
+
+
+_STATUSES = {
+    "path_not_found": 404,
+    "permission_denied": 403,
+    "already_exists": 409,
+    "conflict": 409,
+    "quota_exceeded": 409,
+    "verification_failed": 422,
+    "storage_error": 502,
+    "storage_unavailable": 503,
+}
+
+
+def _outcome(result: Any) -> Mapping[str, Any]:
+    """The final body of a followed operation. Raises what the call itself would have raised."""
+    if not isinstance(result, Mapping):
+        return {"items": result}
+    if result.get("status"):
+        status = _STATUSES.get(result.get("code", ""), 500)
+        raise api_error(status, result, request_id=None, retry_after=None)
+    return result
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    moment = item["mtime"]
+    return Entry(
+        path=item["path"],
+        name=item["name"],
+        kind=item["type"],
+        size=item["size"],
+        modified=None if moment is None else dt.datetime.fromtimestamp(moment, dt.timezone.utc),
+        owner=item["user"],
+        group=item["group"],
+        permissions=item["rwx"],
+        mode=item["mode"],
+        replication=item["replication"],
+        block_size=item["blockSize"],
+    )

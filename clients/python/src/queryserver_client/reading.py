@@ -1,0 +1,138 @@
+"""A file of the server as a file object: read in pieces, from any place, through one connection at a time."""
+
+import io
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from queryserver_client.downloads import ChangedFile, Download
+from queryserver_client.transport import Transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+    from queryserver_client.sync import Loop
+
+_BUFFER_BYTES = 256 * 1024
+
+
+class RemoteFile:
+    """Made by `Files.open`. Bytes of two versions of a file are never mixed: ChangedFile is raised."""
+
+    def __init__(self, transport: Transport, path: str, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._transport = transport
+        self._position = 0
+        self._tag: str | None = None
+        self._download: Download | None = None
+        self._chunks: AsyncGenerator[bytes, None] | None = None
+        self._rest = b""
+
+    def __repr__(self) -> str:
+        return f"RemoteFile({self.path!r}, size={self.size})"
+
+    def tell(self) -> int:
+        return self._position
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to another place, as `io.IOBase.seek`. The next `read` makes a call of its own."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            message = f"{base + offset} is before the beginning of the file"
+            raise ValueError(message)
+        if base + offset != self._position:
+            await self.close()
+            self._position = base + offset
+        return self._position
+
+    async def read(self, size: int = -1) -> bytes:
+        """The next `size` bytes, fewer at the end of the file only; all that follow without `size`."""
+        left = max(self.size - self._position, 0)
+        wanted = left if size < 0 else min(size, left)
+        pieces: list[bytes] = []
+        while wanted:
+            chunk = await self._next()
+            pieces.append(chunk[:wanted])
+            self._rest = chunk[wanted:]
+            self._position += len(pieces[-1])
+            wanted -= len(pieces[-1])
+        return b"".join(pieces)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The bytes from here on, in pieces as they come."""
+        while self._position < self.size:
+            chunk = await self._next()
+            self._rest = b""
+            self._position += len(chunk)
+            yield chunk
+
+    async def close(self) -> None:
+        """Close the connection; reading goes on with another one."""
+        chunks, self._chunks, self._rest = self._chunks, None, b""
+        if chunks is not None:
+            await chunks.aclose()
+
+    async def __aenter__(self) -> "Self":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _next(self) -> bytes:
+        """At least one byte. Raises ChangedFile when the file is shorter than it was."""
+        if self._rest:
+            return self._rest
+        if self._chunks is None:
+            params = {"path": self.path}
+            self._download = Download(self._transport, "storage/download", params, start=self._position, tag=self._tag)
+            self._chunks = self._download.chunks()
+        async for chunk in self._chunks:
+            if self._download is not None:
+                self._tag = self._download.tag
+            return chunk
+        raise ChangedFile(f"{self.path}: the file changed while it was read", is_sent=True)
+
+
+class BlockingFile(io.RawIOBase):
+    """A `RemoteFile` as a file object of Python, for `csv`, `zipfile`, pandas, pyarrow and others."""
+
+    def __init__(self, loop: "Loop", core: RemoteFile) -> None:
+        super().__init__()
+        self._loop = loop
+        self.core = core
+        """The async object behind this one."""
+
+    @property
+    def name(self) -> str:
+        return self.core.path
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.core.tell()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._loop.run(lambda: self.core.seek(offset, whence))
+
+    def readinto(self, buffer: "Buffer") -> int:
+        place = memoryview(buffer).cast("B")
+        data = self._loop.run(lambda: self.core.read(len(place)))
+        place[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._loop.run(self.core.close)
+        super().close()
+
+
+def buffered(loop: "Loop", core: RemoteFile) -> io.BufferedReader:
+    return io.BufferedReader(BlockingFile(loop, core), _BUFFER_BYTES)

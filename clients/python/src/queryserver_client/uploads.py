@@ -1,0 +1,320 @@
+"""Uploads: a file as one part, or in parts that are sent again, or by a later process, until all have arrived.
+
+A part is idempotent, and so is completing, as long as the id of the upload is the same (Contract storage 9.2). The
+server compares the SHA-256 of each part, and at the end that of the file, before the file gets its name.
+"""
+
+import hashlib
+import io
+import os
+import platform
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import anyio
+import anyio.to_thread
+
+from queryserver_client.errors import ApiError, Conflict, NotFound, QueryserverError
+from queryserver_client.transport import Transport
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+"""A path of this machine, bytes, or an object with `read` that gives bytes."""
+OnBytes = Callable[[int, int | None], None]
+"""Called with the bytes so far, and their number in all if it is known."""
+
+_MIB = 1024 * 1024
+PART_BYTES = 8 * _MIB
+"""S3 takes no smaller parts than 5 MiB."""
+_MOST_PARTS, _MOST_PART_BYTES = 10_000, 128 * _MIB
+_AT_A_TIME = 3
+_STORED_WITHIN_S = 120.0
+"""How long the store may take for a part."""
+_CLAIMED_S = 90.0
+"""A server that died holds a part for a minute."""
+_JOINED_WITHIN_S = 3600.0
+_ANSWERED_WITHIN_S = 300.0
+"""How long one call that completes an upload is waited for, before it is made again."""
+_BUSY_PAUSE_S = 1.0
+_DISCARD_WITHIN_S = 10.0
+_SPOOLED_BYTES = 8 * _MIB
+_NAMESPACE = uuid.UUID("5f3d4d6e-8f0e-4c0b-9f5e-2f1d9f3a7c10")
+_STALE = frozenset({"part_conflict", "upload_not_found", "verification_failed"})
+"""What a resumed upload fails with when its former parts are not of this file, or are gone."""
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A file that is whole at the server."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What is uploaded: `size` bytes of a file, from `start` on."""
+
+    file: BinaryIO
+    start: int
+    size: int
+    identity: tuple[Any, ...] | None
+    """What names this content for a later process; None when only this one has it."""
+
+    def part(self, position: int, length: int) -> bytes:
+        """Raises QueryserverError when the file became shorter."""
+        self.file.seek(self.start + position)
+        data = self.file.read(length)
+        if len(data) != length:
+            raise _changed(self.file)
+        return data
+
+    def require_unchanged(self) -> None:
+        if self.identity is not None and _identity(self.file) != self.identity:
+            raise _changed(self.file)
+
+
+async def upload(
+    transport: Transport,
+    source: Source,
+    destination: str,
+    *,
+    overwrite: bool = False,
+    resume: bool = True,
+    part_bytes: int = PART_BYTES,
+    on_bytes: OnBytes | None = None,
+) -> Uploaded:
+    """See `Files.upload`."""
+    directory, name = _target(destination, source)
+    async with _opened(source) as content:
+        part_bytes = _part_bytes(content.size, part_bytes)
+        terms = {"dest": directory, "qqfilename": name, "overwrite": "true" if overwrite else "false"}
+        sending = _Sending(transport, content, terms, part_bytes, on_bytes)
+        if content.size <= part_bytes:
+            return await sending.whole()
+        if content.identity is None or not resume:
+            return await sending.in_parts(str(uuid.uuid4()), ())
+        upload_id = _lasting_id(transport.url, directory, name, overwrite, part_bytes, content.identity)
+        arrived = await sending.arrived(upload_id)
+        try:
+            return await sending.in_parts(upload_id, arrived, is_lasting=True)
+        except ApiError as error:
+            if not arrived or error.code not in _STALE:
+                raise
+        return await sending.in_parts(str(uuid.uuid4()), ())
+
+
+class _Sending:
+    """One file on its way."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        content: _Content,
+        terms: Mapping[str, str],
+        part_bytes: int,
+        on_bytes: OnBytes | None,
+    ) -> None:
+        self._transport = transport
+        self._content = content
+        self._part_bytes = part_bytes
+        self._parts = -(-content.size // part_bytes)
+        self._terms = {**terms, "qqtotalfilesize": content.size, "qqchunksize": part_bytes}
+        self._on_bytes = on_bytes
+        self._done = 0
+
+    async def whole(self) -> Uploaded:
+        """In one call, which completes the upload."""
+        data = await anyio.to_thread.run_sync(self._content.part, 0, self._content.size)
+        digest = (await anyio.to_thread.run_sync(hashlib.sha256, data)).hexdigest()
+        self._content.require_unchanged()
+        body = await self._send(str(uuid.uuid4()), 0, data, digest, parts=0)
+        self._advance(len(data))
+        return Uploaded(body["path"], body["size"], digest)
+
+    async def arrived(self, upload_id: str) -> Collection[int]:
+        """The parts that a former process has sent."""
+        try:
+            body = await self._transport.call("GET", "storage/upload/chunks", params={"qquuid": upload_id})
+        except NotFound:
+            return ()
+        missing = set(cast("list[int]", body["missing_parts"]))
+        if missing:
+            return set(range(self._parts)) - missing
+        # It is complete, or lacks only that: which of both is not said, and the file may be another one by now.
+        await self._discard(upload_id)
+        return ()
+
+    async def in_parts(self, upload_id: str, arrived: Collection[int], *, is_lasting: bool = False) -> Uploaded:
+        """Parts that have arrived are read for the digest only. What failed for good is removed from the server."""
+        try:
+            digest = await self._send_parts(upload_id, arrived)
+            self._content.require_unchanged()
+            body = await self._complete(upload_id, digest)
+        except BaseException as error:
+            if not is_lasting or isinstance(error, ApiError):
+                await self._discard(upload_id)
+            raise
+        if is_lasting:
+            await self._discard(upload_id)  # the record, not the file: this id is free for another upload
+        return Uploaded(body["path"], body["size"], digest)
+
+    async def _send_parts(self, upload_id: str, arrived: Collection[int]) -> str:
+        """Send some parts at a time, and give the digest of the whole."""
+        whole, places = hashlib.sha256(), anyio.Semaphore(_AT_A_TIME)
+        failures: list[Exception] = []
+        self._done = 0
+        async with anyio.create_task_group() as group:
+
+            async def send(index: int, data: bytes) -> None:
+                try:
+                    digest = (await anyio.to_thread.run_sync(hashlib.sha256, data)).hexdigest()
+                    await self._send(upload_id, index, data, digest, parts=self._parts)
+                    self._advance(len(data))
+                except Exception as error:  # noqa: BLE001  # the group would wrap it
+                    failures.append(error)
+                    group.cancel_scope.cancel()
+                finally:
+                    places.release()
+
+            try:
+                for index in range(self._parts):
+                    await places.acquire()
+                    data = await self._part(index)
+                    await anyio.to_thread.run_sync(whole.update, data)
+                    if index in arrived:
+                        self._advance(len(data))
+                        places.release()
+                    else:
+                        group.start_soon(send, index, data)
+            except Exception as error:  # noqa: BLE001  # as above
+                failures.append(error)
+                group.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        return whole.hexdigest()
+
+    async def _part(self, index: int) -> bytes:
+        position = index * self._part_bytes
+        length = min(self._part_bytes, self._content.size - position)
+        return await anyio.to_thread.run_sync(self._content.part, position, length)
+
+    async def _send(self, upload_id: str, index: int, data: bytes, digest: str, *, parts: int) -> Mapping[str, Any]:
+        params = {
+            **self._terms,
+            "qquuid": upload_id,
+            "qqpartindex": index,
+            "qqpartbyteoffset": index * self._part_bytes,
+            "qqtotalparts": parts,
+            "sha256": digest,
+        }
+        return await self._patiently(
+            "storage/upload/chunks",
+            _CLAIMED_S,
+            params=params,
+            files={"qqfile": ("part", data)},
+            wait_s=_STORED_WITHIN_S,
+        )
+
+    async def _complete(self, upload_id: str, digest: str) -> Mapping[str, Any]:
+        body = {"qquuid": upload_id, "sha256": digest}
+        return await self._patiently("storage/upload/complete", _JOINED_WITHIN_S, body=body, wait_s=_ANSWERED_WITHIN_S)
+
+    async def _patiently(self, path: str, busy_s: float, **more: Any) -> Mapping[str, Any]:
+        """Call again while a former call of this upload is still at work, whose connection was cut."""
+        until = anyio.current_time() + busy_s
+        while True:
+            try:
+                return await self._transport.call("POST", path, is_repeatable=True, **more)
+            except Conflict as error:
+                if error.code != "operation_in_progress" or anyio.current_time() > until:
+                    raise
+            await anyio.sleep(_BUSY_PAUSE_S)
+
+    async def _discard(self, upload_id: str) -> None:
+        """Also when the task is canceled, and without failing: the server forgets an upload after 24 hours."""
+        with anyio.move_on_after(_DISCARD_WITHIN_S, shield=True):
+            with suppress(QueryserverError):
+                await self._transport.call(
+                    "DELETE", "storage/upload/chunks", params={"qquuid": upload_id}, is_repeatable=True
+                )
+
+    def _advance(self, length: int) -> None:
+        self._done += length
+        if self._on_bytes is not None:
+            self._on_bytes(self._done, self._content.size)
+
+
+def _target(destination: str, source: Source) -> tuple[str, str]:
+    """The directory and the name of the new file."""
+    directory, slash, name = destination.rpartition("/")
+    if not slash:
+        message = f"{destination!r} is no path of a store: give one such as file:///shared/a.csv, or a directory and /"
+        raise ValueError(message)
+    if not name:
+        given = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
+        if not isinstance(given, (str, os.PathLike)):
+            message = f"{destination!r} is a directory, and what is uploaded has no name"
+            raise ValueError(message)
+        name = Path(given).name
+    # `file:///a` and `/a` lie in the root, whose slash must stay.
+    return (directory if directory and not directory.endswith(":/") else directory + "/"), name
+
+
+def _part_bytes(size: int, wanted: int) -> int:
+    """At least `wanted`, and so large that the parts are not too many."""
+    needed = -(-size // _MOST_PARTS)
+    part_bytes = max(wanted, -(-needed // _MIB) * _MIB if needed > wanted else 0)
+    if not 0 < part_bytes <= _MOST_PART_BYTES:
+        message = f"a file of {size} bytes cannot be sent in parts of {wanted} bytes: a part has at most 128 MiB"
+        raise ValueError(message)
+    return part_bytes
+
+
+@asynccontextmanager
+async def _opened(source: Source) -> AsyncGenerator[_Content]:
+    """The bytes, at their places. What cannot be read twice is kept in a temporary file first."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        yield _Content(io.BytesIO(source), 0, memoryview(source).nbytes, None)
+    elif isinstance(source, (str, os.PathLike)):
+        file = await anyio.to_thread.run_sync(_open, source)
+        try:
+            yield _Content(file, 0, os.fstat(file.fileno()).st_size, _identity(file))
+        finally:
+            file.close()
+    elif _is_seekable(source):
+        start = source.tell()
+        yield _Content(source, start, source.seek(0, os.SEEK_END) - start, None)
+    else:
+        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
+            while data := await anyio.to_thread.run_sync(source.read, _MIB):
+                await anyio.to_thread.run_sync(kept.write, data)
+            yield _Content(cast("BinaryIO", kept), 0, kept.tell(), None)
+
+
+def _open(path: "str | os.PathLike[str]") -> BinaryIO:
+    return Path(path).open("rb")
+
+
+def _is_seekable(source: BinaryIO) -> bool:
+    seekable = getattr(source, "seekable", None)
+    return bool(seekable and seekable())
+
+
+def _identity(file: BinaryIO) -> tuple[Any, ...]:
+    facts = os.fstat(file.fileno())
+    return platform.node(), os.path.realpath(file.name), facts.st_size, facts.st_mtime_ns
+
+
+def _lasting_id(*facts: Any) -> str:
+    """The same for the same file, destination and terms, in every process."""
+    return str(uuid.uuid5(_NAMESPACE, repr(facts)))
+
+
+def _changed(file: BinaryIO) -> QueryserverError:
+    return QueryserverError(f"{getattr(file, 'name', 'the file')} changed while it was uploaded")

@@ -1,0 +1,296 @@
+"""`db.files`: list, read and change files, upload and download them whole (issue 20, section 3)."""
+
+import asyncio
+import hashlib
+import io
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.api.driving import open_api
+from tests.api.serving import served
+from tests.api.storage.conftest import storage_settings
+from tests.client.conftest import QUICK, Server
+from tests.client.proxies import Cut, proxy
+
+from queryserver_client import Conflict, Connection, NotFound, connect, connect_sync
+from queryserver_client.downloads import WrongDigest
+
+CONTENT = random.Random(20).randbytes(5_000_000)
+PART = 1_000_000
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture(scope="module")
+async def store(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Server]:
+    """A server with a local root, which is the folder `files` beside its data."""
+    settings = storage_settings(tmp_path_factory.mktemp("client-files"), shared_database_dsn)
+    async with open_api(settings) as api, served(api) as url:
+        yield Server(api, url)
+
+
+@pytest.fixture
+async def db(store: Server) -> AsyncIterator[Connection]:
+    async with connect(store.url, token=await store.token(), retries=QUICK) as connection:
+        yield connection
+
+
+@pytest.fixture
+def folder(store: Server, tmp_path: Path) -> str:
+    """An empty folder of the store, of the test's own."""
+    name = f"shared/{tmp_path.name}"
+    (root(store) / name).mkdir()
+    return f"file:///{name}"
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    path = tmp_path / "local.bin"
+    path.write_bytes(CONTENT)
+    return path
+
+
+def root(store: Server) -> Path:
+    place = store.api.services.settings.filebrowser.local_root
+    assert place is not None
+    return Path(place)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def replace_unnoticed(path: Path, content: bytes) -> None:
+    """Write bytes of the same number, and keep the times."""
+    facts = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def stored(store: Server, folder: str) -> dict[str, bytes]:
+    """All that lies in the folder, hidden files too."""
+    return {path.name: path.read_bytes() for path in (root(store) / folder.removeprefix("file:///")).iterdir()}
+
+
+async def test_files_are_made_listed_read_moved_deleted_and_restored(db: Connection, folder: str):
+    files = db.files
+    await files.mkdir(f"{folder}/deep/down")
+    assert await files.mkdir(f"{folder}/deep", exist_ok=True) == f"{folder}/deep"
+    with pytest.raises(Conflict):
+        await files.mkdir(f"{folder}/deep")
+    uploaded = await files.upload("naïve, ünïcode\n".encode(), f"{folder}/ü &#?.txt")
+    assert (uploaded.path, uploaded.size) == (f"{folder}/ü &#?.txt", 18)
+    entry = await files.stat(uploaded.path)
+    assert (entry.name, entry.size, entry.is_file, entry.kind) == ("ü &#?.txt", 18, True, "file")
+    assert entry.modified is not None
+    assert entry.modified.tzinfo is not None
+    assert [found.name async for found in files.list(folder)] == ["deep", "ü &#?.txt"]
+    assert [found.name async for found in files.walk(folder)] == ["deep", "ü &#?.txt", "down"]
+    assert (await files.view(uploaded.path)).text == "naïve, ünïcode\n"
+    assert await files.write_text(uploaded.path, "new\n") == 4
+    assert await files.read(uploaded.path) == b"new\n"
+    assert await files.copy(uploaded.path, f"{folder}/deep") == f"{folder}/deep/ü &#?.txt"
+    assert await files.rename(uploaded.path, "plain.txt") == f"{folder}/plain.txt"
+    assert await files.move(f"{folder}/plain.txt", f"{folder}/deep/down") == f"{folder}/deep/down/plain.txt"
+    assert (await files.summary(folder)).files == 2
+    removed = await files.remove(f"{folder}/deep/down")
+    assert removed.trash_path is not None
+    assert not await files.exists(f"{folder}/deep/down")
+    assert await files.restore(removed.trash_path) == f"{folder}/deep/down"
+    assert await files.read(f"{folder}/deep/down/plain.txt") == b"new\n"
+    assert (await files.remove(f"{folder}/deep", skip_trash=True)).trash_path is None
+    assert [found async for found in files.list(folder)] == []
+    assert await files.touch(f"{folder}/empty") == f"{folder}/empty"
+    assert await files.read(f"{folder}/empty") == b""
+
+
+async def test_a_long_directory_is_listed_page_by_page(db: Connection, store: Server, folder: str):
+    for number in range(2345):
+        (root(store) / folder.removeprefix("file:///") / f"{number:05}").touch()
+    assert [entry.name async for entry in db.files.list(folder)] == [f"{number:05}" for number in range(2345)]
+    assert len([entry async for entry in db.files.list(folder, filter="01")]) < 2345
+    newest = [entry.name async for entry in db.files.list(folder, descending=True)]
+    assert newest == [f"{number:05}" for number in range(2344, -1, -1)]
+
+
+async def test_what_is_not_there_is_not_found(db: Connection, folder: str, tmp_path: Path):
+    for call in (db.files.stat, db.files.read, db.files.open, db.files.remove):
+        with pytest.raises(NotFound) as caught:
+            await call(f"{folder}/missing")
+        assert caught.value.code == "path_not_found"
+    with pytest.raises(NotFound):
+        await db.files.download(f"{folder}/missing", tmp_path / "missing")
+    assert names(tmp_path) == []
+
+
+async def test_a_file_is_uploaded_and_downloaded_whole(
+    db: Connection, store: Server, folder: str, local: Path, target: Path
+):
+    seen: list[tuple[int, int | None]] = []
+    uploaded = await db.files.upload(
+        local, f"{folder}/", part_bytes=PART, on_bytes=lambda done, size: seen.append((done, size))
+    )
+    assert (uploaded.path, uploaded.size, uploaded.sha256) == (f"{folder}/local.bin", len(CONTENT), DIGEST)
+    assert seen == [(done, len(CONTENT)) for done in range(PART, len(CONTENT) + 1, PART)]
+    assert stored(store, folder) == {"local.bin": CONTENT}
+    written = await db.files.download(uploaded.path, target, sha256=DIGEST)
+    assert written == target / "local.bin"
+    assert written.read_bytes() == CONTENT
+    with pytest.raises(WrongDigest):
+        await db.files.download(uploaded.path, target / "other", sha256="0" * 64)
+    assert names(target) == ["local.bin"]
+
+
+async def test_a_name_that_is_taken_is_kept_unless_overwrite(db: Connection, store: Server, folder: str, local: Path):
+    await db.files.upload(b"old", f"{folder}/taken.bin")
+    for source in (b"new", local):
+        with pytest.raises(Conflict) as caught:
+            await db.files.upload(source, f"{folder}/taken.bin", part_bytes=PART)
+        assert caught.value.code == "already_exists"
+    assert stored(store, folder) == {"taken.bin": b"old"}
+    # The same upload twice: the second one replaces what came in between.
+    for between in (b"one", b"two"):
+        await db.files.upload(between, f"{folder}/taken.bin", overwrite=True)
+        await db.files.upload(local, f"{folder}/taken.bin", overwrite=True, part_bytes=PART)
+        assert stored(store, folder) == {"taken.bin": CONTENT}
+
+
+class Once(io.RawIOBase):
+    """A stream that is read once, such as a pipe."""
+
+    def __init__(self, content: bytes) -> None:
+        self._left = io.BytesIO(content)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        return self._left.readinto(buffer)
+
+
+async def test_objects_with_read_are_uploaded(db: Connection, store: Server, folder: str):
+    half = io.BytesIO(CONTENT)
+    half.seek(len(CONTENT) // 2)
+    await db.files.upload(half, f"{folder}/half", part_bytes=PART)
+    await db.files.upload(Once(CONTENT), f"{folder}/once", part_bytes=PART)
+    await db.files.upload(b"", f"{folder}/empty")
+    assert stored(store, folder) == {"half": CONTENT[len(CONTENT) // 2 :], "once": CONTENT, "empty": b""}
+
+
+async def test_parts_of_a_file_are_read(db: Connection, folder: str):
+    await db.files.upload(CONTENT, f"{folder}/parts")
+    path = f"{folder}/parts"
+    assert await db.files.read(path, 10, 20) == CONTENT[10:30]
+    assert await db.files.read(path, 0, 1) == CONTENT[:1]
+    assert await db.files.read(path, len(CONTENT) - 5, 100) == CONTENT[-5:]
+    assert await db.files.read(path, len(CONTENT) + 5, 100) == b""
+    async with await db.files.open(path) as file:
+        assert await file.read(7) == CONTENT[:7]
+        assert await file.read(1_000_000) == CONTENT[7:1_000_007]
+        await file.seek(-9, io.SEEK_END)
+        assert await file.read() == CONTENT[-9:]
+        assert await file.read() == b""
+        await file.seek(4_000_000)
+        assert b"".join([chunk async for chunk in file]) == CONTENT[4_000_000:]
+
+
+@pytest.mark.parametrize("cut", [1, 400, 300_000, 1_000_000])
+async def test_an_upload_that_is_cut_ends_whole(store: Server, folder: str, local: Path, cut: int):
+    token = await store.token()
+    async with proxy(store.url) as line, connect(line.url, token=token, retries=QUICK) as db:
+        line.cuts.extend([Cut(of_requests=cut), Cut(of_answers=cut % 200), Cut(of_requests=cut * 2)])
+        uploaded = await db.files.upload(local, f"{folder}/cut.bin", part_bytes=PART)
+        assert not line.cuts
+    assert uploaded.sha256 == DIGEST
+    assert stored(store, folder) == {"cut.bin": CONTENT}
+
+
+@pytest.mark.parametrize("cut", [1, 400, 70_000, 4_999_999])
+async def test_a_download_that_is_cut_ends_whole(store: Server, folder: str, target: Path, cut: int):
+    (root(store) / folder.removeprefix("file:///") / "cut.bin").write_bytes(CONTENT)
+    token = await store.token()
+    async with proxy(store.url) as line, connect(line.url, token=token, retries=QUICK) as db:
+        line.cuts.extend([Cut(of_answers=cut), Cut(of_requests=10), Cut(of_answers=cut // 2)])
+        path = await db.files.download(f"{folder}/cut.bin", target / "cut.bin")
+        assert line.connections >= 3
+        # Read on, not begun anew; what was on its way when the line was cut is sent again.
+        assert line.answered_bytes < len(CONTENT) + cut // 2 + 400_000
+    assert path.read_bytes() == CONTENT
+    assert names(target) == ["cut.bin"]
+
+
+class Stopped(Exception):
+    """The end of a program in the middle of its work."""
+
+
+class Counting(httpx.AsyncHTTPTransport):
+    """Counts the parts that are sent."""
+
+    parts = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.parts += request.method == "POST" and request.url.path.endswith("/upload/chunks")
+        return await super().handle_async_request(request)
+
+
+async def test_a_later_process_sends_only_the_rest(store: Server, folder: str, local: Path):
+    token, counting = await store.token(), Counting()
+
+    def stop(done: int, size: int | None) -> None:
+        if done >= 2 * PART:
+            raise Stopped
+
+    async with connect(store.url, token=token, retries=QUICK) as db:
+        with pytest.raises(Stopped):
+            await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART, on_bytes=stop)
+    async with connect(store.url, token=token, retries=QUICK, http_transport=counting) as db:
+        sent = await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART)
+    assert 1 <= counting.parts <= 3
+    assert sent.sha256 == DIGEST
+    assert stored(store, folder) == {"resumed.bin": CONTENT}
+
+
+async def test_parts_of_another_file_are_not_taken_for_those_of_this_one(store: Server, folder: str, local: Path):
+    token = await store.token()
+
+    def stop(done: int, size: int | None) -> None:
+        if done >= 2 * PART:
+            raise Stopped
+
+    async with connect(store.url, token=token, retries=QUICK) as db:
+        with pytest.raises(Stopped):
+            await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART, on_bytes=stop)
+        replace_unnoticed(local, CONTENT[::-1])
+        await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART)
+    assert stored(store, folder) == {"resumed.bin": CONTENT[::-1]}
+
+
+async def test_an_upload_that_is_given_up_leaves_nothing(store: Server, folder: str, local: Path):
+    def stop(done: int, size: int | None) -> None:
+        raise Stopped
+
+    async with connect(store.url, token=await store.token(), retries=QUICK) as db:
+        with pytest.raises(Stopped):
+            await db.files.upload(local, f"{folder}/gone.bin", part_bytes=PART, resume=False, on_bytes=stop)
+    assert stored(store, folder) == {}
+
+
+async def test_the_sync_face_reads_and_writes_files(store: Server, folder: str, local: Path, target: Path):
+    token = await store.token()
+
+    def work() -> None:
+        with connect_sync(store.url, token=token, retries=QUICK) as db:
+            uploaded = db.files.upload(local, f"{folder}/sync.bin", part_bytes=PART)
+            assert [entry.path for entry in db.files.list(folder)] == [uploaded.path]
+            with db.files.open(uploaded.path) as file:
+                assert file.read(10) == CONTENT[:10]
+                assert file.seek(-10, io.SEEK_END) == len(CONTENT) - 10
+                assert file.read() == CONTENT[-10:]
+            assert db.files.download(uploaded.path, target).read_bytes() == CONTENT
+            with pytest.raises(NotFound):
+                db.files.stat(f"{folder}/missing")
+
+    await asyncio.to_thread(work)
