@@ -28,6 +28,11 @@ app = typer.Typer(
 
 AnyForm = Annotated[Form | None, typer.Option("-o", "--output", help="Default: a table at a terminal, else csv.")]
 
+Paths = Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", help="Local paths, store://… or :/….")]
+Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Directories, with all that is in them.")]
+Force = Annotated[bool, typer.Option("-f", "--force", help="Replace files that are there.")]
+GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Leave out files that are there with the same size.")]
+
 
 @app.command()
 def login(
@@ -115,12 +120,82 @@ def history(
     _connected(lambda db: operations.show_history(db, output, text=text, connector=connector, most=most))
 
 
+@app.command()
+def ls(
+    paths: Annotated[list[str] | None, typer.Argument(help="Paths of the server; without one: its stores.")] = None,
+    long: Annotated[bool, typer.Option("-l", help="Permissions, owner, size and time too.")] = False,
+    output: AnyForm = None,
+) -> None:
+    """List directories of the server: store://… or :/… of the default store."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.list_entries(db, paths or [], output, is_long=long))
+
+
+@app.command()
+def cat(paths: Annotated[list[str], typer.Argument(help="Paths of the server.")]) -> None:
+    """Print files of the server, as they are stored."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.print_bytes(db, paths))
+
+
+@app.command()
+def mkdir(
+    paths: Annotated[list[str], typer.Argument(help="Paths of the server.")],
+    parents: Annotated[bool, typer.Option("-p", help="No failure when one is there.")] = False,
+) -> None:
+    """Make directories at the server."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.make_directories(db, paths, parents=parents))
+
+
+@app.command()
+def rm(
+    paths: Annotated[list[str], typer.Argument(help="Paths of the server.")],
+    recursive: Recursive = False,
+    force: Annotated[bool, typer.Option("-f", "--force", help="No failure when one is not there.")] = False,
+    skip_trash: Annotated[bool, typer.Option("--skip-trash", help="Delete for good.")] = False,
+) -> None:
+    """Delete files of the server, into the trash where the store has one."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.remove(db, paths, recursive=recursive, skip_trash=skip_trash, force=force))
+
+
+@app.command()
+def cp(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: GoOn = False) -> None:
+    """Copy between this machine and the server, or at the server. - is stdin or stdout."""
+    from queryserver_client.cli import transfers  # noqa: PLC0415
+
+    options = transfers.Options(recursive, force, go_on)
+    _connected(lambda db: transfers.copy(db, *_sources_and_target(paths), options))
+
+
+@app.command()
+def mv(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: GoOn = False) -> None:
+    """Move between this machine and the server, or at the server."""
+    from queryserver_client.cli import transfers  # noqa: PLC0415
+
+    options = transfers.Options(recursive, force, go_on)
+    _connected(lambda db: transfers.move(db, *_sources_and_target(paths), options))
+
+
 def run() -> None:
     """Read the command line and carry it out."""
     if sys.platform == "win32":
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     app()
+
+
+def _sources_and_target(paths: list[str]) -> tuple[list[str], str]:
+    from queryserver_client.cli.failures import WrongUse  # noqa: PLC0415
+
+    if len(paths) < 2:
+        raise WrongUse("give a source and a target")
+    return paths[:-1], paths[-1]
 
 
 def _run(command: "Callable[[], int | None]") -> None:

@@ -2,7 +2,8 @@
 
 import datetime as dt
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -18,7 +19,9 @@ _PAGE = 100
 """The most entries of one page of the history (Contract editor 11)."""
 _MOST_PAGES = 10
 _ACTIVE = frozenset({"waiting", "running"})
-_NUMBERS = frozenset({"rows", "elapsed_s"})
+_NUMBERS = frozenset({"rows", "elapsed_s", "size"})
+_WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
+_SHORT_ID = 8
 
 
 def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
@@ -79,12 +82,22 @@ def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | No
     from queryserver_client.cli.tables import print_cells  # noqa: PLC0415
     from queryserver_client.cli.terminal import output_console  # noqa: PLC0415
 
-    shown = [
-        [_local(value) if name == "submitted" else value for name, value in zip(names, record, strict=True)]
-        for record in records
-    ]
-    flat = [[" ".join(value.split()) if isinstance(value, str) else value for value in record] for record in shown]
-    print_cells(list(names), [name in _NUMBERS for name in names], flat, output_console())
+    rows = [[_shown(name, value) for name, value in zip(names, record, strict=True)] for record in records]
+    console = output_console()
+    print_cells(list(names), [name in _NUMBERS for name in names], rows, console, whole=_WHOLE)
+    if not rows:
+        console.print("(none)", style="dim")
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A cell as a person wants it: the beginning of an id is enough for kill, and the time is the local one."""
+    if name == "id":
+        return str(value)[:_SHORT_ID]
+    if name == "submitted" and value is not None:
+        return f"{dt.datetime.fromisoformat(value.replace('Z', '+00:00')).astimezone():%m-%d %H:%M:%S}"
+    if name == "statement":
+        return " ".join(str(value).split())
+    return "" if value is None else value
 
 
 def _canceled(db: "Connection", operation_id: str) -> str | None:
@@ -108,10 +121,17 @@ def _whole_id(db: "Connection", given: str) -> str | None:
         pass
     if len(given) < 4:
         raise WrongUse(f"{given}: give at least four characters of the id")
-    found = [str(entry["uuid"]) for entry in _active(db) if str(entry["uuid"]).startswith(given.lower())]
+    found = _beginning_with(given, (str(entry["uuid"]) for entry in _active(db)))
+    if not found:
+        with suppress(PermissionDenied):
+            found = _beginning_with(given, (str(entry["id"]) for entry in _of_all_users(db)))
     if len(found) > 1:
         raise WrongUse(f"{given}: {len(found)} running statements begin so")
     return found[0] if found else None
+
+
+def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
+    return [known for known in ids if known.startswith(given.lower())]
 
 
 def _active(db: "Connection") -> list[Mapping[str, Any]]:
@@ -152,10 +172,3 @@ def _record(entry: Mapping[str, Any]) -> list[Any]:
 
 def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else round(milliseconds / 1000, 2)
-
-
-def _local(text: str | None) -> str | None:
-    """A moment of the contract in the time zone of this machine."""
-    if text is None:
-        return None
-    return f"{dt.datetime.fromisoformat(text.replace('Z', '+00:00')).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -110,7 +110,7 @@ class Shell:
         if not result.has_rows:
             print(summary(result))
             return
-        print_table(result, is_expanded=self._is_expanded)
+        print_table(result, is_expanded=self._is_expanded, switch="\\x")
         if cut := truncation(result):
             say(f"the result is not whole: {cut}")
 

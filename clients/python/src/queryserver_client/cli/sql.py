@@ -56,7 +56,7 @@ def run(
     return code
 
 
-def print_table(result: "Result", *, is_expanded: bool) -> None:
+def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> None:
     """The first rows, and what is to be said of them."""
     from queryserver_client.cli.tables import print_rows  # noqa: PLC0415
     from queryserver_client.cli.terminal import output_console  # noqa: PLC0415
@@ -68,7 +68,7 @@ def print_table(result: "Result", *, is_expanded: bool) -> None:
     if len(page) < result.row_count:
         said.append(f"the first {len(page):,} are shown")
     if not is_whole:
-        said.append("cells are cut; -x shows them whole")
+        said.append(f"cells are cut; {switch} shows them whole")
     console.print(f"({', '.join(said)})", style="dim")
 
 

@@ -1,7 +1,7 @@
 """Rows as a table that fits the terminal, or one record below the other where none fits."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -59,13 +59,19 @@ def print_cells(
     console: Console,
     *,
     expanded: bool = False,
+    whole: Collection[str] = (),
 ) -> bool:
-    """As `print_rows`, for rows that are not a result. Elsewhere than at a terminal nothing is cut."""
+    """As `print_rows`, for rows that are not a result. Columns of `whole` are never cut.
+
+    Elsewhere than at a terminal nothing is.
+    """
     cells = [[cell_text(value) for value in row] for row in rows]
     widest = [
         max([cell_len(name), *(cell_len(row[place]) for row in cells)], default=0) for place, name in enumerate(names)
     ]
-    widths = fitted(widest, console.width if console.is_terminal else sum(widest) + len(_GAP) * len(widest))
+    least = [width if name in whole else min(width, _LEAST_CELLS) for name, width in zip(names, widest, strict=True)]
+    room = console.width if console.is_terminal else sum(widest) + len(_GAP) * len(widest)
+    widths = fitted(widest, least, room - len(_GAP) * (len(widest) - 1))
     if expanded or widths is None:
         for line in _records(names, cells, rows):
             console.print(line, overflow="fold", no_wrap=False)
@@ -78,24 +84,22 @@ def print_cells(
     return widths == widest
 
 
-def fitted(widest: Sequence[int], available: int) -> list[int] | None:
+def fitted(widest: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
     """Widths of columns that fit: the widest ones give way first. None when there are too many columns."""
-    room = available - len(_GAP) * (len(widest) - 1)
-    if sum(min(width, _LEAST_CELLS) for width in widest) > room:
+    if sum(least) > room:
         return None
-    if sum(widest) <= room:
-        return list(widest)
-    low, high = _LEAST_CELLS, max(widest)
+
+    def capped(most: int) -> list[int]:
+        return [max(lowest, min(width, most)) for width, lowest in zip(widest, least, strict=True)]
+
+    low, high = 0, max(widest, default=0)
     while low < high:
         middle = (low + high + 1) // 2
-        if sum(min(width, middle) for width in widest) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    widths = [min(width, low) for width in widest]
+        low, high = (middle, high) if sum(capped(middle)) <= room else (low, middle - 1)
+    widths = capped(low)
     spare = room - sum(widths)
     for place, width in enumerate(widest):
-        if width > low and spare:
+        if width > widths[place] == low and spare:
             widths[place], spare = low + 1, spare - 1
     return widths
 
