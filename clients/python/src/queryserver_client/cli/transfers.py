@@ -60,22 +60,33 @@ def _transfer(db: "Connection", sources: Sequence[str], target: str, options: Op
         raise WrongUse(f"{target} is no directory, and there are several sources")
     for source in sources:
         place = _place(source, target, into=into)
-        if is_remote(source) and is_remote(target):
-            change = db.files.move if is_moved else db.files.copy
-            if not options.is_recursive and not is_moved and db.files.stat(remote(source)).is_directory:
-                raise WrongUse(f"{source} is a directory: give -r")
-            change(remote(source), remote(place), overwrite=options.is_forced)
-        elif is_remote(source):
-            if is_moved and db.files.stat(remote(source)).is_directory:
-                # What cannot be copied, such as links, would be lost with the directory.
-                raise WrongUse(f"{source} is a directory: copy it with cp -r, then remove it with rm -r")
-            _download(db, remote(source), Path(place), options)
-            if is_moved:
-                db.files.remove(remote(source))
-        else:
+        if not is_remote(source):
             files = _upload(db, Path(source), remote(place), options)
             if is_moved:
                 _remove_local(Path(source), files)
+        elif is_remote(target):
+            _change(db, remote(source), remote(place), options, is_moved=is_moved)
+        else:
+            _take(db, remote(source), Path(place), options, is_moved=is_moved)
+
+
+def _change(db: "Connection", source: str, target: str, options: Options, *, is_moved: bool) -> None:
+    """At the server, which follows it to its end."""
+    if is_moved:
+        db.files.move(source, target, overwrite=options.is_forced)
+        return
+    if db.files.stat(source).is_directory:
+        _require_recursive(source, options)
+    db.files.copy(source, target, overwrite=options.is_forced)
+
+
+def _take(db: "Connection", source: str, target: Path, options: Options, *, is_moved: bool) -> None:
+    if is_moved and db.files.stat(source).is_directory:
+        # What cannot be copied, such as links, would be lost with the directory.
+        raise WrongUse(f"{source} is a directory: copy it with cp -r, then remove it with rm -r")
+    _download(db, source, target, options)
+    if is_moved:
+        db.files.remove(source)
 
 
 def _download(db: "Connection", source: str, target: Path, options: Options) -> None:

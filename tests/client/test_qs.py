@@ -1,0 +1,235 @@
+"""`qs` as its users start it: processes against a real server (issue 20, section 4)."""
+
+import asyncio
+import csv
+import io
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.client.conftest import Server
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command has printed, and how it ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode().replace("\r\n", "\n")
+
+    @property
+    def records(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.text)))
+
+
+@dataclass(frozen=True)
+class Qs:
+    """The command line of one user, with a configuration directory of its own."""
+
+    environment: Mapping[str, str]
+    directory: Path
+
+    async def start(self, *words: str, **more: object) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "queryserver_client.cli",
+            *words,
+            env=dict(self.environment),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            **more,
+        )
+
+    async def __call__(self, *words: str, stdin: str = "") -> Ended:
+        process = await self.start(*words)
+        out, err = await process.communicate(stdin.encode())
+        assert process.returncode is not None
+        return Ended(process.returncode, out, err.decode())
+
+
+Make = Callable[..., Qs]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def made(**variables: str) -> Qs:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("QUERYSERVER_")}
+        return Qs(kept | {"QUERYSERVER_CONFIG_DIR": str(tmp_path / "config"), **variables}, tmp_path)
+
+    return made
+
+
+@pytest.fixture
+async def qs(server: Server, make: Make) -> Qs:
+    """Of a new user, whose token is in the environment."""
+    return make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
+
+
+async def test_a_login_is_stored_without_the_password_and_ends_with_logout(server: Server, make: Make, tmp_path: Path):
+    caller = await server.api.user("shell")
+    qs = make()
+    assert (await qs("sql", "duckdb", "SELECT 1")).code == 3
+    refused = await qs("login", server.url, "--user", caller.name, "--stdin", stdin="wrong\n")
+    assert refused.code == 3
+    assert "does not accept" in refused.err
+    assert (await qs("login", server.url, "--user", caller.name, "--stdin", stdin=f"{PASSWORD}\n")).code == 0
+    file = tmp_path / "config" / "login.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert PASSWORD not in file.read_text()
+    assert (await qs("sql", "duckdb", "SELECT 1 AS one")).text == "one\n1\n"
+
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps(stored | {"access": "refused"}))
+    assert (await qs("sql", "duckdb", "SELECT 2 AS two")).text == "two\n2\n"
+    assert json.loads(file.read_text())["access"] not in ("refused", stored["access"])
+
+    elsewhere = await make(QUERYSERVER_URL="http://127.0.0.1:9")("ps")
+    assert (elsewhere.code, "not logged in to http://127.0.0.1:9" in elsewhere.err) == (3, True)
+
+    assert (await qs("logout")).code == 0
+    assert not file.exists()
+    file.write_text(json.dumps(stored))
+    revoked = await qs("sql", "duckdb", "SELECT 1")
+    assert (revoked.code, "run qs login" in revoked.err) == (3, True)
+
+
+async def test_a_pipe_gets_plain_csv_and_other_forms_when_asked_for(qs: Qs):
+    sql = "SELECT i AS n, 'text ' || i AS t, NULL AS nothing FROM range(3) AS r(i)"
+    assert (await qs("sql", "duckdb", sql)).text == "n,t,nothing\n0,text 0,\n1,text 1,\n2,text 2,\n"
+    as_json = json.loads((await qs("sql", "duckdb", sql, "-o", "json")).out)
+    assert as_json == [{"n": n, "t": f"text {n}", "nothing": None} for n in range(3)]
+    assert json.loads((await qs("sql", "duckdb", f"{sql} LIMIT 0", "-o", "json")).out) == []
+    table = pa.ipc.open_stream((await qs("sql", "duckdb", sql, "-o", "arrow")).out).read_all()
+    assert table.column("t").to_pylist() == ["text 0", "text 1", "text 2"]
+    target = qs.directory / "made.parquet"
+    assert (await qs("sql", "duckdb", sql, "--to", str(target))).code == 0
+    assert pq.read_table(target).num_rows == 3
+    shown = (await qs("sql", "duckdb", sql, "-o", "table")).text.splitlines()
+    assert shown[0].split() == ["n", "t", "nothing"]
+    assert shown[2].split() == ["0", "text", "0", "NULL"]
+
+
+async def test_a_script_comes_from_a_file_or_from_stdin(qs: Qs):
+    script = qs.directory / "script.sql"
+    script.write_text("CREATE TEMP TABLE kept AS SELECT 7 AS n;\nSELECT n FROM kept;\nSELECT n + 1 AS m FROM kept;\n")
+    assert (await qs("sql", "duckdb", "-f", str(script))).text == "n\n7\nm\n8\n"
+    assert (await qs("sql", "duckdb", stdin="SELECT 9 AS n")).text == "n\n9\n"
+    several = await qs("sql", "duckdb", "-f", str(script), "-o", "parquet")
+    assert (several.code, "more than one result" in several.err) == (2, True)
+
+
+async def test_an_error_is_on_stderr_with_its_place(qs: Qs):
+    ended = await qs("sql", "postgresql", "SELECT 1 AS fine;\n\nSELECT fine,\n  nothing FROM generate_series(1, 2) AS fine")
+    assert ended.code == 1
+    assert ended.text == "fine\n1\n"
+    assert ended.err.splitlines()[-2:] == ["line 4:   nothing FROM generate_series(1, 2) AS fine", "          ^"]
+
+
+async def test_a_result_that_was_cut_is_said_on_stderr(qs: Qs):
+    sql = "SELECT i FROM range(6000) AS r(i)"
+    ended = await qs("sql", "duckdb", sql)
+    assert (ended.code, len(ended.records)) == (4, 5000)
+    assert "the result is not whole" in ended.err
+    wanted = await qs("sql", "duckdb", sql, "--limit", "5500")
+    assert (wanted.code, len(wanted.records), wanted.err) == (0, 5500, "")
+
+
+async def test_the_exit_code_says_what_went_wrong(qs: Qs, make: Make):
+    assert (await qs("sql", "duckdb", "SELECT 1", "-o", "nothing")).code == 2
+    assert (await qs("sql", "nowhere", "SELECT 1")).code == 1
+    assert (await qs("sql", "duckdb", "SELECT 1", "-p", "a=1", "-p", "2")).code == 2
+    assert (await make(QUERYSERVER_URL="ftp://x", QUERYSERVER_TOKEN="t")("ps")).code == 2
+
+
+async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
+    text = "sleep 55"
+    process = await qs.start("sql", "mysql", text)
+    await _until(lambda: server.engine.executions.count(text) == 1)
+    cancels = server.engine.cancels
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (130, "qs: interrupted\n")
+    assert server.engine.cancels == cancels + 1
+    assert [(entry["statement"], entry["state"]) for entry in (await qs("history")).records] == [(text, "canceled")]
+
+
+async def test_running_statements_are_listed_and_killed(server: Server, qs: Qs):
+    text = "sleep 56"
+    process = await qs.start("sql", "mysql", text)
+    await _until(lambda: server.engine.executions.count(text) == 1)
+    (running,) = (await qs("ps")).records
+    assert (running["engine"], running["statement"]) == ("mysql", text)
+    killed = await qs("kill", running["id"][:8])
+    assert killed.text == f"{running['id']}  canceled\n"
+    await process.communicate()
+    assert process.returncode == 1
+    assert (await qs("ps")).records == []
+    again = await qs("kill", "ffffffff")
+    assert (again.code, again.err) == (1, "qs: ffffffff: no such statement\n")
+
+
+async def test_administrators_see_and_kill_those_of_all_users(server: Server, qs: Qs, make: Make):
+    text = "sleep 57"
+    process = await qs.start("sql", "mysql", text)
+    await _until(lambda: server.engine.executions.count(text) == 1)
+    admin = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token(admin=True))
+    (running,) = [entry for entry in (await admin("ps", "--all")).records if entry["connector"] == "mysql"]
+    assert (await qs("ps", "--all")).code == 1
+    assert (await admin("kill", running["id"])).text == f"{running['id']}  canceled\n"
+    await process.communicate()
+
+
+async def test_files_go_there_and_back(qs: Qs):
+    here = qs.directory / "here"
+    (here / "below").mkdir(parents=True)
+    (here / "big.bin").write_bytes(os.urandom(300_000))
+    (here / "below" / "ä b.txt").write_text("hello\n")
+    there = f"file:///{qs.directory.name}"
+    assert (await qs("cp", str(here), there)).code == 2
+    assert (await qs("cp", "-r", str(here), there)).code == 0
+    assert (await qs("ls", there)).text == "below/\nbig.bin\n"
+    (entry,) = (await qs("ls", f"{there}/big.bin", "-o", "csv")).records
+    assert entry["size"] == "300000"
+    assert (await qs("cat", f"{there}/below/ä b.txt")).text == "hello\n"
+
+    back = qs.directory / "back"
+    assert (await qs("cp", "-r", there, str(back))).code == 0
+    assert (back / "big.bin").read_bytes() == (here / "big.bin").read_bytes()
+    assert (back / "below" / "ä b.txt").read_text() == "hello\n"
+
+    (back / "big.bin").write_bytes(b"other")
+    kept = await qs("cp", f"{there}/big.bin", str(back))
+    assert (kept.code, (back / "big.bin").read_bytes()) == (1, b"other")
+    assert (await qs("cp", "-r", "-f", "-c", f"{there}/big.bin", str(back))).code == 0
+    assert (back / "big.bin").stat().st_size == 300_000
+
+    assert (await qs("cp", "-", f"{there}/piped.txt", stdin="from a pipe\n")).code == 0
+    assert (await qs("mv", f"{there}/piped.txt", f"{there}/moved.txt")).code == 0
+    assert (await qs("mv", f"{there}/moved.txt", str(back))).code == 0
+    assert (back / "moved.txt").read_text() == "from a pipe\n"
+    assert (await qs("rm", there)).code == 1
+    assert (await qs("rm", "-r", there)).code == 0
+    assert (await qs("ls", there)).code == 1
+    assert (await qs("rm", str(back))).code == 2
+    assert back.is_dir()
+
+
+async def _until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_true():
+            await asyncio.sleep(0.02)
