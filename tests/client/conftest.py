@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queryserver_client import Connection, Retries, connect
 from tests.api.conftest import make_settings, users_url
 from tests.api.driving import Api, open_api
 from tests.api.serving import served
 from tests.fakes.engine import FakeEngine
+
+from queryserver_client import Connection, Retries, connect
 
 __all__ = ["users_url"]
 
@@ -68,3 +69,35 @@ def target(tmp_path: Path) -> Path:
     made = tmp_path / "downloads"
     made.mkdir()
     return made
+
+
+@pytest.fixture(scope="session")
+async def store(
+    tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str
+) -> AsyncIterator[Server]:
+    """A server with files: its local root is a folder of this machine (`root`)."""
+    directory = tmp_path_factory.mktemp("client-files")
+    settings = make_settings(directory, shared_database_dsn, users_url)
+    (directory / "files" / "shared").mkdir(parents=True)
+    filebrowser = settings.filebrowser.model_copy(update={"local_root": directory / "files"})
+    async with open_api(settings.model_copy(update={"filebrowser": filebrowser})) as api, served(api) as url:
+        yield Server(api, url)
+
+
+@pytest.fixture
+def folder(store: Server, tmp_path: Path) -> str:
+    """An empty folder of the store, of the test's own."""
+    name = f"shared/{tmp_path.name}"
+    (root(store) / name).mkdir()
+    return f"file:///{name}"
+
+
+def root(store: Server) -> Path:
+    place = store.api.services.settings.filebrowser.local_root
+    assert place is not None
+    return Path(place)
+
+
+def stored(store: Server, folder: str) -> dict[str, bytes]:
+    """All that lies in the folder, hidden files too."""
+    return {path.name: path.read_bytes() for path in (root(store) / folder.removeprefix("file:///")).iterdir()}

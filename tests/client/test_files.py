@@ -10,10 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.api.driving import open_api
-from tests.api.serving import served
-from tests.api.storage.conftest import storage_settings
-from tests.client.conftest import QUICK, Server
+from tests.client.conftest import QUICK, Server, root, stored
 from tests.client.proxies import Cut, proxy
 
 from queryserver_client import Conflict, Connection, NotFound, connect, connect_sync
@@ -24,14 +21,6 @@ PART = 1_000_000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
-@pytest.fixture(scope="module")
-async def store(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Server]:
-    """A server with a local root, which is the folder `files` beside its data."""
-    settings = storage_settings(tmp_path_factory.mktemp("client-files"), shared_database_dsn)
-    async with open_api(settings) as api, served(api) as url:
-        yield Server(api, url)
-
-
 @pytest.fixture
 async def db(store: Server) -> AsyncIterator[Connection]:
     async with connect(store.url, token=await store.token(), retries=QUICK) as connection:
@@ -39,24 +28,10 @@ async def db(store: Server) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
-def folder(store: Server, tmp_path: Path) -> str:
-    """An empty folder of the store, of the test's own."""
-    name = f"shared/{tmp_path.name}"
-    (root(store) / name).mkdir()
-    return f"file:///{name}"
-
-
-@pytest.fixture
 def local(tmp_path: Path) -> Path:
     path = tmp_path / "local.bin"
     path.write_bytes(CONTENT)
     return path
-
-
-def root(store: Server) -> Path:
-    place = store.api.services.settings.filebrowser.local_root
-    assert place is not None
-    return Path(place)
 
 
 def names(directory: Path) -> list[str]:
@@ -68,11 +43,6 @@ def replace_unnoticed(path: Path, content: bytes) -> None:
     facts = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-
-
-def stored(store: Server, folder: str) -> dict[str, bytes]:
-    """All that lies in the folder, hidden files too."""
-    return {path.name: path.read_bytes() for path in (root(store) / folder.removeprefix("file:///")).iterdir()}
 
 
 async def test_files_are_made_listed_read_moved_deleted_and_restored(db: Connection, folder: str):

@@ -2,22 +2,27 @@
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx
 
+from queryserver_client.connectors import Connectors
 from queryserver_client.credentials import TokenSource, credentials_of
 from queryserver_client.encoding import Parameters, encode_parameters
 from queryserver_client.errors import ConfigurationError, QueryserverError
 from queryserver_client.files import Files
+from queryserver_client.history import History
+from queryserver_client.imports import Imports
+from queryserver_client.metadata import Metadata
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
-from queryserver_client.statement import FIRST_ROWS, WAIT_S, OnLog, OnProgress, Statement, statement_of
+from queryserver_client.statement import FIRST_ROWS, WAIT_S, OnLog, OnProgress, Statement, canceling, statement_of
 from queryserver_client.transport import Sent, Transport, segment
+from queryserver_client.users import Users
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,6 +104,31 @@ class Connection:
         """Files in the stores of the server."""
         return Files(self.transport)
 
+    @property
+    def imports(self) -> Imports:
+        """Tables from files."""
+        return Imports(self.transport, self._started)
+
+    @property
+    def connectors(self) -> Connectors:
+        """What statements can be sent to."""
+        return Connectors(self.transport)
+
+    @property
+    def history(self) -> History:
+        """The statements of the user."""
+        return History(self.transport)
+
+    @property
+    def metadata(self) -> Metadata:
+        """Databases, tables and columns of the connectors."""
+        return Metadata(self.transport)
+
+    @property
+    def users(self) -> Users:
+        """Users of the server, and the preferences of this one."""
+        return Users(self.transport)
+
     async def close(self) -> None:
         """Close the connections, and end a login by password. Statements go on; results are kept."""
         await self.transport.close()
@@ -114,8 +144,13 @@ class Connection:
     async def _execute(
         self, connector: str, fields: Mapping[str, Any], *, allow_truncated: bool = False, key: str | None = None
     ) -> Statement:
-        """Execute under one idempotency key: however often the call is repeated, the statement runs once."""
         path = f"editor/execute/{segment(connector)}" if connector else "editor/execute"
+        return await self._started(path, fields, allow_truncated=allow_truncated, key=key)
+
+    async def _started(
+        self, path: str, fields: Mapping[str, Any], *, allow_truncated: bool = False, key: str | None = None
+    ) -> Statement:
+        """Start under one idempotency key: however often the call is repeated, the operation runs once."""
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:
             body = await self.transport.call(
@@ -176,17 +211,6 @@ def connect(
             http_transport=http_transport,
         )
     )
-
-
-@asynccontextmanager
-async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
-    """Cancel the statement at the server when the block is left by an exception before it has ended."""
-    try:
-        yield
-    except BaseException:
-        if not statement.has_ended:
-            await statement.cancel_quietly()
-        raise
 
 
 def _fields(

@@ -1,7 +1,7 @@
 """A statement at the server: followed, waited for, canceled, read and closed by its handle."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -184,6 +184,17 @@ class Statement:
                         on_log(line)
         if scope.cancelled_caught:
             raise WaitTimeout(f"the statement has not ended within {timeout_s} s")
+
+
+@asynccontextmanager
+async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
+    """Cancel the statement at the server when the block is left by an exception before it has ended."""
+    try:
+        yield
+    except BaseException:
+        if not statement.has_ended:
+            await statement.cancel_quietly()
+        raise
 
 
 def statement_of(transport: Transport, body: Mapping[str, Any], *, allow_truncated: bool = False) -> Statement:

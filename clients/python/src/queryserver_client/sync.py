@@ -25,7 +25,7 @@ from queryserver_client.retries import Retries
 from queryserver_client.statement import OnLog, OnProgress
 from queryserver_client.statement import Statement as AsyncStatement
 from queryserver_client.status import Event, Logs, Status
-from queryserver_client.sync_files import Files
+from queryserver_client.sync_parts import Connectors, Files, History, Imports, Metadata, Users
 from queryserver_client.values import Column, Row
 
 if TYPE_CHECKING:
@@ -326,6 +326,26 @@ class Connection:
     @property
     def files(self) -> Files:
         return Files(self.loop, self.core.files)
+
+    @property
+    def imports(self) -> Imports:
+        return Imports(self.loop, self.core.imports)
+
+    @property
+    def connectors(self) -> Connectors:
+        return Connectors(self.loop, self.core.connectors)
+
+    @property
+    def history(self) -> History:
+        return History(self.loop, self.core.history)
+
+    @property
+    def metadata(self) -> Metadata:
+        return Metadata(self.loop, self.core.metadata)
+
+    @property
+    def users(self) -> Users:
+        return Users(self.loop, self.core.users)
 
     def close(self) -> None:
         """Close the connections and end the thread."""

@@ -57,7 +57,7 @@ class Uploaded:
 
 
 @dataclass(frozen=True)
-class _Content:
+class Content:
     """What is uploaded: `size` bytes of a file, from `start` on."""
 
     file: BinaryIO
@@ -74,9 +74,35 @@ class _Content:
             raise _changed(self.file)
         return data
 
+    def body(self) -> "BinaryIO":
+        """A file object of exactly these bytes, for a request that sends them at once."""
+        return cast("BinaryIO", _Body(self))
+
     def require_unchanged(self) -> None:
         if self.identity is not None and _identity(self.file) != self.identity:
             raise _changed(self.file)
+
+
+class _Body:
+    """What httpx needs of a file object: it goes back to the beginning for each try."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self._position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._content.size - self._position
+        data = self._content.part(self._position, left if size < 0 else min(size, left))
+        self._position += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._content.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
 
 
 async def upload(
@@ -91,7 +117,7 @@ async def upload(
 ) -> Uploaded:
     """See `Files.upload`."""
     directory, name = _target(destination, source)
-    async with _opened(source) as content:
+    async with opened(source) as content:
         part_bytes = _part_bytes(content.size, part_bytes)
         terms = {"dest": directory, "qqfilename": name, "overwrite": "true" if overwrite else "false"}
         sending = _Sending(transport, content, terms, part_bytes, on_bytes)
@@ -115,7 +141,7 @@ class _Sending:
     def __init__(
         self,
         transport: Transport,
-        content: _Content,
+        content: Content,
         terms: Mapping[str, str],
         part_bytes: int,
         on_bytes: OnBytes | None,
@@ -257,13 +283,18 @@ def _target(destination: str, source: Source) -> tuple[str, str]:
         message = f"{destination!r} is no path of a store: give one such as file:///shared/a.csv, or a directory and /"
         raise ValueError(message)
     if not name:
-        given = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
-        if not isinstance(given, (str, os.PathLike)):
+        name = name_of(source)
+        if name is None:
             message = f"{destination!r} is a directory, and what is uploaded has no name"
             raise ValueError(message)
-        name = Path(given).name
     # `file:///a` and `/a` lie in the root, whose slash must stay.
     return (directory if directory and not directory.endswith(":/") else directory + "/"), name
+
+
+def name_of(source: Source) -> str | None:
+    """The last part of its path, if it has one."""
+    given = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
+    return Path(given).name if isinstance(given, (str, os.PathLike)) else None
 
 
 def _part_bytes(size: int, wanted: int) -> int:
@@ -277,24 +308,24 @@ def _part_bytes(size: int, wanted: int) -> int:
 
 
 @asynccontextmanager
-async def _opened(source: Source) -> AsyncGenerator[_Content]:
+async def opened(source: Source) -> AsyncGenerator[Content]:
     """The bytes, at their places. What cannot be read twice is kept in a temporary file first."""
     if isinstance(source, (bytes, bytearray, memoryview)):
-        yield _Content(io.BytesIO(source), 0, memoryview(source).nbytes, None)
+        yield Content(io.BytesIO(source), 0, memoryview(source).nbytes, None)
     elif isinstance(source, (str, os.PathLike)):
         file = await anyio.to_thread.run_sync(_open, source)
         try:
-            yield _Content(file, 0, os.fstat(file.fileno()).st_size, _identity(file))
+            yield Content(file, 0, os.fstat(file.fileno()).st_size, _identity(file))
         finally:
             file.close()
     elif _is_seekable(source):
         start = source.tell()
-        yield _Content(source, start, source.seek(0, os.SEEK_END) - start, None)
+        yield Content(source, start, source.seek(0, os.SEEK_END) - start, None)
     else:
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
             while data := await anyio.to_thread.run_sync(source.read, _MIB):
                 await anyio.to_thread.run_sync(kept.write, data)
-            yield _Content(cast("BinaryIO", kept), 0, kept.tell(), None)
+            yield Content(cast("BinaryIO", kept), 0, kept.tell(), None)
 
 
 def _open(path: "str | os.PathLike[str]") -> BinaryIO:

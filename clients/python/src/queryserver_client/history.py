@@ -1,0 +1,97 @@
+"""The statements that the user has run (Contract editor 11)."""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from queryserver_client.status import moment
+from queryserver_client.transport import Transport
+
+_PAGE_ENTRIES = 100
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One statement. `Connection.statement(entry.operation_id)` takes it up while its result is kept."""
+
+    operation_id: str
+    history_id: int
+    dialect: str
+    statement: str
+    """Cut to 1001 characters."""
+    state: str
+    message: str
+    line: int | None
+    column: int | None
+    database: str
+    rows: int
+    recorded: dt.datetime
+    started: dt.datetime | None
+    ended: dt.datetime | None
+    elapsed_ms: int
+    queued_ms: int
+    name: str = ""
+
+
+class History:
+    """`Connection.history`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def search(
+        self, text: str = "", *, connector: str | None = None, dialect: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[HistoryEntry]:
+        """The user's statements, the newest first, each once. `text` is a part of the statement, in any case."""
+        query = _query(text, connector, dialect)
+        number, left = 1, limit
+        last: tuple[int, int] | None = None
+        while left is None or left > 0:
+            params = {**query, "page": number, "limit": _PAGE_ENTRIES}
+            items = (await self._transport.call("GET", "editor/get_history", params=params))["history"]
+            for item in items:
+                place = (item["data"]["lastExecuted"], item["id"])
+                if last is not None and place >= last:
+                    continue  # newer statements have pushed it to this page: it was given before
+                last = place
+                yield _entry(item)
+                if left is not None:
+                    left -= 1
+                    if not left:
+                        return
+            if len(items) < _PAGE_ENTRIES:
+                return
+            number += 1
+
+    async def count(self, text: str = "", *, connector: str | None = None, dialect: str | None = None) -> int:
+        """How many statements `search` would give."""
+        params = {**_query(text, connector, dialect), "limit": 1}
+        return (await self._transport.call("GET", "editor/get_history", params=params))["count"]
+
+
+def _query(text: str, connector: str | None, dialect: str | None) -> dict[str, str]:
+    given = {"doc_text": text, "doc_connector": connector, "doc_type": dialect}
+    return {name: value for name, value in given.items() if value}
+
+
+def _entry(item: Mapping[str, Any]) -> HistoryEntry:
+    data = item["data"]
+    return HistoryEntry(
+        operation_id=item["uuid"],
+        history_id=item["id"],
+        dialect=item["type"].removeprefix("query-"),
+        statement=data["statement"],
+        state=data["state"],
+        message=data["message"],
+        line=data["line"],
+        column=data["column"],
+        database=data["database"],
+        rows=data["rows"],
+        recorded=dt.datetime.fromtimestamp(data["lastExecuted"] / 1000, dt.timezone.utc),
+        started=moment(data["started"]),
+        ended=moment(data["ended"]),
+        elapsed_ms=data["elapsed_ms"],
+        queued_ms=data["queued_ms"],
+        name=item["name"],
+    )

@@ -1,0 +1,282 @@
+"""Tables from files: delimited text, workbooks, Parquet, Arrow, Avro, JSON Lines (Contract importer).
+
+A file is local, and then it is sent to the server first, or lies in a store of the server.
+"""
+
+import datetime as dt
+import re
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Protocol
+
+from queryserver_client.errors import ConfigurationError
+from queryserver_client.statement import OnLog, OnProgress, Statement, canceling
+from queryserver_client.status import moment
+from queryserver_client.transport import Call, Transport
+from queryserver_client.uploads import Source, name_of, opened
+
+FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson", "avro", "arrow"]
+IfExists = Literal["error", "append", "replace"]
+_WORKED_WITHIN_S = 90.0
+"""A workbook is read within 60 s, or refused."""
+_RECORDS = frozenset({"parquet", "ndjson", "avro", "arrow"})
+_STORE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+@dataclass(frozen=True)
+class ImportFile:
+    """A file that the importer can read. An upload is kept for 24 hours after its last use."""
+
+    path: str
+    import_type: Literal["local", "remote"]
+    size: int | None = None
+    expires_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How a file is read. What is left out is detected by the server."""
+
+    file_type: FileType | None = None
+    has_header: bool | None = None
+    sheet_name: str | None = None
+    """Of a workbook; the first one without it."""
+    field_separator: str | None = None
+    quote_char: str | None = None
+    """`\\0` for no quoting."""
+    record_separator: str | None = None
+    encoding: str | None = None
+    date_format: str | None = None
+    """As in strftime: `%d/%m/%Y`."""
+    number_format: str | None = None
+    """The number 1234.5 as the file writes it: `1.234,5`."""
+
+    def given(self) -> dict[str, Any]:
+        """The fields that are set, by the names of the contract."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a file is."""
+
+    options: FileOptions
+    """Its type and separators; for a workbook, the first sheet."""
+    sheet_names: tuple[str, ...] = ()
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True)
+class ImportColumn:
+    """A column of the table to be made; what is left out is as the preview shows it."""
+
+    source: str | int
+    """Its name in the preview, or its place in the file from 1."""
+    name: str | None = None
+    type: str | None = None
+    """A type of the dialect: `INT`, `numeric(12,2)`, `varchar(20)`."""
+    nullable: bool = True
+    format: str | None = None
+    precision: int | None = None
+    scale: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The first rows of a file as they would come into a table."""
+
+    options: FileOptions
+    columns: tuple[ImportColumn, ...]
+    """They may be changed (`dataclasses.replace`) and given to `load`."""
+    rows: tuple[tuple[str, ...], ...]
+    """Texts of the file."""
+    warnings: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An import that has ended well."""
+
+    table: str
+    """`database.table`; without the database where none was given."""
+    rows_read: int
+    rows_loaded: int
+    rows_bad: int
+    """Rows that did not fit; the first ones are in the log of the operation."""
+    operation_id: str
+    """`Connection.statement(loaded.operation_id)` has the log."""
+
+
+class Start(Protocol):
+    """Starts an operation exactly once, however often the call is cut."""
+
+    def __call__(self, path: str, fields: Mapping[str, Any], /) -> Awaitable[Statement]: ...
+
+
+class Imports:
+    """`Connection.imports`. A source is a path of this machine, bytes, an object with `read`, or a path of a store.
+
+    A text is a path of a store when it begins as one does, `s3a://`, or with `is_remote=True`.
+    """
+
+    def __init__(self, transport: Transport, start: Start) -> None:
+        self._transport = transport
+        self._start = start
+
+    async def upload(self, source: Source, *, name: str | None = None) -> ImportFile:
+        """Send a local file to the server, for several calls about it."""
+        async with opened(source) as content:
+            files = {"file": (name or name_of(source) or "file", content.body())}
+            call = Call("POST", "importer/upload/file/", files=files, is_repeatable=True, wait_s=_WORKED_WITHIN_S)
+            body = (await self._transport.send(call)).json()
+        return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))
+
+    async def guess(self, source: "ImportFile | Source", *, is_remote: bool = False) -> Guess:
+        """The type of a file, its separators or its sheets."""
+        file = await self._file(source, is_remote)
+        body = await self._get("importer/file/guess_metadata/", file)
+        sheets = tuple(body.get("sheet_names", ()))
+        names = {one.name for one in fields(FileOptions)}
+        known = {name: value for name, value in body.items() if name in names}
+        options = FileOptions(file_type=body["type"], sheet_name=sheets[0] if sheets else None, **known)
+        return Guess(options, sheets, body.get("confidence", 1.0))
+
+    async def options(
+        self, source: "ImportFile | Source", options: FileOptions | None = None, *, is_remote: bool = False
+    ) -> FileOptions:
+        """All that `preview` and `load` must know of a file: what `options` leaves out is detected."""
+        return await self._detected(await self._file(source, is_remote), options or FileOptions())
+
+    async def preview(
+        self,
+        source: "ImportFile | Source",
+        connector: str,
+        *,
+        options: FileOptions | None = None,
+        is_remote: bool = False,
+    ) -> Preview:
+        """The columns, with types of the connector's dialect, and at most 50 rows."""
+        file = await self._file(source, is_remote)
+        detected = await self._detected(file, options or FileOptions())
+        body = await self._get("importer/file/preview/", file, {**detected.given(), "connector": connector})
+        names = {one.name for one in fields(ImportColumn)}
+        return Preview(
+            detected,
+            tuple(
+                ImportColumn(**{name: value for name, value in column.items() if name in names})
+                for column in body["columns"]
+            ),
+            tuple(tuple(row) for row in body["preview_data"]),
+            tuple(body.get("warnings", ())),
+        )
+
+    async def types(self, connector: str) -> list[str]:
+        """The types that columns may have, for a connector or a dialect."""
+        body = await self._transport.call("GET", "importer/sql_type_mapping/", params={"connector": connector})
+        return body["items"]
+
+    async def submit(
+        self,
+        source: "ImportFile | Source",
+        target: str | Sequence[str],
+        *,
+        if_exists: IfExists = "error",
+        columns: Sequence[ImportColumn | Mapping[str, Any]] | None = None,
+        options: FileOptions | None = None,
+        max_bad_rows: int = 0,
+        is_remote: bool = False,
+    ) -> Statement:
+        """Start an import and return; the arguments are those of `load`."""
+        connector, database, table = _target(target)
+        file = await self._file(source, is_remote)
+        detected = await self._detected(file, options or FileOptions())
+        body = {
+            "file_path": file.path,
+            "import_type": file.import_type,
+            **detected.given(),
+            "connector": connector,
+            "table": table,
+            "if_exists": if_exists,
+            "max_bad_rows": max_bad_rows,
+        }
+        if database:
+            body["database"] = database
+        if columns is not None:
+            body["columns"] = [one.given() if isinstance(one, ImportColumn) else dict(one) for one in columns]
+        return await self._start("importer/create_table", body)
+
+    async def load(
+        self,
+        source: "ImportFile | Source",
+        target: str | Sequence[str],
+        *,
+        if_exists: IfExists = "error",
+        columns: Sequence[ImportColumn | Mapping[str, Any]] | None = None,
+        options: FileOptions | None = None,
+        max_bad_rows: int = 0,
+        is_remote: bool = False,
+        timeout_s: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+    ) -> Loaded:
+        """Make a table of a file, or put its rows into one, and wait until it is there.
+
+        `target` is `connector.table` or `connector.database.table`, or a sequence of these where a name has dots.
+        `columns` are those of the table, in its order; all of the file without it. `max_bad_rows`: how many rows may
+        not fit, -1 for any number. Nothing half made is left, also when the waiting task is canceled: the import is
+        canceled then.
+
+        Raises ApiError (`table_exists`, `file_not_found`, …) before anything is started, StatementError afterwards.
+        """
+        statement = await self.submit(
+            source,
+            target,
+            if_exists=if_exists,
+            columns=columns,
+            options=options,
+            max_bad_rows=max_bad_rows,
+            is_remote=is_remote,
+        )
+        async with canceling(statement):
+            result = await statement.result(timeout_s, on_progress=on_progress, on_log=on_log)
+            counts = (await result.dicts())[0]
+        return Loaded(
+            counts["table"], counts["rows_read"], counts["rows_loaded"], counts["rows_bad"], statement.operation_id
+        )
+
+    async def _file(self, source: "ImportFile | Source", is_remote: bool) -> ImportFile:
+        if isinstance(source, ImportFile):
+            return source
+        if isinstance(source, str) and (is_remote or _STORE.match(source)):
+            return ImportFile(source, "remote")
+        if is_remote:
+            raise ConfigurationError("a path of a store is a text")
+        return await self.upload(source)
+
+    async def _detected(self, file: ImportFile, options: FileOptions) -> FileOptions:
+        if options.file_type is None or (options.file_type == "excel" and options.sheet_name is None):
+            guess = (await self.guess(file)).options
+            options = replace(guess, **options.given())
+        if options.has_header is None and options.file_type not in _RECORDS:
+            names = ("file_type", "sheet_name", "field_separator", "quote_char", "record_separator", "encoding")
+            query = {name: value for name, value in options.given().items() if name in names}
+            options = replace(
+                options, has_header=(await self._get("importer/file/guess_header/", file, query))["has_header"]
+            )
+        return options
+
+    async def _get(self, path: str, file: ImportFile, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        params = {"file_path": file.path, "import_type": file.import_type, **(query or {})}
+        return await self._transport.call("GET", path, params=params, wait_s=_WORKED_WITHIN_S)
+
+
+def _target(target: str | Sequence[str]) -> tuple[str, str | None, str]:
+    """The connector, the database, which may have dots itself (trino: `catalog.schema`), and the table."""
+    parts = target.split(".") if isinstance(target, str) else list(target)
+    if len(parts) < 2 or not all(parts):
+        message = f"{target!r} names no table: give connector.table or connector.database.table"
+        raise ValueError(message)
+    return parts[0], ".".join(parts[1:-1]) or None, parts[-1]

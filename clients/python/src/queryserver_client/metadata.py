@@ -1,0 +1,162 @@
+"""What is in a data source: databases, tables, columns, functions, samples (Contract editor 10)."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from queryserver_client.errors import statement_error
+from queryserver_client.transport import Transport, segment
+from queryserver_client.values import Column, Row, columns_of, decode_rows
+
+_PAGE_NAMES = 10_000
+_ANSWERED_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A table or view in a list."""
+
+    name: str
+    type: str
+    """Table, View or Materialized_view."""
+    comment: str
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column; None where the engine does not say."""
+
+    name: str
+    type: str
+    """The engine's own text."""
+    comment: str
+    nullable: bool | None
+    default: str | None
+    primary_key: bool | None
+    partition_key: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or view with its columns."""
+
+    name: str
+    comment: str
+    is_view: bool
+    columns: tuple[TableColumn, ...]
+    primary_keys: tuple[str, ...]
+    foreign_keys: tuple[tuple[str, str], ...]
+    """Columns, and the `database.table.column` that each refers to."""
+    location: str | None
+    """A path of a store."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function; empty texts where the engine does not say."""
+
+    name: str
+    signature: str
+    return_type: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some rows of a table, or values of a column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    message: str
+
+
+class Metadata:
+    """`Connection.metadata`. `connector` is as in `Connection.query`.
+
+    Answers may be some minutes old, unless `refresh` is given. Raises StatementError with the code
+    `credentials_required` where the data source wants a login of the user.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def databases(self, connector: str, prefix: str = "", *, refresh: bool = False) -> AsyncIterator[str]:
+        """Names, also those of schemas where an engine has these instead. `prefix` in any case."""
+        async for name in self._names(connector, (), "databases", prefix, refresh=refresh):
+            yield name
+
+    async def tables(
+        self, connector: str, database: str, prefix: str = "", *, refresh: bool = False
+    ) -> AsyncIterator[TableName]:
+        """Tables and views of a database."""
+        async for item in self._names(connector, (database,), "tables_meta", prefix, refresh=refresh):
+            yield TableName(item["name"], item["type"], item["comment"])
+
+    async def table(self, connector: str, database: str, table: str, *, refresh: bool = False) -> Table:
+        """Raises NotFound."""
+        body = await self._autocomplete(connector, (database, table), {"refresh": refresh})
+        return Table(
+            name=body["name"],
+            comment=body["comment"],
+            is_view=body["is_view"],
+            columns=tuple(
+                TableColumn(
+                    item["name"],
+                    item["type"],
+                    item["comment"],
+                    item["nullable"],
+                    item["default"],
+                    item["primary_key"],
+                    item["partition_key"],
+                )
+                for item in body["extended_columns"]
+            ),
+            primary_keys=tuple(item["name"] for item in body["primary_keys"]),
+            foreign_keys=tuple((item["name"], item["to"]) for item in body["foreign_keys"]),
+            location=body["hdfs_link"],
+        )
+
+    async def columns(
+        self, connector: str, database: str, table: str, *, refresh: bool = False
+    ) -> tuple[TableColumn, ...]:
+        return (await self.table(connector, database, table, refresh=refresh)).columns
+
+    async def functions(self, connector: str, database: str | None = None) -> list[Function]:
+        """Those of the engine, or exactly those that are defined in a database."""
+        path = () if database is None else (database,)
+        body = await self._autocomplete(connector, path, {"operation": "functions"})
+        return [Function(item["name"], item["signature"], item["return_type"]) for item in body["functions"]]
+
+    async def sample(self, connector: str, database: str, table: str, column: str | None = None) -> Sample:
+        """At most 100 rows of a table, or different values of a column."""
+        names = (database, table) if column is None else (database, table, column)
+        fields = {"escape": False, "big_numbers": "number"}
+        body = await self._call("editor/sample", connector, names, fields)
+        columns = columns_of(body["full_headers"])
+        return Sample(columns, tuple(decode_rows(body["rows"], columns)), body["message"])
+
+    async def _names(
+        self, connector: str, names: tuple[str, ...], key: str, prefix: str, *, refresh: bool
+    ) -> AsyncIterator[Any]:
+        page, has_more = 1, True
+        while has_more:
+            fields = {"prefix": prefix, "page": page, "limit": _PAGE_NAMES, "refresh": refresh and page == 1}
+            body = await self._autocomplete(connector, names, fields)
+            for item in body[key]:
+                yield item
+            page, has_more = page + 1, body["truncated"] and bool(body[key])
+
+    async def _autocomplete(
+        self, connector: str, names: tuple[str, ...], fields: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return await self._call("editor/autocomplete", connector, names, fields)
+
+    async def _call(
+        self, path: str, connector: str, names: tuple[str, ...], fields: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        path = "/".join([path, *map(segment, names)])
+        body = await self._transport.call(
+            "POST", path, {"snippet": {"type": connector}, **fields}, is_repeatable=True, wait_s=_ANSWERED_WITHIN_S
+        )
+        if body.get("status"):
+            raise statement_error(body)
+        return body

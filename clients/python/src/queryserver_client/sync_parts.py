@@ -1,0 +1,93 @@
+"""The parts of a connection without `await`: files, imports, connectors, history, metadata, users."""
+
+import io
+
+from queryserver_client.connectors import Connectors as AsyncConnectors
+from queryserver_client.faces import Face, blocking, iterating
+from queryserver_client.files import Files as AsyncFiles
+from queryserver_client.history import History as AsyncHistory
+from queryserver_client.imports import Imports as AsyncImports
+from queryserver_client.metadata import Metadata as AsyncMetadata
+from queryserver_client.reading import buffered
+from queryserver_client.users import Users as AsyncUsers
+
+
+class Files(Face[AsyncFiles]):
+    """As the async Files, without `await`."""
+
+    filesystems = blocking(AsyncFiles.filesystems)
+    list = iterating(AsyncFiles.list)
+    walk = iterating(AsyncFiles.walk)
+    stat = blocking(AsyncFiles.stat)
+    exists = blocking(AsyncFiles.exists)
+    summary = blocking(AsyncFiles.summary)
+    view = blocking(AsyncFiles.view)
+    read = blocking(AsyncFiles.read)
+    download = blocking(AsyncFiles.download)
+    upload = blocking(AsyncFiles.upload)
+    mkdir = blocking(AsyncFiles.mkdir)
+    touch = blocking(AsyncFiles.touch)
+    write_text = blocking(AsyncFiles.write_text)
+    rename = blocking(AsyncFiles.rename)
+    move = blocking(AsyncFiles.move)
+    copy = blocking(AsyncFiles.copy)
+    remove = blocking(AsyncFiles.remove)
+    restore = blocking(AsyncFiles.restore)
+    trash = blocking(AsyncFiles.trash)
+    purge_trash = blocking(AsyncFiles.purge_trash)
+    chmod = blocking(AsyncFiles.chmod)
+    chown = blocking(AsyncFiles.chown)
+
+    def open(self, path: str) -> io.BufferedReader:
+        """A file object of Python, for `with`: it can be read, from any place, also by pandas, pyarrow or zipfile."""
+        return buffered(self.loop, self.loop.run(lambda: self.core.open(path)))
+
+
+class Imports(Face[AsyncImports]):
+    """As the async Imports, without `await` and without `submit`: `load` waits."""
+
+    upload = blocking(AsyncImports.upload)
+    guess = blocking(AsyncImports.guess)
+    options = blocking(AsyncImports.options)
+    preview = blocking(AsyncImports.preview)
+    types = blocking(AsyncImports.types)
+    load = blocking(AsyncImports.load)
+
+
+class Connectors(Face[AsyncConnectors]):
+    """As the async Connectors, without `await`."""
+
+    usable = blocking(AsyncConnectors.usable)
+    list = blocking(AsyncConnectors.list)
+    types = blocking(AsyncConnectors.types)
+    get = blocking(AsyncConnectors.get)
+    create = blocking(AsyncConnectors.create)
+    update = blocking(AsyncConnectors.update)
+    delete = blocking(AsyncConnectors.delete)
+    test = blocking(AsyncConnectors.test)
+
+
+class History(Face[AsyncHistory]):
+    """As the async History, without `await`."""
+
+    search = iterating(AsyncHistory.search)
+    count = blocking(AsyncHistory.count)
+
+
+class Metadata(Face[AsyncMetadata]):
+    """As the async Metadata, without `await`."""
+
+    databases = iterating(AsyncMetadata.databases)
+    tables = iterating(AsyncMetadata.tables)
+    table = blocking(AsyncMetadata.table)
+    columns = blocking(AsyncMetadata.columns)
+    functions = blocking(AsyncMetadata.functions)
+    sample = blocking(AsyncMetadata.sample)
+
+
+class Users(Face[AsyncUsers]):
+    """As the async Users, without `await`."""
+
+    list = iterating(AsyncUsers.list)
+    preferences = blocking(AsyncUsers.preferences)
+    prefer = blocking(AsyncUsers.prefer)

@@ -1,0 +1,52 @@
+"""Users, for administrators, and what each user prefers (Contract platform 6)."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queryserver_client.transport import Transport
+
+_PAGE_USERS = 500
+
+
+@dataclass(frozen=True)
+class User:
+    id: int
+    name: str
+    groups: tuple[str, ...]
+    is_active: bool
+    is_administrator: bool
+
+
+class Users:
+    """`Connection.users`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(
+        self, *, name: str | None = None, groups: Sequence[str] = (), is_active: bool | None = None
+    ) -> AsyncIterator[User]:
+        """Users by name: one, the members of any of `groups`, only active or only disabled ones (administrators)."""
+        query: dict[str, Any] = {"limit": _PAGE_USERS}
+        query |= {"username": name} if name is not None else {}
+        query |= {"groups": list(groups)} if groups else {}
+        query |= {"is_active": "true" if is_active else "false"} if is_active is not None else {}
+        page, seen = 1, 0
+        while True:
+            body = await self._transport.call("GET", "iam/get_users", params={**query, "page": page})
+            for item in body["users"]:
+                seen += 1
+                yield User(item["id"], item["username"], tuple(item["groups"]), item["is_active"], item["superuser"])
+            if seen >= body["count"] or not body["users"]:
+                return
+            page += 1
+
+    async def preferences(self) -> Mapping[str, str]:
+        """What this user wants where a call does not say it. The client itself says it in each call."""
+        return (await self._transport.call("GET", "iam/preferences"))["preferences"]
+
+    async def prefer(self, **preferences: str) -> Mapping[str, str]:
+        """Change some, `big_numbers="text"`; all of them afterwards."""
+        body = await self._transport.call("POST", "iam/preferences", preferences, is_repeatable=True)
+        return body["preferences"]

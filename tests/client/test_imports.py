@@ -1,0 +1,126 @@
+"""`db.imports`: from a file to a table that is there (issue 20, section 3)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import QUICK, Server
+from tests.client.proxies import Cut, proxy
+
+from queryserver_client import ApiError, Connection, StatementError, connect, connect_sync
+from queryserver_client.imports import FileOptions, ImportColumn
+
+SALES = "id,day,price\n1,2025-01-15,1.50\n2,2025-01-16,2.25\n"
+
+
+@pytest.fixture
+async def db(store: Server) -> AsyncIterator[Connection]:
+    async with connect(store.url, token=await store.token(), retries=QUICK) as connection:
+        yield connection
+
+
+@pytest.fixture
+def sales(tmp_path: Path) -> Path:
+    path = tmp_path / "sales.csv"
+    path.write_text(SALES)
+    return path
+
+
+async def rows(db: Connection, table: str) -> list[tuple[object, ...]]:
+    return await (await db.query("duckdb", f"SELECT * FROM {table} ORDER BY 1")).rows()
+
+
+async def test_a_local_file_becomes_a_table_in_one_call(db: Connection, sales: Path):
+    lines: list[str] = []
+    loaded = await db.imports.load(sales, "duckdb.sales_local", on_log=lines.append)
+    assert (loaded.rows_read, loaded.rows_loaded, loaded.rows_bad) == (2, 2, 0)
+    assert loaded.table == "sales_local"
+    assert lines
+    table = await db.metadata.table("duckdb", "main", "sales_local", refresh=True)
+    assert [column.name for column in table.columns] == ["id", "day", "price"]
+    assert [row[0] for row in await rows(db, "sales_local")] == [1, 2]
+    with pytest.raises(ApiError) as caught:
+        await db.imports.load(sales, "duckdb.sales_local")
+    assert (caught.value.code, caught.value.status) == ("table_exists", 400)
+    assert "sales_local" in caught.value.message
+    await db.imports.load(sales, "duckdb.main.sales_local", if_exists="append")
+    assert len(await rows(db, "sales_local")) == 4
+    await db.imports.load(SALES.encode(), ("duckdb", "main", "sales_local"), if_exists="replace")
+    assert len(await rows(db, "sales_local")) == 2
+
+
+async def test_a_file_of_a_store_becomes_a_table(db: Connection, folder: str):
+    await db.files.upload(SALES.replace(",", ";").encode(), f"{folder}/sales.txt")
+    loaded = await db.imports.load(f"{folder}/sales.txt", "duckdb.sales_remote")
+    assert loaded.rows_loaded == 2
+    assert len((await rows(db, "sales_remote"))[0]) == 3
+
+
+async def test_columns_of_the_preview_are_changed_and_given_back(db: Connection, sales: Path):
+    file = await db.imports.upload(sales)
+    assert (file.import_type, file.size) == ("local", len(SALES))
+    assert (await db.imports.guess(file)).options.file_type == "csv"
+    preview = await db.imports.preview(file, "duckdb")
+    assert preview.rows[0] == ("1", "2025-01-15", "1.50")
+    assert preview.options.has_header is True
+    number, _, price = preview.columns
+    assert price.name == "price"
+    columns = [replace(price, name="euro", type="DECIMAL(9,2)"), ImportColumn(number.source, "number", "VARCHAR")]
+    await db.imports.load(file, "duckdb.sales_columns", columns=columns)
+    result = await db.query("duckdb", "SELECT * FROM sales_columns ORDER BY number")
+    assert [(column.name, column.native_type) for column in result.columns] == [
+        ("euro", "DECIMAL(9,2)"),
+        ("number", "VARCHAR"),
+    ]
+    assert "VARCHAR" in await db.imports.types("duckdb")
+
+
+async def test_options_override_what_was_detected(db: Connection):
+    options = FileOptions(file_type="delimiter_format", field_separator="|", has_header=False)
+    await db.imports.load(b"1|a,b\n2|c,d\n", "duckdb.piped", options=options)
+    assert await rows(db, "piped") == [(1, "a,b"), (2, "c,d")]
+
+
+async def test_a_row_that_does_not_fit_leaves_no_table(db: Connection):
+    column, options = ImportColumn(1, type="INTEGER"), FileOptions(file_type="csv", has_header=True)
+    with pytest.raises(StatementError) as caught:
+        await db.imports.load(b"n\n1\nx\n", "duckdb.unfit", columns=[column], options=options)
+    assert caught.value.state == "failed"
+    with pytest.raises(StatementError):
+        await rows(db, "unfit")
+    loaded = await db.imports.load(b"n\n1\nx\n", "duckdb.unfit", columns=[column], options=options, max_bad_rows=1)
+    assert (loaded.rows_loaded, loaded.rows_bad) == (1, 1)
+    assert any("x" in line for line in (await db.statement(loaded.operation_id).logs()).lines)
+
+
+@pytest.mark.parametrize("cut", [10, 600])
+async def test_an_import_that_is_cut_loads_the_rows_once(store: Server, sales: Path, cut: int):
+    token = await store.token()
+    table = f"sales_cut_{cut}"
+    async with connect(store.url, token=token, retries=QUICK) as plain:
+        await plain.imports.load(sales, f"duckdb.{table}")
+        file = await plain.imports.upload(sales)
+        options = await plain.imports.options(file)
+    async with proxy(store.url) as line, connect(line.url, token=token, retries=QUICK) as db:
+        line.cuts.extend([Cut(of_answers=cut % 300), Cut(of_answers=5), Cut(of_requests=cut)])
+        await db.imports.load(file, f"duckdb.{table}", if_exists="append", options=options)
+        assert line.connections >= 3
+    async with connect(store.url, token=token, retries=QUICK) as plain:
+        assert len(await rows(plain, table)) == 4
+
+
+async def test_the_sync_face_imports(store: Server, sales: Path):
+    token = await store.token()
+
+    def work() -> None:
+        with connect_sync(store.url, token=token, retries=QUICK) as db:
+            assert db.imports.load(sales, "duckdb.sales_sync").rows_loaded == 2
+            assert [column.name for column in db.metadata.columns("duckdb", "main", "sales_sync")] == [
+                "id",
+                "day",
+                "price",
+            ]
+
+    await asyncio.to_thread(work)
