@@ -9,6 +9,7 @@ import pytest
 from tests.api.conftest import make_settings, users_url
 from tests.api.driving import Api, open_api
 from tests.api.serving import served
+from tests.client.shell import Make, Qs, maker
 from tests.fakes.engine import FakeEngine
 
 from queryserver_client import Connection, Retries, connect
@@ -69,6 +70,18 @@ def target(tmp_path: Path) -> Path:
     made = tmp_path / "downloads"
     made.mkdir()
     return made
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Makes command lines of the test's own."""
+    return maker(tmp_path)
+
+
+@pytest.fixture
+async def qs(server: Server, make: Make) -> Qs:
+    """The command line of a new user, whose token is in the environment."""
+    return make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
 
 
 @pytest.fixture(scope="session")

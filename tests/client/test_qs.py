@@ -1,93 +1,28 @@
 """`qs` as its users start it: processes against a real server (issue 20, section 4)."""
 
-import asyncio
-import csv
-import io
 import json
-import os
 import signal
 import stat
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
+from tests.api.token.logins import PASSWORD, accounts
 from tests.client.conftest import Server
+from tests.client.shell import Make, Qs, until
 
-
-@dataclass(frozen=True)
-class Ended:
-    """What a command has printed, and how it ended."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def text(self) -> str:
-        return self.out.decode().replace("\r\n", "\n")
-
-    @property
-    def records(self) -> list[dict[str, str]]:
-        return list(csv.DictReader(io.StringIO(self.text)))
-
-
-@dataclass(frozen=True)
-class Qs:
-    """The command line of one user, with a configuration directory of its own."""
-
-    environment: Mapping[str, str]
-    directory: Path
-
-    async def start(self, *words: str, **more: object) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "queryserver_client.cli",
-            *words,
-            env=dict(self.environment),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            **more,
-        )
-
-    async def __call__(self, *words: str, stdin: str = "") -> Ended:
-        process = await self.start(*words)
-        out, err = await process.communicate(stdin.encode())
-        assert process.returncode is not None
-        return Ended(process.returncode, out, err.decode())
-
-
-Make = Callable[..., Qs]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def made(**variables: str) -> Qs:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("QUERYSERVER_")}
-        return Qs(kept | {"QUERYSERVER_CONFIG_DIR": str(tmp_path / "config"), **variables}, tmp_path)
-
-    return made
-
-
-@pytest.fixture
-async def qs(server: Server, make: Make) -> Qs:
-    """Of a new user, whose token is in the environment."""
-    return make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
+from queryserver.identity.model import AuthenticatedUser
 
 
 async def test_a_login_is_stored_without_the_password_and_ends_with_logout(server: Server, make: Make, tmp_path: Path):
-    caller = await server.api.user("shell")
+    caller = "shell"
+    await accounts(server.api).create(AuthenticatedUser(caller), PASSWORD)
     qs = make()
     assert (await qs("sql", "duckdb", "SELECT 1")).code == 3
-    refused = await qs("login", server.url, "--user", caller.name, "--stdin", stdin="wrong\n")
+    refused = await qs("login", server.url, "--user", caller, "--stdin", stdin="wrong\n")
     assert refused.code == 3
     assert "does not accept" in refused.err
-    assert (await qs("login", server.url, "--user", caller.name, "--stdin", stdin=f"{PASSWORD}\n")).code == 0
+    assert (await qs("login", server.url, "--user", caller, "--stdin", stdin=f"{PASSWORD}\n")).code == 0
     file = tmp_path / "config" / "login.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert PASSWORD not in file.read_text()
@@ -134,7 +69,9 @@ async def test_a_script_comes_from_a_file_or_from_stdin(qs: Qs):
 
 
 async def test_an_error_is_on_stderr_with_its_place(qs: Qs):
-    ended = await qs("sql", "postgresql", "SELECT 1 AS fine;\n\nSELECT fine,\n  nothing FROM generate_series(1, 2) AS fine")
+    ended = await qs(
+        "sql", "postgresql", "SELECT 1 AS fine;\n\nSELECT fine,\n  nothing FROM generate_series(1, 2) AS fine"
+    )
     assert ended.code == 1
     assert ended.text == "fine\n1\n"
     assert ended.err.splitlines()[-2:] == ["line 4:   nothing FROM generate_series(1, 2) AS fine", "          ^"]
@@ -159,7 +96,7 @@ async def test_the_exit_code_says_what_went_wrong(qs: Qs, make: Make):
 async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
     text = "sleep 55"
     process = await qs.start("sql", "mysql", text)
-    await _until(lambda: server.engine.executions.count(text) == 1)
+    await until(lambda: server.engine.executions.count(text) == 1)
     cancels = server.engine.cancels
     process.send_signal(signal.SIGINT)
     _, err = await process.communicate()
@@ -171,7 +108,7 @@ async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
 async def test_running_statements_are_listed_and_killed(server: Server, qs: Qs):
     text = "sleep 56"
     process = await qs.start("sql", "mysql", text)
-    await _until(lambda: server.engine.executions.count(text) == 1)
+    await until(lambda: server.engine.executions.count(text) == 1)
     (running,) = (await qs("ps")).records
     assert (running["engine"], running["statement"]) == ("mysql", text)
     killed = await qs("kill", running["id"][:8])
@@ -186,50 +123,9 @@ async def test_running_statements_are_listed_and_killed(server: Server, qs: Qs):
 async def test_administrators_see_and_kill_those_of_all_users(server: Server, qs: Qs, make: Make):
     text = "sleep 57"
     process = await qs.start("sql", "mysql", text)
-    await _until(lambda: server.engine.executions.count(text) == 1)
+    await until(lambda: server.engine.executions.count(text) == 1)
     admin = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token(admin=True))
     (running,) = [entry for entry in (await admin("ps", "--all")).records if entry["connector"] == "mysql"]
     assert (await qs("ps", "--all")).code == 1
     assert (await admin("kill", running["id"])).text == f"{running['id']}  canceled\n"
     await process.communicate()
-
-
-async def test_files_go_there_and_back(qs: Qs):
-    here = qs.directory / "here"
-    (here / "below").mkdir(parents=True)
-    (here / "big.bin").write_bytes(os.urandom(300_000))
-    (here / "below" / "ä b.txt").write_text("hello\n")
-    there = f"file:///{qs.directory.name}"
-    assert (await qs("cp", str(here), there)).code == 2
-    assert (await qs("cp", "-r", str(here), there)).code == 0
-    assert (await qs("ls", there)).text == "below/\nbig.bin\n"
-    (entry,) = (await qs("ls", f"{there}/big.bin", "-o", "csv")).records
-    assert entry["size"] == "300000"
-    assert (await qs("cat", f"{there}/below/ä b.txt")).text == "hello\n"
-
-    back = qs.directory / "back"
-    assert (await qs("cp", "-r", there, str(back))).code == 0
-    assert (back / "big.bin").read_bytes() == (here / "big.bin").read_bytes()
-    assert (back / "below" / "ä b.txt").read_text() == "hello\n"
-
-    (back / "big.bin").write_bytes(b"other")
-    kept = await qs("cp", f"{there}/big.bin", str(back))
-    assert (kept.code, (back / "big.bin").read_bytes()) == (1, b"other")
-    assert (await qs("cp", "-r", "-f", "-c", f"{there}/big.bin", str(back))).code == 0
-    assert (back / "big.bin").stat().st_size == 300_000
-
-    assert (await qs("cp", "-", f"{there}/piped.txt", stdin="from a pipe\n")).code == 0
-    assert (await qs("mv", f"{there}/piped.txt", f"{there}/moved.txt")).code == 0
-    assert (await qs("mv", f"{there}/moved.txt", str(back))).code == 0
-    assert (back / "moved.txt").read_text() == "from a pipe\n"
-    assert (await qs("rm", there)).code == 1
-    assert (await qs("rm", "-r", there)).code == 0
-    assert (await qs("ls", there)).code == 1
-    assert (await qs("rm", str(back))).code == 2
-    assert back.is_dir()
-
-
-async def _until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_true():
-            await asyncio.sleep(0.02)

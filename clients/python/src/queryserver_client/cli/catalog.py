@@ -1,14 +1,12 @@
 """Databases, tables and columns of a connector, for completion and `\\d`. Each list is fetched once a minute."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any
-
-from queryserver_client.errors import ApiError
-from queryserver_client.transport import segment
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from queryserver_client.metadata import TableColumn, TableName
     from queryserver_client.sync import Connection
 
 _KEPT_S = 60.0
@@ -17,15 +15,7 @@ _USUAL = ("main", "public", "default")
 _SYSTEM = frozenset({"information_schema", "pg_catalog", "sys", "performance_schema", "system"})
 
 
-@dataclass(frozen=True)
-class TableColumn:
-    """A column of a table."""
-
-    name: str
-    type: str
-    is_nullable: bool | None
-    is_primary_key: bool
-    comment: str
+T = TypeVar("T")
 
 
 class Catalog:
@@ -36,12 +26,13 @@ class Catalog:
         self._connector = connector
         self.chosen = database
         """The database of `-d`, or of the last USE."""
-        self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._kept: dict[tuple[str, ...], tuple[float, Any]] = {}
         self._lock = Lock()
 
     def databases(self) -> list[str]:
         """Without those of the engine itself."""
-        return [name for name in self._get("")["databases"] if name.lower() not in _SYSTEM]
+        names = self._get((), lambda: list(self._db.metadata.databases(self._connector)))
+        return [name for name in names if name.lower() not in _SYSTEM]
 
     def current(self) -> str | None:
         """The database of a name that stands alone, as far as can be said."""
@@ -51,38 +42,27 @@ class Catalog:
         usual = [name for name in names if name.lower() in _USUAL]
         return usual[0] if usual else names[0] if len(names) == 1 else None
 
-    def tables(self, database: str) -> list[tuple[str, str]]:
-        """Names and kinds."""
-        return [(item["name"], item["type"]) for item in self._get(f"/{segment(database)}")["tables_meta"]]
+    def tables(self, database: str) -> "list[TableName]":
+        """Tables and views."""
+        return self._get((database,), lambda: list(self._db.metadata.tables(self._connector, database)))
 
-    def columns(self, name: str) -> list[TableColumn]:
+    def columns(self, name: str) -> "tuple[TableColumn, ...]":
         """Of `table` or `database.table`. Raises NotFound."""
         database, _, table = name.rpartition(".")
-        body = self._get(f"/{segment(database or self.current() or '')}/{segment(table)}")
-        return [
-            TableColumn(
-                item["name"], item["type"], item["nullable"], bool(item["primary_key"]), str(item["comment"] or "")
-            )
-            for item in body["extended_columns"]
-        ]
+        database = database or self.current() or ""
+        return self._get((database, table), lambda: self._db.metadata.columns(self._connector, database, table))
 
     def forget(self) -> None:
         """After a statement that may have changed what there is."""
         with self._lock:
             self._kept.clear()
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _get(self, names: tuple[str, ...], fetch: "Callable[[], T]") -> T:
         with self._lock:
-            kept_at, kept = self._kept.get(path, (-_KEPT_S, {}))
+            kept_at, kept = self._kept.get(names, (-_KEPT_S, None))
         if time.monotonic() - kept_at < _KEPT_S:
-            return kept
-        fields = {"snippet": {"type": self._connector}}
-        transport = self._db.core.transport
-        body = self._db.loop.run(
-            lambda: transport.call("POST", f"editor/autocomplete{path}", fields, is_repeatable=True, wait_s=30.0)
-        )
-        if body.get("status"):
-            raise ApiError(str(body.get("message", "")), status=200, code=str(body.get("code", "")), body=body)
+            return kept  # pyright: ignore[reportReturnType]
+        found = fetch()
         with self._lock:
-            self._kept[path] = (time.monotonic(), body)
-        return body
+            self._kept[names] = (time.monotonic(), found)
+        return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queryserver_client.cli.output import Form
+from queryserver_client.cli.forms import FileKind, Form, IfExists
 
 if TYPE_CHECKING:
     from queryserver_client.sync import Connection
@@ -18,6 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help needs a third of the time
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 not logged in, 4 the result is not whole, "
@@ -108,16 +109,14 @@ def kill(
 @app.command()
 def history(
     text: Annotated[str | None, typer.Argument(help="Only statements that contain this.")] = None,
-    connector: Annotated[
-        str | None, typer.Option("-c", "--connector", help="Only of this connector or dialect.")
-    ] = None,
+    connector: Annotated[str | None, typer.Option("-c", "--dialect", help="Only of this dialect.")] = None,
     most: Annotated[int, typer.Option("-n", min=1, max=10_000, help="How many.")] = 20,
     output: AnyForm = None,
 ) -> None:
     """List own statements, newest first."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
-    _connected(lambda db: operations.show_history(db, output, text=text, connector=connector, most=most))
+    _connected(lambda db: operations.show_history(db, output, text=text or "", connector=connector, most=most))
 
 
 @app.command()
@@ -180,6 +179,39 @@ def mv(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: 
 
     options = transfers.Options(recursive, force, go_on)
     _connected(lambda db: transfers.move(db, *_sources_and_target(paths), options))
+
+
+@app.command("import")
+def import_(
+    source: Annotated[str, typer.Argument(help="A local file, store://… or :/….")],
+    target: Annotated[str, typer.Argument(help="connector.table or connector.database.table")],
+    if_exists: Annotated[IfExists, typer.Option("--if-exists", help="When the table is there.")] = IfExists.ERROR,
+    has_header: Annotated[bool | None, typer.Option("--has-header/--no-header", help="Default: detected.")] = None,
+    kind: Annotated[FileKind | None, typer.Option("--type", help="Default: detected.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Between fields; \\t is a tab.")] = None,
+    quote: Annotated[str | None, typer.Option(help="Around fields; none: no character.")] = None,
+    encoding: Annotated[str | None, typer.Option()] = None,
+    sheet: Annotated[str | None, typer.Option(help="Of a workbook; default: the first.")] = None,
+    date_format: Annotated[str | None, typer.Option(help="As in strftime: %d/%m/%Y")] = None,
+    number_format: Annotated[str | None, typer.Option(help="1234.5 as the file writes it: 1.234,5")] = None,
+    max_bad_rows: Annotated[int, typer.Option(min=-1, help="Rows that may not fit; -1: any number.")] = 0,
+    is_preview: Annotated[bool, typer.Option("--preview", help="Show how the file is read; change nothing.")] = False,
+) -> None:
+    """Make a table of a file, or add its rows to one."""
+    from queryserver_client.cli import importing  # noqa: PLC0415
+
+    options = importing.options_of(
+        kind,
+        delimiter,
+        quote,
+        has_header=has_header,
+        encoding=encoding,
+        sheet_name=sheet,
+        date_format=date_format,
+        number_format=number_format,
+    )
+    plan = importing.Plan(source, target, if_exists, max_bad_rows, options)
+    _connected(lambda db: importing.preview(db, plan) if is_preview else importing.load(db, plan))
 
 
 def run() -> None:

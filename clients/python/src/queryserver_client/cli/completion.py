@@ -77,7 +77,7 @@ class SqlCompleter(Completer):
 
     def _tables(self, database: str) -> list[tuple[str, str]]:
         try:
-            return [(name, kind.lower().replace("_", " ")) for name, kind in self._catalog.tables(database)]
+            return [(table.name, table.type.lower().replace("_", " ")) for table in self._catalog.tables(database)]
         except QueryserverError:
             return []
 

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from queryserver_client.cli.failures import WrongUse, say
-from queryserver_client.cli.output import Form, write_records
+from queryserver_client.cli.forms import Form
+from queryserver_client.cli.output import write_records
 from queryserver_client.errors import NotFound, PermissionDenied
+from queryserver_client.status import ACTIVE
 from queryserver_client.transport import segment
 
 if TYPE_CHECKING:
+    from queryserver_client.history import HistoryEntry
     from queryserver_client.sync import Connection
 
-_PAGE = 100
-"""The most entries of one page of the history (Contract editor 11)."""
-_MOST_PAGES = 10
-_ACTIVE = frozenset({"waiting", "running"})
+_LOOKED_AT = 1000
+"""The newest statements, among which those that run are found."""
+_NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
 _SHORT_ID = 8
@@ -42,21 +44,13 @@ def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
             for entry in _of_all_users(db)
         ]
     else:
-        names = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
-        records = [_record(entry) for entry in _active(db)]
+        names, records = _NAMES, [_record(entry) for entry in _active(db)]
     show(names, records, form)
 
 
-def show_history(db: "Connection", form: Form | None, *, text: str | None, connector: str | None, most: int) -> None:
+def show_history(db: "Connection", form: Form | None, *, text: str, connector: str | None, most: int) -> None:
     """The newest statements of the caller that contain the text, newest first."""
-    names = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
-    filters = {"doc_text": text, "doc_type": connector}
-    records: list[list[Any]] = []
-    for entry in _history(db, {name: value for name, value in filters.items() if value}, -(-most // _PAGE)):
-        records.append(_record(entry))
-        if len(records) == most:
-            break
-    show(names, records, form)
+    show(_NAMES, [_record(entry) for entry in db.history.search(text, dialect=connector, limit=most)], form)
 
 
 def cancel(db: "Connection", ids: Sequence[str]) -> int:
@@ -121,7 +115,7 @@ def _whole_id(db: "Connection", given: str) -> str | None:
         pass
     if len(given) < 4:
         raise WrongUse(f"{given}: give at least four characters of the id")
-    found = _beginning_with(given, (str(entry["uuid"]) for entry in _active(db)))
+    found = _beginning_with(given, (entry.operation_id for entry in _active(db)))
     if not found:
         with suppress(PermissionDenied):
             found = _beginning_with(given, (str(entry["id"]) for entry in _of_all_users(db)))
@@ -134,22 +128,8 @@ def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
     return [known for known in ids if known.startswith(given.lower())]
 
 
-def _active(db: "Connection") -> list[Mapping[str, Any]]:
-    return [entry for entry in _history(db, {}, _MOST_PAGES) if entry["data"]["state"] in _ACTIVE]
-
-
-def _history(db: "Connection", filters: Mapping[str, Any], most_pages: int) -> Iterator[Mapping[str, Any]]:
-    """Entries of get_history, newest first; an entry that moves to a later page meanwhile comes once."""
-    seen: set[str] = set()
-    for page in range(1, most_pages + 1):
-        params = {**filters, "page": page, "limit": _PAGE}
-        body = db.loop.run(lambda: db.core.transport.call("GET", "editor/get_history", params=params))  # noqa: B023
-        for entry in body["history"]:
-            if entry["uuid"] not in seen:
-                seen.add(entry["uuid"])
-                yield entry
-        if page * _PAGE >= body["count"]:
-            return
+def _active(db: "Connection") -> "list[HistoryEntry]":
+    return [entry for entry in db.history.search(limit=_LOOKED_AT) if entry.state in ACTIVE]
 
 
 def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:
@@ -163,11 +143,10 @@ def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:
             return
 
 
-def _record(entry: Mapping[str, Any]) -> list[Any]:
-    facts = entry["data"]
-    kind = str(entry["type"]).removeprefix("query-")
-    elapsed = _seconds(facts["elapsed_ms"])
-    return [entry["uuid"], kind, facts["state"], facts["submitted"], elapsed, facts["rows"], facts["statement"]]
+def _record(entry: "HistoryEntry") -> list[Any]:
+    recorded = f"{entry.recorded.astimezone(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    elapsed_s = _seconds(entry.elapsed_ms)
+    return [entry.operation_id, entry.dialect, entry.state, recorded, elapsed_s, entry.rows, entry.statement]
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -5,31 +5,14 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from queryserver_client.cli.failures import WrongUse
+from queryserver_client.cli.forms import BINARY, Form
 
 if TYPE_CHECKING:
     from queryserver_client.sync import Connection, Result
-
-
-class Form(str, Enum):
-    """How rows are written."""
-
-    TABLE = "table"
-    CSV = "csv"
-    TSV = "tsv"
-    JSON = "json"
-    NDJSON = "ndjson"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-    FEATHER = "feather"
-    XLSX = "xlsx"
-
-
-BINARY = frozenset({Form.PARQUET, Form.ARROW, Form.FEATHER, Form.XLSX})
 
 
 def form_of(wanted: Form | None, target: Path | None) -> Form:

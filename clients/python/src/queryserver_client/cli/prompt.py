@@ -125,14 +125,14 @@ class Shell:
             databases = [known for known in self.catalog.databases() if known.lower() == name.rstrip(".").lower()]
             if not databases:
                 raise
-            self._list(["table", "kind"], [list(table) for table in self.catalog.tables(databases[0])])
+            self._list(["table", "kind"], [[table.name, table.type] for table in self.catalog.tables(databases[0])])
             return
         rows = [
             [
                 column.name,
                 column.type,
-                "" if column.is_nullable in (True, None) else "not null",
-                "primary key" if column.is_primary_key else "",
+                "not null" if column.nullable is False else "",
+                "primary key" if column.primary_key else "",
                 column.comment,
             ]
             for column in columns
@@ -145,12 +145,12 @@ class Shell:
             self._list(["database"], [[name] for name in databases])
             print("\\d NAME lists the tables of one.")
             return
-        rows = [[database, *table] for database in databases for table in self.catalog.tables(database)]
+        rows = [[database, table.name, table.type] for database in databases for table in self.catalog.tables(database)]
         self._list(["database", "table", "kind"], rows)
 
     def _list(self, names: "list[str]", rows: "list[list[str]]") -> None:
+        from queryserver_client.cli.forms import Form  # noqa: PLC0415
         from queryserver_client.cli.operations import show  # noqa: PLC0415
-        from queryserver_client.cli.output import Form  # noqa: PLC0415
 
         show(names, rows, Form.TABLE)
 

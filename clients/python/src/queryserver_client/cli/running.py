@@ -64,7 +64,7 @@ def results(
 
 def _next(db: "Connection", before: "Result") -> "Callable[..., Result]":
     """The next statement of the script, which is canceled when waiting for it ends early."""
-    from queryserver_client.connection import canceling  # noqa: PLC0415
+    from queryserver_client.statement import canceling  # noqa: PLC0415
     from queryserver_client.sync import Result  # noqa: PLC0415
 
     async def run(**callbacks: Any) -> Any:

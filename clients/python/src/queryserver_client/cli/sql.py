@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queryserver_client.cli.failures import FAILED, INCOMPLETE, WrongUse, say
+from queryserver_client.cli.forms import BINARY, Form
 from queryserver_client.cli.login import open_connection
-from queryserver_client.cli.output import BINARY, Form, form_of, write
+from queryserver_client.cli.output import form_of, write
 from queryserver_client.cli.parameters import parameters_of
 from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of, visible
+from queryserver_client.cli.forms import Form
 from queryserver_client.cli.operations import show
-from queryserver_client.cli.output import Form, write_records
+from queryserver_client.cli.output import write_records
 from queryserver_client.errors import NotFound, QueryserverError
 
 if TYPE_CHECKING:
