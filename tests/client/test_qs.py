@@ -1,8 +1,11 @@
 """`qs` as its users start it: processes against a real server (issue 20, section 4)."""
 
+import asyncio
 import json
+import os
 import signal
 import stat
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,7 +83,7 @@ async def test_an_error_is_on_stderr_with_its_place(qs: Qs):
 async def test_a_result_that_was_cut_is_said_on_stderr(qs: Qs):
     sql = "SELECT i FROM range(6000) AS r(i)"
     ended = await qs("sql", "duckdb", sql)
-    assert (ended.code, len(ended.records)) == (4, 5000)
+    assert (ended.code, len(ended.records)) == (4, 5000), ended.err
     assert "the result is not whole" in ended.err
     wanted = await qs("sql", "duckdb", sql, "--limit", "5500")
     assert (wanted.code, len(wanted.records), wanted.err) == (0, 5500, "")
@@ -98,9 +101,9 @@ async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
     process = await qs.start("sql", "mysql", text)
     await until(lambda: server.engine.executions.count(text) == 1)
     cancels = server.engine.cancels
-    process.send_signal(signal.SIGINT)
-    _, err = await process.communicate()
-    assert (process.returncode, err.decode()) == (130, "qs: interrupted\n")
+    os.kill(process.pid, signal.SIGINT)
+    ended = await process.end()
+    assert (ended.code, ended.err) == (130, "qs: interrupted\n")
     assert server.engine.cancels == cancels + 1
     assert [(entry["statement"], entry["state"]) for entry in (await qs("history")).records] == [(text, "canceled")]
 
@@ -113,8 +116,7 @@ async def test_running_statements_are_listed_and_killed(server: Server, qs: Qs):
     assert (running["engine"], running["statement"]) == ("mysql", text)
     killed = await qs("kill", running["id"][:8])
     assert killed.text == f"{running['id']}  canceled\n"
-    await process.communicate()
-    assert process.returncode == 1
+    assert (await process.end()).code == 1
     assert (await qs("ps")).records == []
     again = await qs("kill", "ffffffff")
     assert (again.code, again.err) == (1, "qs: ffffffff: no such statement\n")
@@ -128,4 +130,13 @@ async def test_administrators_see_and_kill_those_of_all_users(server: Server, qs
     (running,) = [entry for entry in (await admin("ps", "--all")).records if entry["connector"] == "mysql"]
     assert (await qs("ps", "--all")).code == 1
     assert (await admin("kill", running["id"])).text == f"{running['id']}  canceled\n"
-    await process.communicate()
+    assert (await process.end()).code == 1
+
+
+async def test_qs_starts_as_a_module(server: Server, qs: Qs):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "queryserver_client.cli", "sql", "duckdb", "SELECT 1 AS one",
+        env=dict(qs.environment), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert (process.returncode, out) == (0, b"one\r\n1\r\n")
