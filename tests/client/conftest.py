@@ -46,11 +46,19 @@ class Server:
         return engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def server(
-    tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str
+    tmp_path_factory: pytest.TempPathFactory, folder_database_dsn: str, users_url: str
 ) -> AsyncIterator[Server]:
-    settings = make_settings(tmp_path_factory.mktemp("client"), shared_database_dsn, users_url)
+    """With files, too: its local root is a folder of this machine (`root`).
+
+    Its database is this folder's alone: a server that shares it would take statements, and has other results.
+    """
+    directory = tmp_path_factory.mktemp("client")
+    (directory / "files" / "shared").mkdir(parents=True)
+    settings = make_settings(directory, folder_database_dsn, users_url)
+    filebrowser = settings.filebrowser.model_copy(update={"local_root": directory / "files"})
+    settings = settings.model_copy(update={"filebrowser": filebrowser})
     async with open_api(settings) as api, served(api) as url:
         yield Server(api, url)
 
@@ -91,33 +99,20 @@ async def qs(server: Server, make: Make) -> Qs:
     return make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
 
 
-@pytest.fixture(scope="session")
-async def store(
-    tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str
-) -> AsyncIterator[Server]:
-    """A server with files: its local root is a folder of this machine (`root`)."""
-    directory = tmp_path_factory.mktemp("client-files")
-    settings = make_settings(directory, shared_database_dsn, users_url)
-    (directory / "files" / "shared").mkdir(parents=True)
-    filebrowser = settings.filebrowser.model_copy(update={"local_root": directory / "files"})
-    async with open_api(settings.model_copy(update={"filebrowser": filebrowser})) as api, served(api) as url:
-        yield Server(api, url)
-
-
 @pytest.fixture
-def folder(store: Server, tmp_path: Path) -> str:
-    """An empty folder of the store, of the test's own."""
+def folder(server: Server, tmp_path: Path) -> str:
+    """An empty folder of the server, of the test's own."""
     name = f"shared/{tmp_path.name}"
-    (root(store) / name).mkdir()
+    (root(server) / name).mkdir()
     return f"file:///{name}"
 
 
-def root(store: Server) -> Path:
-    place = store.api.services.settings.filebrowser.local_root
+def root(server: Server) -> Path:
+    place = server.api.services.settings.filebrowser.local_root
     assert place is not None
     return Path(place)
 
 
-def stored(store: Server, folder: str) -> dict[str, bytes]:
+def stored(server: Server, folder: str) -> dict[str, bytes]:
     """All that lies in the folder, hidden files too."""
-    return {path.name: path.read_bytes() for path in (root(store) / folder.removeprefix("file:///")).iterdir()}
+    return {path.name: path.read_bytes() for path in (root(server) / folder.removeprefix("file:///")).iterdir()}

@@ -65,7 +65,7 @@ class Qs:
         return Running(pid, _reading(os.fdopen(from_out, "rb")), _reading(os.fdopen(from_err, "rb")), code)
 
     async def start_at(self, standard: list[int], *words: str) -> "tuple[int, asyncio.Task[bytes]]":
-        """With these as stdin, stdout and stderr, which are closed here; its process id, and what gives its exit code."""
+        """With these as stdin, stdout and stderr, which are closed here; its process id, and its exit code to come."""
         from_report, report = os.pipe()
         message = json.dumps({"words": words, "environment": dict(self.environment)}).encode()
         socket.send_fds(self.requests, [message], [*standard, report])

@@ -1,11 +1,12 @@
 """`db.files`: list, read and change files, upload and download them whole (issue 20, section 3)."""
 
 import asyncio
+import gc
 import hashlib
 import io
 import os
 import random
-from collections.abc import AsyncIterator
+import tracemalloc
 from pathlib import Path
 
 import httpx
@@ -13,18 +14,12 @@ import pytest
 from tests.client.conftest import QUICK, Server, root, stored
 from tests.client.proxies import Cut, proxy
 
-from queryserver_client import Conflict, Connection, NotFound, connect, connect_sync
+from queryserver_client import Conflict, Connection, NotFound, connect, connect_sync, uploads
 from queryserver_client.downloads import WrongDigest
 
 CONTENT = random.Random(20).randbytes(5_000_000)
 PART = 1_000_000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-
-
-@pytest.fixture
-async def db(store: Server) -> AsyncIterator[Connection]:
-    async with connect(store.url, token=await store.token(), retries=QUICK) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -77,9 +72,9 @@ async def test_files_are_made_listed_read_moved_deleted_and_restored(db: Connect
     assert await files.read(f"{folder}/empty") == b""
 
 
-async def test_a_long_directory_is_listed_page_by_page(db: Connection, store: Server, folder: str):
+async def test_a_long_directory_is_listed_page_by_page(db: Connection, server: Server, folder: str):
     for number in range(2345):
-        (root(store) / folder.removeprefix("file:///") / f"{number:05}").touch()
+        (root(server) / folder.removeprefix("file:///") / f"{number:05}").touch()
     assert [entry.name async for entry in db.files.list(folder)] == [f"{number:05}" for number in range(2345)]
     assert len([entry async for entry in db.files.list(folder, filter="01")]) < 2345
     newest = [entry.name async for entry in db.files.list(folder, descending=True)]
@@ -97,7 +92,7 @@ async def test_what_is_not_there_is_not_found(db: Connection, folder: str, tmp_p
 
 
 async def test_a_file_is_uploaded_and_downloaded_whole(
-    db: Connection, store: Server, folder: str, local: Path, target: Path
+    db: Connection, server: Server, folder: str, local: Path, target: Path
 ):
     seen: list[tuple[int, int | None]] = []
     uploaded = await db.files.upload(
@@ -105,7 +100,7 @@ async def test_a_file_is_uploaded_and_downloaded_whole(
     )
     assert (uploaded.path, uploaded.size, uploaded.sha256) == (f"{folder}/local.bin", len(CONTENT), DIGEST)
     assert seen == [(done, len(CONTENT)) for done in range(PART, len(CONTENT) + 1, PART)]
-    assert stored(store, folder) == {"local.bin": CONTENT}
+    assert stored(server, folder) == {"local.bin": CONTENT}
     written = await db.files.download(uploaded.path, target, sha256=DIGEST)
     assert written == target / "local.bin"
     assert written.read_bytes() == CONTENT
@@ -114,18 +109,27 @@ async def test_a_file_is_uploaded_and_downloaded_whole(
     assert names(target) == ["local.bin"]
 
 
-async def test_a_name_that_is_taken_is_kept_unless_overwrite(db: Connection, store: Server, folder: str, local: Path):
+async def test_a_name_that_is_taken_is_kept_unless_overwrite(db: Connection, server: Server, folder: str, local: Path):
     await db.files.upload(b"old", f"{folder}/taken.bin")
     for source in (b"new", local):
         with pytest.raises(Conflict) as caught:
             await db.files.upload(source, f"{folder}/taken.bin", part_bytes=PART)
         assert caught.value.code == "already_exists"
-    assert stored(store, folder) == {"taken.bin": b"old"}
+    assert stored(server, folder) == {"taken.bin": b"old"}
     # The same upload twice: the second one replaces what came in between.
     for between in (b"one", b"two"):
         await db.files.upload(between, f"{folder}/taken.bin", overwrite=True)
         await db.files.upload(local, f"{folder}/taken.bin", overwrite=True, part_bytes=PART)
-        assert stored(store, folder) == {"taken.bin": CONTENT}
+        assert stored(server, folder) == {"taken.bin": CONTENT}
+
+
+async def test_a_file_is_put_into_the_root_of_a_store(server: Server):
+    async with connect(server.url, token=await server.token(admin=True), retries=QUICK) as db:
+        uploaded = await db.files.upload(b"top", "file:///top.txt")
+        assert uploaded.path == "file:///top.txt"
+        assert (root(server) / "top.txt").read_bytes() == b"top"
+        assert {"shared", "top.txt"} <= {entry.name async for entry in db.files.list("file:///")}
+        assert (await db.files.filesystems())[0].name == "file"
 
 
 class Once(io.RawIOBase):
@@ -141,13 +145,13 @@ class Once(io.RawIOBase):
         return self._left.readinto(buffer)
 
 
-async def test_objects_with_read_are_uploaded(db: Connection, store: Server, folder: str):
+async def test_objects_with_read_are_uploaded(db: Connection, server: Server, folder: str):
     half = io.BytesIO(CONTENT)
     half.seek(len(CONTENT) // 2)
     await db.files.upload(half, f"{folder}/half", part_bytes=PART)
     await db.files.upload(Once(CONTENT), f"{folder}/once", part_bytes=PART)
     await db.files.upload(b"", f"{folder}/empty")
-    assert stored(store, folder) == {"half": CONTENT[len(CONTENT) // 2 :], "once": CONTENT, "empty": b""}
+    assert stored(server, folder) == {"half": CONTENT[len(CONTENT) // 2 :], "once": CONTENT, "empty": b""}
 
 
 async def test_parts_of_a_file_are_read(db: Connection, folder: str):
@@ -167,22 +171,34 @@ async def test_parts_of_a_file_are_read(db: Connection, folder: str):
         assert b"".join([chunk async for chunk in file]) == CONTENT[4_000_000:]
 
 
+async def test_parts_that_were_sent_are_not_kept(db: Connection, folder: str, local: Path):
+    gc.disable()
+    tracemalloc.start()
+    try:
+        await db.files.upload(local, f"{folder}/freed.bin", part_bytes=PART)
+        read = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, uploads.__file__)])
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert sum(trace.size for trace in read.traces) < PART
+
+
 @pytest.mark.parametrize("cut", [1, 400, 300_000, 1_000_000])
-async def test_an_upload_that_is_cut_ends_whole(store: Server, folder: str, local: Path, cut: int):
-    token = await store.token()
-    async with proxy(store.url) as line, connect(line.url, token=token, retries=QUICK) as db:
+async def test_an_upload_that_is_cut_ends_whole(server: Server, folder: str, local: Path, cut: int):
+    token = await server.token()
+    async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:
         line.cuts.extend([Cut(of_requests=cut), Cut(of_answers=cut % 200), Cut(of_requests=cut * 2)])
         uploaded = await db.files.upload(local, f"{folder}/cut.bin", part_bytes=PART)
         assert not line.cuts
     assert uploaded.sha256 == DIGEST
-    assert stored(store, folder) == {"cut.bin": CONTENT}
+    assert stored(server, folder) == {"cut.bin": CONTENT}
 
 
 @pytest.mark.parametrize("cut", [1, 400, 70_000, 4_999_999])
-async def test_a_download_that_is_cut_ends_whole(store: Server, folder: str, target: Path, cut: int):
-    (root(store) / folder.removeprefix("file:///") / "cut.bin").write_bytes(CONTENT)
-    token = await store.token()
-    async with proxy(store.url) as line, connect(line.url, token=token, retries=QUICK) as db:
+async def test_a_download_that_is_cut_ends_whole(server: Server, folder: str, target: Path, cut: int):
+    (root(server) / folder.removeprefix("file:///") / "cut.bin").write_bytes(CONTENT)
+    token = await server.token()
+    async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:
         line.cuts.extend([Cut(of_answers=cut), Cut(of_requests=10), Cut(of_answers=cut // 2)])
         path = await db.files.download(f"{folder}/cut.bin", target / "cut.bin")
         assert line.connections >= 3
@@ -206,53 +222,73 @@ class Counting(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-async def test_a_later_process_sends_only_the_rest(store: Server, folder: str, local: Path):
-    token, counting = await store.token(), Counting()
+async def test_a_later_process_sends_only_the_rest(server: Server, folder: str, local: Path):
+    token, counting = await server.token(), Counting()
 
     def stop(done: int, size: int | None) -> None:
         if done >= 2 * PART:
             raise Stopped
 
-    async with connect(store.url, token=token, retries=QUICK) as db:
+    async with connect(server.url, token=token, retries=QUICK) as db:
         with pytest.raises(Stopped):
             await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART, on_bytes=stop)
-    async with connect(store.url, token=token, retries=QUICK, http_transport=counting) as db:
+    async with connect(server.url, token=token, retries=QUICK, http_transport=counting) as db:
         sent = await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART)
     assert 1 <= counting.parts <= 3
     assert sent.sha256 == DIGEST
-    assert stored(store, folder) == {"resumed.bin": CONTENT}
+    assert stored(server, folder) == {"resumed.bin": CONTENT}
 
 
-async def test_parts_of_another_file_are_not_taken_for_those_of_this_one(store: Server, folder: str, local: Path):
-    token = await store.token()
+async def test_parts_of_another_file_are_not_taken_for_those_of_this_one(server: Server, folder: str, local: Path):
+    token = await server.token()
 
     def stop(done: int, size: int | None) -> None:
         if done >= 2 * PART:
             raise Stopped
 
-    async with connect(store.url, token=token, retries=QUICK) as db:
+    async with connect(server.url, token=token, retries=QUICK) as db:
         with pytest.raises(Stopped):
             await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART, on_bytes=stop)
         replace_unnoticed(local, CONTENT[::-1])
         await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART)
-    assert stored(store, folder) == {"resumed.bin": CONTENT[::-1]}
+    assert stored(server, folder) == {"resumed.bin": CONTENT[::-1]}
 
 
-async def test_an_upload_that_is_given_up_leaves_nothing(store: Server, folder: str, local: Path):
+async def test_an_upload_that_is_given_up_leaves_nothing(server: Server, folder: str, local: Path):
     def stop(done: int, size: int | None) -> None:
         raise Stopped
 
-    async with connect(store.url, token=await store.token(), retries=QUICK) as db:
+    async with connect(server.url, token=await server.token(), retries=QUICK) as db:
         with pytest.raises(Stopped):
             await db.files.upload(local, f"{folder}/gone.bin", part_bytes=PART, resume=False, on_bytes=stop)
-    assert stored(store, folder) == {}
+    assert stored(server, folder) == {}
 
 
-async def test_the_sync_face_reads_and_writes_files(store: Server, folder: str, local: Path, target: Path):
-    token = await store.token()
+async def test_work_that_takes_longer_than_a_call_is_followed(
+    db: Connection, server: Server, folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("queryserver_client.files._WAIT_S", 0)
+    await db.files.upload(CONTENT, f"{folder}/long.bin")
+    seen: list[tuple[int, int | None]] = []
+    copied = await db.files.copy(
+        f"{folder}/long.bin", f"{folder}/copy.bin", on_items=lambda done, total: seen.append((done, total))
+    )
+    assert copied == f"{folder}/copy.bin"
+    assert seen
+    assert await db.files.move(copied, f"{folder}/moved.bin") == f"{folder}/moved.bin"
+    assert stored(server, folder) == {"long.bin": CONTENT, "moved.bin": CONTENT}
+    with pytest.raises(NotFound) as missing:
+        await db.files.copy(f"{folder}/missing", f"{folder}/other")
+    with pytest.raises(Conflict) as taken:
+        await db.files.move(f"{folder}/long.bin", f"{folder}/moved.bin")
+    assert (missing.value.code, taken.value.code) == ("path_not_found", "already_exists")
+
+
+async def test_the_sync_face_reads_and_writes_files(server: Server, folder: str, local: Path, target: Path):
+    token = await server.token()
 
     def work() -> None:
-        with connect_sync(store.url, token=token, retries=QUICK) as db:
+        with connect_sync(server.url, token=token, retries=QUICK) as db:
             uploaded = db.files.upload(local, f"{folder}/sync.bin", part_bytes=PART)
             assert [entry.path for entry in db.files.list(folder)] == [uploaded.path]
             with db.files.open(uploaded.path) as file:

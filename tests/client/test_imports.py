@@ -1,7 +1,6 @@
 """`db.imports`: from a file to a table that is there (issue 20, section 3)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +12,6 @@ from queryserver_client import ApiError, Connection, StatementError, connect, co
 from queryserver_client.imports import FileOptions, ImportColumn
 
 SALES = "id,day,price\n1,2025-01-15,1.50\n2,2025-01-16,2.25\n"
-
-
-@pytest.fixture
-async def db(store: Server) -> AsyncIterator[Connection]:
-    async with connect(store.url, token=await store.token(), retries=QUICK) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -96,26 +89,43 @@ async def test_a_row_that_does_not_fit_leaves_no_table(db: Connection):
 
 
 @pytest.mark.parametrize("cut", [10, 600])
-async def test_an_import_that_is_cut_loads_the_rows_once(store: Server, sales: Path, cut: int):
-    token = await store.token()
+async def test_an_import_that_is_cut_loads_the_rows_once(server: Server, sales: Path, cut: int):
+    token = await server.token()
     table = f"sales_cut_{cut}"
-    async with connect(store.url, token=token, retries=QUICK) as plain:
+    async with connect(server.url, token=token, retries=QUICK) as plain:
         await plain.imports.load(sales, f"duckdb.{table}")
         file = await plain.imports.upload(sales)
         options = await plain.imports.options(file)
-    async with proxy(store.url) as line, connect(line.url, token=token, retries=QUICK) as db:
+    async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:
         line.cuts.extend([Cut(of_answers=cut % 300), Cut(of_answers=5), Cut(of_requests=cut)])
         await db.imports.load(file, f"duckdb.{table}", if_exists="append", options=options)
         assert line.connections >= 3
-    async with connect(store.url, token=token, retries=QUICK) as plain:
+    async with connect(server.url, token=token, retries=QUICK) as plain:
         assert len(await rows(plain, table)) == 4
 
 
-async def test_the_sync_face_imports(store: Server, sales: Path):
-    token = await store.token()
+class Stopped(Exception):
+    """The end of a program in the middle of its work."""
+
+
+async def test_a_load_that_is_left_is_canceled_and_leaves_no_table(db: Connection):
+    def stop(line: str) -> None:
+        raise Stopped
+
+    many = b"n\n" + b"".join(b"%d\n" % number for number in range(300_000))
+    with pytest.raises(Stopped):
+        await db.imports.load(many, "duckdb.left", on_log=stop)
+    entry = await anext(db.history.search())
+    assert (await db.statement(entry.operation_id).wait()).state == "canceled"
+    with pytest.raises(StatementError):
+        await rows(db, '"left"')
+
+
+async def test_the_sync_face_imports(server: Server, sales: Path):
+    token = await server.token()
 
     def work() -> None:
-        with connect_sync(store.url, token=token, retries=QUICK) as db:
+        with connect_sync(server.url, token=token, retries=QUICK) as db:
             assert db.imports.load(sales, "duckdb.sales_sync").rows_loaded == 2
             assert [column.name for column in db.metadata.columns("duckdb", "main", "sales_sync")] == [
                 "id",

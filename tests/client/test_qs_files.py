@@ -2,15 +2,7 @@
 
 import os
 
-import pytest
-from tests.client.conftest import Server
-from tests.client.shell import Make, Qs
-
-
-@pytest.fixture
-async def qs(store: Server, make: Make) -> Qs:
-    """Of a new user of the server with files."""
-    return make(QUERYSERVER_URL=store.url, QUERYSERVER_TOKEN=await store.token())
+from tests.client.shell import Qs
 
 
 async def test_files_go_there_and_back(qs: Qs, folder: str):
