@@ -74,9 +74,9 @@ async def terminal(qs: Qs, *words: str) -> AsyncIterator[Terminal]:
 
 async def test_the_prompt_runs_statements_of_many_lines_and_ctrl_c_cancels_at_the_engine(server: Server, qs: Qs):
     async with terminal(qs, "sql", "mysql") as shown:
-        await shown.shows("mysql> ")
+        await shown.shows("mysql>")
         shown.type("text first\r")
-        await shown.shows("-> ")
+        await shown.shows("->")
         shown.type("second;\r")
         await shown.shows("(1 row)")
         shown.type("set x 7;\r")
@@ -108,15 +108,15 @@ async def test_the_prompt_completes_names_of_the_server_and_describes_tables(qs:
         await qs("sql", "duckdb", "CREATE TABLE qs_completed (identifier INTEGER NOT NULL, name VARCHAR)")
     ).code == 0
     async with terminal(qs, "sql", "duckdb") as shown:
-        await shown.shows("duckdb> ")
+        await shown.shows("duckdb>")
         shown.type("select qs_c")
         await shown.shows("qs_completed")  # offered below the line
         shown.type("\t\x03")
-        await shown.shows("duckdb> ")
+        await shown.shows("duckdb>")
         shown.type("select * from qs_completed where ident")
         await shown.shows("identifier")
         shown.type("\x03")
-        await shown.shows("duckdb> ")
+        await shown.shows("duckdb>")
         shown.type("\\d qs_completed\r")
         await shown.shows("not null")
         shown.type("\\timing\r")
