@@ -26,6 +26,8 @@ class Terminal:
     descriptor: int
     code: "asyncio.Task[bytes]"
     printed: bytearray = field(default_factory=bytearray)
+    seen: int = 0
+    """Characters of `text` up to the end of what was waited for last."""
 
     def type(self, text: str) -> None:
         os.write(self.descriptor, text.encode())
@@ -43,10 +45,17 @@ class Terminal:
     async def shows(self, text: str) -> None:
         """Wait until this was printed after what was waited for before."""
         try:
-            await until(lambda: text in self.text)
+            await until(lambda: text in self.text[self.seen :])
         except TimeoutError:
-            raise AssertionError(f"{text!r} is not in {self.text!r}") from None
-        self.printed.clear()
+            raise AssertionError(f"{text!r} is not in {self.text[self.seen :]!r}") from None
+        self.seen = self.text.index(text, self.seen) + len(text)
+
+    async def enter(self, text: str, answer: str = "", *, prompt: str = "mysql>") -> None:
+        """Type it when the prompt is there, and wait for its answer."""
+        await self.shows(prompt)
+        self.type(f"{text}\r")
+        if answer:
+            await self.shows(answer)
 
     async def end(self) -> int:
         """The exit code, when all was read."""
@@ -79,23 +88,19 @@ async def test_the_prompt_runs_statements_of_many_lines_and_ctrl_c_cancels_at_th
         await shown.shows("->")
         shown.type("second;\r")
         await shown.shows("(1 row)")
-        shown.type("set x 7;\r")
-        await shown.shows("done")
-        shown.type("get x;\r")  # in the same session
-        await shown.shows("(1 row)")
-        shown.type("fail badly;\r")
-        await shown.shows("qs: badly")
+        await shown.enter("set x 7;", "done")
+        await shown.enter("get x;", "(1 row)")  # in the same session
+        await shown.enter("fail badly;", "qs: badly")
 
         cancels = server.engine.cancels
-        shown.type("sleep 58;\r")
+        await shown.enter("sleep 58;")
         await until(lambda: any("sleep 58" in text for text in server.engine.executions))
         shown.type("\x03")
         await shown.shows("qs: canceled")
         assert server.engine.cancels == cancels + 1
 
-        shown.type("text still here;\r")
-        await shown.shows("still here")
-        await shown.shows("(1 row)")
+        await shown.enter("text still here;", "(1 row)")
+        await shown.shows("mysql>")
         shown.type("\x04")
         assert await shown.end() == 0
     history = Path(qs.environment["QUERYSERVER_CONFIG_DIR"]) / "history"
@@ -119,11 +124,9 @@ async def test_the_prompt_completes_names_of_the_server_and_describes_tables(qs:
         await shown.shows("duckdb>")
         shown.type("\\d qs_completed\r")
         await shown.shows("not null")
-        shown.type("\\timing\r")
-        await shown.shows("Timing is on.")
-        shown.type("select 1 as one;\r")
-        await shown.shows("Time: ")
-        shown.type("\\q\r")
+        await shown.enter("\\timing", "Timing is on.", prompt="duckdb>")
+        await shown.enter("select 1 as one;", "Time: ", prompt="duckdb>")
+        await shown.enter("\\q", prompt="duckdb>")
         assert await shown.end() == 0
 
 
@@ -135,7 +138,7 @@ async def test_a_table_fits_the_terminal(qs: Qs):
     async with terminal(qs, "sql", "duckdb", sql) as shown:
         await until(lambda: "(2 rows" in shown.text)
         assert await shown.end() == 0
-    lines = [line for line in shown.text.replace("\r", "").split("\n") if line]
+    lines = [line for line in re.split(r"[\r\n]+", shown.text) if line]
     assert max(map(len, lines)) <= 100
     assert "…" in shown.text
     assert "NULL" in shown.text
