@@ -1,6 +1,7 @@
 """A server on a real port, and the client of `clients/python` for users of it."""
 
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from tests.api.conftest import make_settings, users_url
 from tests.api.driving import Api, open_api
 from tests.api.serving import served
+from tests.client.shell import Make, Qs, forker, maker
 from tests.fakes.engine import FakeEngine
 
 from queryserver_client import Connection, Retries, connect
@@ -77,6 +79,24 @@ def target(tmp_path: Path) -> Path:
     made = tmp_path / "downloads"
     made.mkdir()
     return made
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[socket.socket]:
+    with forker() as requests:
+        yield requests
+
+
+@pytest.fixture
+def make(tmp_path: Path, commands: socket.socket) -> Make:
+    """Makes command lines of the test's own."""
+    return maker(tmp_path, commands)
+
+
+@pytest.fixture
+async def qs(server: Server, make: Make) -> Qs:
+    """The command line of a new user, whose token is in the environment."""
+    return make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
 
 
 @pytest.fixture

@@ -7,36 +7,40 @@
 `connect_sync` gives the same without `await`.
 """
 
-from queryserver_client.connection import Connection, connect
-from queryserver_client.errors import (
-    ApiError,
-    AuthenticationError,
-    ConfigurationError,
-    Conflict,
-    ConnectionLost,
-    MissingPackage,
-    NoResultSet,
-    NotFound,
-    OutcomeUnknown,
-    PermissionDenied,
-    QueryserverError,
-    ResultGone,
-    ServerUnavailable,
-    StatementCanceled,
-    StatementError,
-    StatementTimeout,
-    TooManyRequests,
-    Truncated,
-    WaitTimeout,
-)
-from queryserver_client.files import Entry
-from queryserver_client.imports import FileOptions, ImportColumn, ImportFile
-from queryserver_client.result import Result
-from queryserver_client.retries import Retries
-from queryserver_client.statement import Statement
-from queryserver_client.status import Event, Logs, Progress, Status
-from queryserver_client.sync import connect_sync
-from queryserver_client.values import Column
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queryserver_client.connection import Connection, connect
+    from queryserver_client.errors import (
+        ApiError,
+        AuthenticationError,
+        ConfigurationError,
+        Conflict,
+        ConnectionLost,
+        MissingPackage,
+        NoResultSet,
+        NotFound,
+        OutcomeUnknown,
+        PermissionDenied,
+        QueryserverError,
+        ResultGone,
+        ServerUnavailable,
+        StatementCanceled,
+        StatementError,
+        StatementTimeout,
+        TooManyRequests,
+        Truncated,
+        WaitTimeout,
+    )
+    from queryserver_client.files import Entry
+    from queryserver_client.imports import FileOptions, ImportColumn, ImportFile
+    from queryserver_client.result import Result
+    from queryserver_client.retries import Retries
+    from queryserver_client.statement import Statement
+    from queryserver_client.status import Event, Logs, Progress, Status
+    from queryserver_client.sync import connect_sync
+    from queryserver_client.values import Column
 
 __version__ = "0.1.0"
 
@@ -77,3 +81,52 @@ __all__ = [
     "connect",
     "connect_sync",
 ]
+
+_PLACES = {
+    "connection": ("Connection", "connect"),
+    "errors": (
+        "ApiError",
+        "AuthenticationError",
+        "ConfigurationError",
+        "Conflict",
+        "ConnectionLost",
+        "MissingPackage",
+        "NoResultSet",
+        "NotFound",
+        "OutcomeUnknown",
+        "PermissionDenied",
+        "QueryserverError",
+        "ResultGone",
+        "ServerUnavailable",
+        "StatementCanceled",
+        "StatementError",
+        "StatementTimeout",
+        "TooManyRequests",
+        "Truncated",
+        "WaitTimeout",
+    ),
+    "files": ("Entry",),
+    "imports": ("FileOptions", "ImportColumn", "ImportFile"),
+    "result": ("Result",),
+    "retries": ("Retries",),
+    "statement": ("Statement",),
+    "status": ("Event", "Logs", "Progress", "Status"),
+    "sync": ("connect_sync",),
+    "values": ("Column",),
+}
+"""The names of each module, which is imported when one of them is first used: `qs --help` needs none of them."""
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _MODULE_OF:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,248 @@
+"""The commands of `qs`. Each imports what it needs when it runs: `qs --help` loads neither HTTP nor Arrow."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queryserver_client.cli.forms import FileKind, Form, IfExists
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection
+
+app = typer.Typer(
+    name="qs",
+    help="SQL, files and imports of a queryserver.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help needs a third of the time
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 not logged in, 4 the result is not whole, "
+        "5 server not reachable, 130 interrupted. "
+        "QUERYSERVER_URL with QUERYSERVER_TOKEN goes before what qs login has stored."
+    ),
+)
+
+AnyForm = Annotated[Form | None, typer.Option("-o", "--output", help="Default: a table at a terminal, else csv.")]
+
+Paths = Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", help="Local paths, store://… or :/….")]
+Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Directories, with all that is in them.")]
+Force = Annotated[bool, typer.Option("-f", "--force", help="Replace files that are there.")]
+GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Leave out files that are there with the same size.")]
+
+
+@app.command()
+def login(
+    url: Annotated[
+        str | None, typer.Argument(help="Address of the server, https://….", envvar="QUERYSERVER_URL")
+    ] = None,
+    user: Annotated[str | None, typer.Option("-u", "--user")] = None,
+    token: Annotated[bool, typer.Option("--token", help="Store an API token instead of logging in.")] = False,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the password or the token from stdin.")] = False,
+) -> None:
+    """Log in and store the tokens, never the password, for later commands."""
+    from queryserver_client.cli import sessions  # noqa: PLC0415
+
+    _run(lambda: sessions.log_in(url, user, is_token=token, is_piped=stdin))
+
+
+@app.command()
+def logout() -> None:
+    """Revoke the stored login at the server, and forget it."""
+    from queryserver_client.cli import sessions  # noqa: PLC0415
+
+    _run(sessions.log_out)
+
+
+@app.command()
+def sql(
+    connector: Annotated[str, typer.Argument(help="Id, key or dialect of the connector.")],
+    statement: Annotated[
+        str | None, typer.Argument(help="SQL, a script too. Without it: stdin, or a prompt at a terminal.")
+    ] = None,
+    values: Annotated[list[str] | None, typer.Argument(help="Values for ? in their order.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the SQL from a file.")] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--param", help="name=value for :name, or a value for ?. name:date=2024-01-31 has a type."),
+    ] = None,
+    database: Annotated[str | None, typer.Option("-d", "--database")] = None,
+    output: AnyForm = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Write into a file; its suffix names the form.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most rows; default: the server's.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, help="Seconds until the server ends the statement.")] = None,
+    expanded: Annotated[bool, typer.Option("-x", "--expanded", help="One line for each cell, uncut.")] = False,
+) -> None:
+    """Run SQL and print its result, or open a prompt."""
+    from queryserver_client.cli import sql as command  # noqa: PLC0415
+
+    given: dict[str, Any] = {"connector": connector, "database": database, "limit": limit, "timeout": timeout}
+    words = [*([statement] if statement is not None else []), *(values or [])]
+    _run(lambda: command.run(given, words, file, parameter or [], output, to, is_expanded=expanded))
+
+
+@app.command()
+def ps(
+    all_users: Annotated[bool, typer.Option("-a", "--all", help="Of all users; for administrators.")] = False,
+    output: AnyForm = None,
+) -> None:
+    """List statements that wait or run."""
+    from queryserver_client.cli import operations  # noqa: PLC0415
+
+    _connected(lambda db: operations.show_running(db, output, is_all=all_users))
+
+
+@app.command()
+def kill(
+    ids: Annotated[list[str], typer.Argument(help="Ids, or their first characters, as qs ps shows them.")],
+) -> None:
+    """Cancel statements, also at the engine; administrators those of any user."""
+    from queryserver_client.cli import operations  # noqa: PLC0415
+
+    _connected(lambda db: operations.cancel(db, ids))
+
+
+@app.command()
+def history(
+    text: Annotated[str | None, typer.Argument(help="Only statements that contain this.")] = None,
+    connector: Annotated[str | None, typer.Option("-c", "--dialect", help="Only of this dialect.")] = None,
+    most: Annotated[int, typer.Option("-n", min=1, max=10_000, help="How many.")] = 20,
+    output: AnyForm = None,
+) -> None:
+    """List own statements, newest first."""
+    from queryserver_client.cli import operations  # noqa: PLC0415
+
+    _connected(lambda db: operations.show_history(db, output, text=text or "", connector=connector, most=most))
+
+
+@app.command()
+def ls(
+    paths: Annotated[list[str] | None, typer.Argument(help="Paths of the server; without one: its stores.")] = None,
+    long: Annotated[bool, typer.Option("-l", help="Permissions, owner, size and time too.")] = False,
+    output: AnyForm = None,
+) -> None:
+    """List directories of the server: store://… or :/… of the default store."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.list_entries(db, paths or [], output, is_long=long))
+
+
+@app.command()
+def cat(paths: Annotated[list[str], typer.Argument(help="Paths of the server.")]) -> None:
+    """Print files of the server, as they are stored."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.print_bytes(db, paths))
+
+
+@app.command()
+def mkdir(
+    paths: Annotated[list[str], typer.Argument(help="Paths of the server.")],
+    parents: Annotated[bool, typer.Option("-p", help="No failure when one is there.")] = False,
+) -> None:
+    """Make directories at the server."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.make_directories(db, paths, parents=parents))
+
+
+@app.command()
+def rm(
+    paths: Annotated[list[str], typer.Argument(help="Paths of the server.")],
+    recursive: Recursive = False,
+    force: Annotated[bool, typer.Option("-f", "--force", help="No failure when one is not there.")] = False,
+    skip_trash: Annotated[bool, typer.Option("--skip-trash", help="Delete for good.")] = False,
+) -> None:
+    """Delete files of the server, into the trash where the store has one."""
+    from queryserver_client.cli import stores  # noqa: PLC0415
+
+    _connected(lambda db: stores.remove(db, paths, recursive=recursive, skip_trash=skip_trash, force=force))
+
+
+@app.command()
+def cp(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: GoOn = False) -> None:
+    """Copy between this machine and the server, or at the server. - is stdin or stdout."""
+    from queryserver_client.cli import transfers  # noqa: PLC0415
+
+    options = transfers.Options(recursive, force, go_on)
+    _connected(lambda db: transfers.copy(db, *_sources_and_target(paths), options))
+
+
+@app.command()
+def mv(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: GoOn = False) -> None:
+    """Move between this machine and the server, or at the server."""
+    from queryserver_client.cli import transfers  # noqa: PLC0415
+
+    options = transfers.Options(recursive, force, go_on)
+    _connected(lambda db: transfers.move(db, *_sources_and_target(paths), options))
+
+
+@app.command("import")
+def import_(
+    source: Annotated[str, typer.Argument(help="A local file, store://… or :/….")],
+    target: Annotated[str, typer.Argument(help="connector.table or connector.database.table")],
+    if_exists: Annotated[IfExists, typer.Option("--if-exists", help="When the table is there.")] = IfExists.ERROR,
+    has_header: Annotated[bool | None, typer.Option("--has-header/--no-header", help="Default: detected.")] = None,
+    kind: Annotated[FileKind | None, typer.Option("--type", help="Default: detected.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Between fields; \\t is a tab.")] = None,
+    quote: Annotated[str | None, typer.Option(help="Around fields; none: no character.")] = None,
+    encoding: Annotated[str | None, typer.Option()] = None,
+    sheet: Annotated[str | None, typer.Option(help="Of a workbook; default: the first.")] = None,
+    date_format: Annotated[str | None, typer.Option(help="As in strftime: %d/%m/%Y")] = None,
+    number_format: Annotated[str | None, typer.Option(help="1234.5 as the file writes it: 1.234,5")] = None,
+    max_bad_rows: Annotated[int, typer.Option(min=-1, help="Rows that may not fit; -1: any number.")] = 0,
+    is_preview: Annotated[bool, typer.Option("--preview", help="Show how the file is read; change nothing.")] = False,
+) -> None:
+    """Make a table of a file, or add its rows to one."""
+    from queryserver_client.cli import importing  # noqa: PLC0415
+
+    options = importing.options_of(
+        kind,
+        delimiter,
+        quote,
+        has_header=has_header,
+        encoding=encoding,
+        sheet_name=sheet,
+        date_format=date_format,
+        number_format=number_format,
+    )
+    plan = importing.Plan(source, target, if_exists, max_bad_rows, options)
+    _connected(lambda db: importing.preview(db, plan) if is_preview else importing.load(db, plan))
+
+
+def run() -> None:
+    """Read the command line and carry it out."""
+    if sys.platform == "win32":
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    app()
+
+
+def _sources_and_target(paths: list[str]) -> tuple[list[str], str]:
+    from queryserver_client.cli.failures import WrongUse  # noqa: PLC0415
+
+    if len(paths) < 2:
+        raise WrongUse("give a source and a target")
+    return paths[:-1], paths[-1]
+
+
+def _run(command: "Callable[[], int | None]") -> None:
+    from queryserver_client.cli.failures import carried_out  # noqa: PLC0415
+
+    raise typer.Exit(carried_out(command))
+
+
+def _connected(command: "Callable[[Connection], int | None]") -> None:
+    """Run a command that needs a server and a login."""
+
+    def connected() -> int | None:
+        from queryserver_client.cli.login import open_connection  # noqa: PLC0415
+
+        with open_connection() as db:
+            return command(db)
+
+    _run(connected)

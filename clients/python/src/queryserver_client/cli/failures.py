@@ -1,0 +1,124 @@
+"""How a command ends when it does not end well: a text on stderr and an exit code."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from queryserver_client.cli.login import NotLoggedIn
+from queryserver_client.errors import (
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    ConnectionLost,
+    QueryserverError,
+    ServerUnavailable,
+    StatementError,
+    TooManyRequests,
+)
+
+FAILED = 1
+"""The statement failed, or the server refused the call."""
+WRONG_USE = 2
+"""Options or arguments that cannot be used; also typer's own code."""
+NOT_LOGGED_IN = 3
+INCOMPLETE = 4
+"""Everything was written that the server kept, and that is not the whole result."""
+UNAVAILABLE = 5
+"""The server could not be reached, or said that it cannot answer now."""
+INTERRUPTED = 128 + signal.SIGINT
+_PIPE_CLOSED = 128 + 13
+
+
+class WrongUse(Exception):
+    """What was typed cannot be carried out. Nothing was sent."""
+
+
+def carried_out(command: Callable[[], int | None]) -> int:
+    """The exit code of a command, after its failure has been printed."""
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone, as `head` does; Python must not fail again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    except (QueryserverError, WrongUse, OSError, ValueError) as error:
+        say(text_of(error))
+        return code_of(error)
+    return code
+
+
+def code_of(error: BaseException) -> int:
+    match error:
+        case NotLoggedIn() | AuthenticationError():
+            return NOT_LOGGED_IN
+        case WrongUse() | ConfigurationError():
+            return WRONG_USE
+        case ConnectionLost() | ServerUnavailable() | TooManyRequests():
+            return UNAVAILABLE
+        case _:
+            return FAILED
+
+
+def text_of(error: BaseException) -> str:
+    """For a person."""
+    if isinstance(error, AuthenticationError):
+        return f"the server does not accept the credentials: {visible(error.message)}"
+    if isinstance(error, ApiError):
+        number = f" (request {error.request_id})" if error.request_id and error.status >= 500 else ""
+        return visible(error.message) + "".join(f"\n  {field}" for field in _fields(error)) + number
+    if isinstance(error, StatementError):
+        return visible(error.message, keep="\n\t")
+    return visible(str(error), keep="\n") or type(error).__name__
+
+
+def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:
+    """The line of the statement that an error names, with a mark below its place; empty when it names none.
+
+    `first_line` is the number of the statement's first line in the script that was sent.
+    """
+    lines = statement.splitlines()
+    if error.line is None or not 1 <= error.line <= len(lines):
+        return ""
+    head, line = f"line {first_line + error.line - 1}: ", lines[error.line - 1].expandtabs(1)
+    if error.column is None:
+        return f"{head}{visible(line)}"
+    before = visible(line[: error.column - 1])
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    return f"{head}{visible(line)}\n{' ' * (len(head) + cell_len(before))}^"
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    print(f"qs: {text}", file=sys.stderr)
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text of a server or a file for a terminal: control characters, which could steer it, are shown as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character in keep else _escape(character) for character in text
+    )
+
+
+def _escape(character: str) -> str:
+    # isprintable() also refuses blanks other than the space, which do no harm, and marks of direction, which do.
+    if character in _BLANKS:
+        return " "
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _fields(error: ApiError) -> list[str]:
+    found = error.body.get("errors")
+    if not isinstance(found, dict):
+        return []
+    return [f"{visible(str(name))}: {visible(str(what))}" for name, what in found.items()]
+
+
+_BLANKS = frozenset("\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000")

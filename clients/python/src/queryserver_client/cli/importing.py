@@ -1,0 +1,90 @@
+"""`qs import`: a table of a file of this machine or of a store."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of, visible
+from queryserver_client.cli.forms import FileKind, Form, IfExists
+from queryserver_client.cli.operations import show
+from queryserver_client.cli.stores import is_remote, remote
+from queryserver_client.errors import StatementError
+from queryserver_client.imports import FileOptions
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is imported, and how."""
+
+    source: str
+    target: str
+    if_exists: IfExists
+    max_bad_rows: int
+    options: FileOptions
+
+
+def options_of(kind: FileKind | None, delimiter: str | None, quote: str | None, **more: Any) -> FileOptions:
+    """From the options of the command; `\\t` and `none` are words for what a shell cannot write."""
+    if delimiter is not None:
+        delimiter = delimiter.replace("\\t", "\t")
+        kind = kind or FileKind.DELIMITED
+    if quote is not None:
+        quote = "\\0" if quote == "none" else quote
+    return FileOptions(
+        file_type=None if kind is None else kind.value, field_separator=delimiter, quote_char=quote, **more
+    )
+
+
+def load(db: "Connection", plan: Plan) -> int:
+    """Make the table, or put rows into it. The exit code."""
+    source = _source(plan.source)
+    call: dict[str, Any] = {
+        "if_exists": plan.if_exists.value,
+        "max_bad_rows": plan.max_bad_rows,
+        "options": plan.options,
+        "is_remote": is_remote(plan.source),
+    }
+    try:
+        if sys.stderr.isatty():
+            from queryserver_client.cli.terminal import Waiting  # noqa: PLC0415
+
+            waiting = Waiting()
+            with waiting.shown():
+                loaded = db.imports.load(source, plan.target, on_progress=waiting.on_progress, **call)
+        else:
+            loaded = db.imports.load(source, plan.target, **call)
+    except StatementError as error:
+        say(text_of(error))
+        for line in db.statement(error.operation_id).logs().lines[-_LAST_LINES:] if error.operation_id else ():
+            print(visible(line), file=sys.stderr)
+        return FAILED
+    bad = f", {loaded.rows_bad:,} did not fit" if loaded.rows_bad else ""
+    print(f"{loaded.table}: {loaded.rows_loaded:,} rows{bad}")
+    return 0
+
+
+def preview(db: "Connection", plan: Plan) -> None:
+    """How the file is understood: its columns with their types, and its first rows. Nothing is changed."""
+    connector = plan.target.partition(".")[0]
+    seen = db.imports.preview(_source(plan.source), connector, options=plan.options, is_remote=is_remote(plan.source))
+    settings = ", ".join(f"{name} {value!r}" for name, value in seen.options.given().items())
+    print(f"read as: {settings}", file=sys.stderr)
+    for warning in seen.warnings:
+        say(visible(str(warning.get("message", warning))))
+    names = [f"{column.name or column.source} {column.type}" for column in seen.columns]
+    show(names, seen.rows, Form.TABLE)
+
+
+def _source(path: str) -> Any:
+    if is_remote(path):
+        return remote(path)
+    if not Path(path).is_file():
+        raise WrongUse(f"{path} is no file")
+    return Path(path)
+
+
+_LAST_LINES = 10

@@ -1,0 +1,153 @@
+"""`qs ps`, `qs kill` and `qs history`: statements at the server."""
+
+import datetime as dt
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from queryserver_client.cli.failures import WrongUse, say
+from queryserver_client.cli.forms import Form
+from queryserver_client.cli.output import write_records
+from queryserver_client.errors import NotFound, PermissionDenied
+from queryserver_client.status import ACTIVE
+from queryserver_client.transport import segment
+
+if TYPE_CHECKING:
+    from queryserver_client.history import HistoryEntry
+    from queryserver_client.sync import Connection
+
+_LOOKED_AT = 1000
+"""The newest statements, among which those that run are found."""
+_NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
+_NUMBERS = frozenset({"rows", "elapsed_s", "size"})
+_WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
+_SHORT_ID = 8
+
+
+def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
+    """Own statements that wait or run; for administrators, with `is_all`, those of all users."""
+    if is_all:
+        names = ["id", "user", "connector", "state", "submitted", "elapsed_s", "rows", "server"]
+        records = [
+            [
+                entry["id"],
+                entry["user"],
+                entry["connector"],
+                entry["state"],
+                entry["submitted"],
+                _seconds(entry["elapsed_ms"]),
+                entry["rows"],
+                entry["server"],
+            ]
+            for entry in _of_all_users(db)
+        ]
+    else:
+        names, records = _NAMES, [_record(entry) for entry in _active(db)]
+    show(names, records, form)
+
+
+def show_history(db: "Connection", form: Form | None, *, text: str, connector: str | None, most: int) -> None:
+    """The newest statements of the caller that contain the text, newest first."""
+    show(_NAMES, [_record(entry) for entry in db.history.search(text, dialect=connector, limit=most)], form)
+
+
+def cancel(db: "Connection", ids: Sequence[str]) -> int:
+    """Cancel statements by id, or by the first characters of the id of a running one; the exit code."""
+    failures = 0
+    for given in ids:
+        operation_id = _whole_id(db, given)
+        state = None if operation_id is None else _canceled(db, operation_id)
+        if state is None:
+            failures += 1
+            say(f"{given}: no such statement")
+        else:
+            print(f"{operation_id}  {state}")
+    return 1 if failures else 0
+
+
+def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | None) -> None:
+    """A list: as a table at a terminal, else as csv, or in the form that was asked for."""
+    form = form or (Form.TABLE if sys.stdout.isatty() else Form.CSV)
+    if form is not Form.TABLE:
+        write_records(list(names), [list(record) for record in records], form)
+        return
+    from queryserver_client.cli.tables import print_cells  # noqa: PLC0415
+    from queryserver_client.cli.terminal import output_console  # noqa: PLC0415
+
+    rows = [[_shown(name, value) for name, value in zip(names, record, strict=True)] for record in records]
+    console = output_console()
+    print_cells(list(names), [name in _NUMBERS for name in names], rows, console, whole=_WHOLE)
+    if not rows:
+        console.print("(none)", style="dim")
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A cell as a person wants it: the beginning of an id is enough for kill, and the time is the local one."""
+    if name == "id":
+        return str(value)[:_SHORT_ID]
+    if name == "submitted" and value is not None:
+        return f"{dt.datetime.fromisoformat(value.replace('Z', '+00:00')).astimezone():%m-%d %H:%M:%S}"
+    if name == "statement":
+        return " ".join(str(value).split())
+    return "" if value is None else value
+
+
+def _canceled(db: "Connection", operation_id: str) -> str | None:
+    """The state afterwards; of another user's statement by the call for administrators. None: there is none."""
+    try:
+        return db.statement(operation_id).cancel().state
+    except NotFound:
+        pass
+    path = f"admin/statements/{segment(operation_id)}/cancel"
+    try:
+        body = db.loop.run(lambda: db.core.transport.call("POST", path, is_repeatable=True, wait_s=30.0))
+    except (NotFound, PermissionDenied):
+        return None
+    return str(body["statement"]["state"])
+
+
+def _whole_id(db: "Connection", given: str) -> str | None:
+    try:
+        return str(UUID(given))
+    except ValueError:
+        pass
+    if len(given) < 4:
+        raise WrongUse(f"{given}: give at least four characters of the id")
+    found = _beginning_with(given, (entry.operation_id for entry in _active(db)))
+    if not found:
+        with suppress(PermissionDenied):
+            found = _beginning_with(given, (str(entry["id"]) for entry in _of_all_users(db)))
+    if len(found) > 1:
+        raise WrongUse(f"{given}: {len(found)} running statements begin so")
+    return found[0] if found else None
+
+
+def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
+    return [known for known in ids if known.startswith(given.lower())]
+
+
+def _active(db: "Connection") -> "list[HistoryEntry]":
+    return [entry for entry in db.history.search(limit=_LOOKED_AT) if entry.state in ACTIVE]
+
+
+def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:
+    after: int | None = None
+    while True:
+        params = {"limit": 1000} | ({} if after is None else {"after": after})
+        body = db.loop.run(lambda: db.core.transport.call("GET", "admin/statements", params=params))  # noqa: B023
+        yield from body["statements"]
+        after = body["next_after"]
+        if after is None:
+            return
+
+
+def _record(entry: "HistoryEntry") -> list[Any]:
+    recorded = f"{entry.recorded.astimezone(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    elapsed_s = _seconds(entry.elapsed_ms)
+    return [entry.operation_id, entry.dialect, entry.state, recorded, elapsed_s, entry.rows, entry.statement]
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1000, 2)

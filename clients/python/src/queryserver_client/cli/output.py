@@ -1,0 +1,107 @@
+"""A result as bytes: to stdout or into a file, in a form that a program reads."""
+
+import json
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from queryserver_client.cli.failures import WrongUse
+from queryserver_client.cli.forms import BINARY, Form
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection, Result
+
+
+def form_of(wanted: Form | None, target: Path | None) -> Form:
+    """The form that was asked for, that the suffix of the file names, or that suits the reader of stdout."""
+    from queryserver_client.result import FORMATS  # noqa: PLC0415
+
+    is_seen = target is None and sys.stdout.isatty()
+    if wanted is None and target is not None:
+        suffix = target.suffix.lower()
+        if suffix == ".json":
+            return Form.JSON
+        if suffix not in FORMATS:
+            raise WrongUse(f"{target.name}: no form has this suffix; give -o")
+        return Form(FORMATS[suffix])
+    if wanted is None:
+        return Form.TABLE if is_seen else Form.CSV
+    if wanted in BINARY and is_seen:
+        raise WrongUse(f"{wanted.value} is no text: give --to FILE, or a pipe")
+    if wanted is Form.TABLE and target is not None:
+        raise WrongUse("a table is for the terminal: give another form with -o")
+    return wanted
+
+
+def write(db: "Connection", result: "Result", form: Form, target: Path | None) -> None:
+    """Write a result that has rows. A file appears when it is whole."""
+    if target is None:
+        _copy(db, result, form, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    from queryserver_client.cli.terminal import byte_bar  # noqa: PLC0415
+
+    if form is not Form.JSON:
+        with byte_bar(target.name) as on_bytes:
+            result.download(target, form.value, on_bytes=on_bytes)
+        return
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            _copy(db, result, form, file)
+        part.replace(target)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _copy(db: "Connection", result: "Result", form: Form, file: BinaryIO) -> None:
+    if form is not Form.JSON:
+        file.writelines(_chunks(db, result, form.value))
+        return
+    between = b"[\n"
+    for line in _lines(_chunks(db, result, "ndjson")):
+        file.write(between + line)
+        between = b",\n"
+    file.write(b"\n]\n" if between != b"[\n" else b"[]\n")
+
+
+def _chunks(db: "Connection", result: "Result", kind: str) -> Iterator[bytes]:
+    """The server's own file, so that a form is the same wherever it is written; memory holds a chunk."""
+    from queryserver_client.downloads import Download  # noqa: PLC0415
+
+    # That rows are missing is said by the command, and is its exit code.
+    params = {"format": kind, "allow_truncated": "true"}
+    download = Download(db.core.transport, f"editor/download/{result.operation_id}", params)
+    return db.loop.iterate(download.chunks)
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def write_records(names: "list[str]", records: "list[list[object]]", form: Form) -> None:
+    """A list of this command line, for a program: csv, tsv, json or ndjson."""
+    import csv  # noqa: PLC0415
+
+    if form in (Form.CSV, Form.TSV):
+        writer = csv.writer(sys.stdout, delimiter="\t" if form is Form.TSV else ",", lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(["" if value is None else value for value in record] for record in records)
+        return
+    objects = [dict(zip(names, record, strict=True)) for record in records]
+    if form is Form.JSON:
+        print(json.dumps(objects, ensure_ascii=False, indent=1))
+    elif form is Form.NDJSON:
+        for item in objects:
+            print(json.dumps(item, ensure_ascii=False))
+    else:
+        raise WrongUse(f"a list cannot be written as {form.value}: use table, csv, tsv, json or ndjson")

@@ -1,0 +1,97 @@
+"""Parameters from the command line, `7`, `name=value` or `name:type=value`, as values of Python."""
+
+import base64
+import binascii
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from queryserver_client.cli.failures import WrongUse
+
+_NAMED = re.compile(r"([A-Za-z_]\w*)(?::(\w+))?=(.*)", re.DOTALL)
+_TYPED = re.compile(r":(\w+)=(.*)", re.DOTALL)
+_DECIMAL = re.compile(r"-?\d+\.\d+")
+
+
+def parameters_of(given: Sequence[str], values: Sequence[str] = ()) -> "list[Any] | dict[str, Any] | None":
+    """The parameters of a statement: by name, or in order. None when there are none.
+
+    `given` are the values of -p, `values` those that follow the statement: these are never read as `name=value`.
+    """
+    named: dict[str, Any] = {}
+    ordered: list[Any] = []
+    for text in given:
+        if found := _NAMED.fullmatch(text):
+            if found[1] in named:
+                raise WrongUse(f"-p {found[1]} is given twice")
+            named[found[1]] = value_of(found[3], found[2])
+        elif found := _TYPED.fullmatch(text):
+            ordered.append(value_of(found[2], found[1]))
+        else:
+            ordered.append(value_of(text))
+    ordered += [value_of(text) for text in values]
+    if named and ordered:
+        raise WrongUse("parameters are given either by name or in order, not both")
+    return named or ordered or None
+
+
+def value_of(text: str, kind: str | None = None) -> Any:
+    """A number, true, false, null, a list or quoted text as JSON writes them; anything else is text as it stands."""
+    if kind is not None:
+        convert = _KINDS.get(kind.lower())
+        if convert is None:
+            raise WrongUse(f"no type {kind}; there are {', '.join(_KINDS)}")
+        try:
+            return convert(text)
+        except (ValueError, InvalidOperation, binascii.Error) as error:
+            raise WrongUse(f"{text!r} is no {kind}") from error
+    if _DECIMAL.fullmatch(text):
+        return Decimal(text)
+    try:
+        value = json.loads(text, parse_float=_float, parse_constant=str)
+    except ValueError:
+        return text
+    return text if isinstance(value, dict) else value
+
+
+def _float(text: str) -> Any:
+    return Decimal(text) if _DECIMAL.fullmatch(text) else float(text)
+
+
+def _zoned(text: str) -> dt.datetime:
+    moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(text)
+    return moment
+
+
+def _plain(text: str) -> dt.datetime:
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is not None:
+        raise ValueError(text)
+    return moment
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_KINDS: Mapping[str, Callable[[str], Any]] = {
+    "varchar": str,
+    "text": str,
+    "bigint": int,
+    "int": int,
+    "double": float,
+    "decimal": Decimal,
+    "boolean": _boolean,
+    "date": dt.date.fromisoformat,
+    "time": dt.time.fromisoformat,
+    "timestamp": _plain,
+    "timestamp_tz": _zoned,
+    "binary": lambda text: base64.b64decode(text, validate=True),
+}

@@ -1,0 +1,235 @@
+"""The prompt of `qs sql`: statements and commands, one after another, in one session of the engine."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from queryserver_client.cli.catalog import Catalog
+from queryserver_client.cli.failures import say, text_of
+from queryserver_client.cli.login import private_directory
+from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
+from queryserver_client.cli.splitting import is_whole, unquoted
+from queryserver_client.errors import NotFound, QueryserverError, StatementError
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
+    from queryserver_client.sync import Connection, Result
+
+_MOST_LISTED = 20
+"""Databases whose tables `\\d` lists without being asked for one."""
+_USE = re.compile(r"\s*use\s+([\w.\"`]+)\s*;?\s*", re.IGNORECASE)
+_CHANGES = re.compile(r"\b(create|drop|alter|rename|use|attach|detach)\b", re.IGNORECASE)
+HELP = """\\d            tables
+\\d NAME       columns of a table, or tables of a database
+\\l            databases
+\\timing       show how long statements take
+\\x            one line for each cell, uncut
+\\q            leave; so does Ctrl-D
+\\?            this list
+A statement ends with ; and may have many lines. Ctrl-C cancels it, Meta-Enter sends it as it stands."""
+
+
+class Shell:
+    """What the prompt keeps between two statements."""
+
+    def __init__(self, db: "Connection", settings: Settings, *, is_expanded: bool) -> None:
+        self._db = db
+        self._settings = settings
+        self._is_expanded = is_expanded
+        self._is_timed = False
+        self._session_id: int | None = None
+        self.catalog = Catalog(db, settings.connector, settings.database)
+        self.commands: dict[str, Callable[[str], None]] = {
+            "\\d": self._describe,
+            "\\l": lambda _: self._list(["database"], [[name] for name in self.catalog.databases()]),
+            "\\timing": lambda _: self._toggle_timing(),
+            "\\x": lambda _: self._toggle_expanded(),
+            "\\?": lambda _: print(HELP),
+        }
+
+    def open_session(self) -> None:
+        """Statements of one prompt share a session: SET, USE, temporary tables and transactions last."""
+        session = {"session": {"type": self._settings.connector}}
+        body = self._call("editor/create_session", session)
+        if body.get("status"):
+            raise StatementError(str(body.get("message", "")), code=str(body.get("code", "")))
+        self._session_id = int(body["session"]["id"])
+
+    def close_session(self) -> None:
+        if self._session_id is not None:
+            session = {"session": {"type": self._settings.connector, "id": self._session_id}}
+            self._session_id = None
+            try:
+                self._call("editor/close_session", session)
+            except QueryserverError:
+                return  # the server closes an idle session by itself
+
+    def carry_out(self, text: str) -> bool:
+        """One statement, script or command. False when the prompt shall end; failures are printed."""
+        word, _, rest = text.strip().partition(" ")
+        if word in {"\\q", "exit", "quit", "exit;", "quit;"}:
+            return False
+        try:
+            if not word.startswith("\\"):
+                self._execute(text)
+            elif word in self.commands:
+                self.commands[word](rest.strip().rstrip(";"))
+            else:
+                say(f"no command {word}; \\? lists them")
+        except StatementFailed as error:
+            if isinstance(error.__cause__, StatementError) and error.__cause__.code == "session_lost":
+                self._renew_session()
+        except QueryserverError as error:
+            say(text_of(error))
+            if getattr(error, "code", "") in {"session_lost", "session_not_found"}:
+                self._renew_session()
+        except KeyboardInterrupt:
+            say("canceled")
+        return True
+
+    def _execute(self, text: str) -> None:
+        began = time.monotonic()
+        for result in results(self._db, self._settings, text, session_id=self._session_id):
+            took_s = time.monotonic() - began
+            self._show(result)
+            if self._is_timed:
+                print(f"Time: {took_s * 1000:.0f} ms ({result.status.elapsed_ms} ms at the server)")
+            began = time.monotonic()
+        if found := _USE.fullmatch(text):
+            self.catalog.chosen = unquoted(found[1])
+        if _CHANGES.search(text):
+            self.catalog.forget()
+
+    def _show(self, result: "Result") -> None:
+        from queryserver_client.cli.sql import print_table  # noqa: PLC0415
+
+        if not result.has_rows:
+            print(summary(result))
+            return
+        print_table(result, is_expanded=self._is_expanded, switch="\\x")
+        if cut := truncation(result):
+            say(f"the result is not whole: {cut}")
+
+    def _describe(self, name: str) -> None:
+        if not name:
+            self._list_tables()
+            return
+        name = unquoted(name)
+        try:
+            columns = self.catalog.columns(name)
+        except NotFound:
+            databases = [known for known in self.catalog.databases() if known.lower() == name.rstrip(".").lower()]
+            if not databases:
+                raise
+            self._list(["table", "kind"], [[table.name, table.type] for table in self.catalog.tables(databases[0])])
+            return
+        rows = [
+            [
+                column.name,
+                column.type,
+                "not null" if column.nullable is False else "",
+                "primary key" if column.primary_key else "",
+                column.comment,
+            ]
+            for column in columns
+        ]
+        self._list(["column", "type", "null", "key", "comment"], rows)
+
+    def _list_tables(self) -> None:
+        databases = [self.catalog.chosen] if self.catalog.chosen else self.catalog.databases()
+        if len(databases) > _MOST_LISTED:
+            self._list(["database"], [[name] for name in databases])
+            print("\\d NAME lists the tables of one.")
+            return
+        rows = [[database, table.name, table.type] for database in databases for table in self.catalog.tables(database)]
+        self._list(["database", "table", "kind"], rows)
+
+    def _list(self, names: "list[str]", rows: "list[list[str]]") -> None:
+        from queryserver_client.cli.forms import Form  # noqa: PLC0415
+        from queryserver_client.cli.operations import show  # noqa: PLC0415
+
+        show(names, rows, Form.TABLE)
+
+    def _toggle_timing(self) -> None:
+        self._is_timed = not self._is_timed
+        print(f"Timing is {'on' if self._is_timed else 'off'}.")
+
+    def _toggle_expanded(self) -> None:
+        self._is_expanded = not self._is_expanded
+        print(f"Expanded display is {'on' if self._is_expanded else 'off'}.")
+
+    def _renew_session(self) -> None:
+        try:
+            self.open_session()
+            say("the session had ended; there is a new one, without the settings and temporary tables of the old")
+        except QueryserverError as error:
+            say(text_of(error))
+
+    def _call(self, path: str, fields: "dict[str, Any]") -> "dict[str, Any]":
+        # Opening twice leaves one session that idles out.
+        return self._db.loop.run(
+            lambda: self._db.core.transport.call("POST", path, fields, is_repeatable=True, wait_s=60.0)
+        )
+
+
+def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
+    """Read and carry out until the end; the exit code."""
+    shell = Shell(db, settings, is_expanded=is_expanded)
+    shell.open_session()
+    try:
+        session = _prompt_session(shell, settings.connector)
+        if sys.stdout.isatty():
+            print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q leaves.")
+        while True:
+            try:
+                text = session.prompt()
+            except KeyboardInterrupt:
+                continue  # what was typed is gone
+            except EOFError:
+                break
+            if text.strip() and not shell.carry_out(text):
+                break
+    finally:
+        shell.close_session()
+    return 0
+
+
+def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
+    from prompt_toolkit import PromptSession  # noqa: PLC0415
+    from prompt_toolkit.history import FileHistory  # noqa: PLC0415
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent  # noqa: PLC0415
+    from prompt_toolkit.lexers import PygmentsLexer  # noqa: PLC0415
+    from pygments.lexers.sql import SqlLexer  # noqa: PLC0415
+
+    from queryserver_client.cli.completion import SqlCompleter  # noqa: PLC0415
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.complete_state and buffer.complete_state.current_completion:
+            buffer.complete_state = None
+        elif is_whole(buffer.text, connector):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
+    history = private_directory() / "history"
+    os.close(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # statements may hold secrets
+    return PromptSession(
+        f"{connector}> ",
+        multiline=True,
+        prompt_continuation=lambda width, _number, _wrapped: "-> ".rjust(width),
+        history=FileHistory(str(history)),
+        completer=SqlCompleter(shell.catalog, [*shell.commands, "\\q"]),
+        complete_in_thread=True,
+        complete_while_typing=True,
+        enable_history_search=False,
+        key_bindings=keys,
+        lexer=PygmentsLexer(SqlLexer),
+    )

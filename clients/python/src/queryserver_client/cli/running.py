@@ -1,0 +1,123 @@
+"""Statements from their text to their results, one after another, with what a person sees meanwhile."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from queryserver_client.cli.failures import place_of, say, text_of, visible
+from queryserver_client.errors import QueryserverError, StatementError
+
+if TYPE_CHECKING:
+    from queryserver_client.encoding import Parameters
+    from queryserver_client.sync import Connection, Result
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every statement of a command has in common."""
+
+    connector: str
+    database: str | None = None
+    limit: int | None = None
+    timeout: float | None = None
+
+
+class StatementFailed(Exception):
+    """A StatementError that has been printed."""
+
+
+def results(
+    db: "Connection",
+    settings: Settings,
+    text: str,
+    parameters: "Parameters | None" = None,
+    *,
+    session_id: int | None = None,
+) -> "Iterator[Result]":
+    """The result of each statement of a script. The server deletes a result when the next one is wanted.
+
+    Ctrl-C, and leaving the loop early, cancels what runs, also at the engine. Raises StatementFailed.
+    """
+
+    def first(**callbacks: Any) -> "Result":
+        return db.query(
+            settings.connector,
+            text,
+            parameters,
+            database=settings.database,
+            session_id=session_id,
+            limit=settings.limit,
+            timeout=settings.timeout,
+            allow_truncated=True,
+            **callbacks,
+        )
+
+    result = _waited(db, first)
+    while True:
+        with result:
+            yield result
+            if not result.core.statement.has_more_statements:
+                return
+            result = _waited(db, _next(db, result))
+
+
+def _next(db: "Connection", before: "Result") -> "Callable[..., Result]":
+    """The next statement of the script, which is canceled when waiting for it ends early."""
+    from queryserver_client.statement import canceling  # noqa: PLC0415
+    from queryserver_client.sync import Result  # noqa: PLC0415
+
+    async def run(**callbacks: Any) -> Any:
+        statement = await db.core.next(before.core.statement)
+        async with canceling(statement):
+            return await statement.result(allow_truncated=True, **callbacks)
+
+    def call(**callbacks: Any) -> "Result":
+        return Result(db.loop, db.loop.run(lambda: run(**callbacks)))
+
+    return call
+
+
+def _waited(db: "Connection", call: "Callable[..., Result]") -> "Result":
+    try:
+        if not sys.stderr.isatty():
+            return call()  # a small result is one call then
+        from queryserver_client.cli.terminal import Waiting  # noqa: PLC0415
+
+        waiting = Waiting()
+        with waiting.shown():
+            return call(on_progress=waiting.on_progress)
+    except StatementError as error:
+        say(text_of(error))
+        if error.line is not None and (place := _place(db, error)):
+            print(place, file=sys.stderr)
+        raise StatementFailed from error
+
+
+def _place(db: "Connection", error: StatementError) -> str:
+    """The line that failed: the statement and its place in the script are in every answer about it."""
+    transport, fields = db.core.transport, {"operationId": error.operation_id}
+    try:
+        body = db.loop.run(lambda: transport.call("POST", "editor/check_status", fields, is_repeatable=True))
+    except QueryserverError:
+        return ""
+    handle = body.get("handle") or {}
+    return place_of(error, str(handle.get("statement", "")), int((handle.get("start") or {}).get("row", 0)) + 1)
+
+
+def summary(result: "Result") -> str:
+    """What is said of a statement that has ended, beside its rows."""
+    if not result.has_rows:
+        changed = result.modified_row_count
+        return "done" if changed is None else f"done, {changed:,} {_rows(changed)} changed"
+    return f"{result.row_count:,} {_rows(result.row_count)}"
+
+
+def truncation(result: "Result") -> str:
+    """Why the result is not whole; empty when it is, or has as many rows as were asked for."""
+    status = result.status
+    return visible(status.message) if status.truncated_by not in (None, "limit") else ""
+
+
+def _rows(count: int) -> str:
+    return "row" if count == 1 else "rows"

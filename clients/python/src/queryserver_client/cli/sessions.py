@@ -1,0 +1,80 @@
+"""`qs login` and `qs logout`."""
+
+import getpass
+import sys
+
+from queryserver_client.cli.failures import WrongUse, say
+from queryserver_client.cli.login import Login, anonymous, forget_login, login_of, stored_login
+from queryserver_client.credentials import Secret
+from queryserver_client.errors import QueryserverError
+
+
+def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
+    """Ask for what was not given, log in, and store the tokens. What is stored before is revoked."""
+    url = (url or _asked("Server (https://…): ", "the address")).rstrip("/").removesuffix("/api/v1")
+    before = stored_login()
+    with anonymous(url) as db:  # checks the address before anything secret is typed
+        if is_token:
+            token = _secret("API token: ", is_piped=is_piped)
+            _post(url, "token/verify", {"token": token.reveal()})
+            made = Login(url, token=token)
+        else:
+            user = user or _asked("User: ", "the user")
+            password = _secret("Password: ", is_piped=is_piped)
+            fields = {"username": user, "password": password.reveal()}
+            pair = db.loop.run(lambda: db.core.transport.call("POST", "token/auth", fields, is_repeatable=True))
+            made = login_of(url, user, pair)
+    made.store()
+    if before is not None:
+        _revoke(before)
+    print(f"logged in to {url}{f' as {user}' if user else ''}", file=sys.stderr)
+
+
+def log_out() -> None:
+    """The login is forgotten here also when the server cannot be reached."""
+    login = stored_login()
+    if login is None:
+        say("not logged in")
+        return
+    forget_login()
+    if not _revoke(login):
+        say("the server could not be reached: the tokens stay good until they end by themselves")
+
+
+def _revoke(login: Login) -> bool:
+    """End a login by password at the server. An API token is its owner's, and stays."""
+    token = login.refresh or login.access
+    if token is None:
+        return True
+    try:
+        _post(login.url, "token/revoke", {"token": token.reveal()})
+    except QueryserverError:
+        return False
+    return True
+
+
+def _post(url: str, path: str, fields: "dict[str, str]") -> None:
+    with anonymous(url) as db:
+        db.loop.run(lambda: db.core.transport.call("POST", path, fields, is_repeatable=True))
+
+
+def _asked(prompt: str, what: str) -> str:
+    if not sys.stdin.isatty():
+        raise WrongUse(f"give {what}: stdin is no terminal")
+    print(prompt, end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
+    if not answer:
+        raise WrongUse(f"give {what}")
+    return answer
+
+
+def _secret(prompt: str, *, is_piped: bool) -> Secret:
+    if is_piped:
+        text = sys.stdin.readline().rstrip("\r\n")
+    elif sys.stdin.isatty():
+        text = getpass.getpass(prompt)
+    else:
+        raise WrongUse("stdin is no terminal: give --stdin to read the password or token from it")
+    if not text:
+        raise WrongUse("nothing was typed")
+    return Secret(text)

@@ -1,0 +1,88 @@
+"""Whether a statement that is being typed is whole: its last character outside of quotes and comments is `;`."""
+
+import re
+
+_BACKSLASHES = frozenset({"mysql", "mariadb", "hive", "impala", "sparksql"})
+"""Connectors whose engines take a backslash in quotes as an escape."""
+_DOLLAR = re.compile(r"\$(?:[A-Za-z_]\w*)?\$")
+_QUOTES = "'\"`"
+_TABLES = re.compile(
+    r"\b(?:from|join|update|into|table|describe)\s+([\w.\"`]+)(?:\s+(?:as\s+)?([A-Za-z_]\w*))?", re.IGNORECASE
+)
+_WORD = re.compile(r"[\w.\"`$]*\Z")
+_NO_ALIASES = re.compile(
+    r"where|on|using|join|left|right|inner|outer|full|cross|natural|group|order|limit|set|values|select|having|union",
+    re.IGNORECASE,
+)
+
+
+def is_whole(text: str, connector: str = "") -> bool:
+    """Also for no text, a command that begins with a backslash, and the words that leave the prompt."""
+    stripped = text.strip()
+    if not stripped or stripped.startswith("\\") or stripped.lower() in {"exit", "quit"}:
+        return True
+    return _significant(text, has_escapes=connector.lower() in _BACKSLASHES).rstrip().endswith(";")
+
+
+def word_before(text: str) -> str:
+    """The name, with its dots, at the end of the text."""
+    found = _WORD.search(text)
+    return found[0] if found else ""
+
+
+def tables_in(text: str) -> "dict[str, str]":
+    """Tables that a statement names, by alias and by name."""
+    found: dict[str, str] = {}
+    for table, alias in _TABLES.findall(text):
+        name = unquoted(table)
+        found[name.rpartition(".")[2].lower()] = name
+        if alias and not _NO_ALIASES.fullmatch(alias):
+            found[alias.lower()] = name
+    return found
+
+
+def unquoted(name: str) -> str:
+    return name.replace('"', "").replace("`", "")
+
+
+def _significant(text: str, *, has_escapes: bool) -> str:
+    """The text with everything in quotes and comments left out; an open one hides all that follows, also its `;`."""
+    kept: list[str] = []
+    place = 0
+    while place < len(text):
+        end, is_kept = _piece(text, place, has_escapes=has_escapes)
+        if end is None:
+            return "".join([*kept, "?"])
+        kept.append(text[place:end] if is_kept else "")
+        place = end
+    return "".join(kept)
+
+
+def _piece(text: str, place: int, *, has_escapes: bool) -> "tuple[int | None, bool]":
+    """Where the quoted text, the comment or the character ends that begins here; None when it is open."""
+    if text.startswith("--", place):
+        end = text.find("\n", place)
+        return (len(text) if end < 0 else end), False
+    if text.startswith("/*", place):
+        return _after(text.find("*/", place + 2), 2), False
+    if text[place] in _QUOTES:
+        return _quoted_end(text, place, has_escapes=has_escapes), False
+    if found := _DOLLAR.match(text, place):
+        return _after(text.find(found[0], found.end()), len(found[0])), False
+    return place + 1, True
+
+
+def _after(start: int, length: int) -> "int | None":
+    return None if start < 0 else start + length
+
+
+def _quoted_end(text: str, place: int, *, has_escapes: bool) -> "int | None":
+    quote, place = text[place], place + 1
+    while place < len(text):
+        if has_escapes and text[place] == "\\":
+            place += 2
+        elif text[place] == quote:
+            return place + 1  # a doubled quote begins the next quoted text
+        else:
+            place += 1
+    return None

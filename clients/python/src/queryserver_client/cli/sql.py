@@ -1,0 +1,102 @@
+"""`qs sql`: where the text comes from, and where its results go."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from queryserver_client.cli.failures import FAILED, INCOMPLETE, WrongUse, say
+from queryserver_client.cli.forms import BINARY, Form
+from queryserver_client.cli.login import open_connection
+from queryserver_client.cli.output import form_of, write
+from queryserver_client.cli.parameters import parameters_of
+from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection, Result
+
+SHOWN_ROWS = 1000
+"""The most rows of a table; they are in hand when the statement has ended."""
+
+
+def run(
+    given: "dict[str, Any]",
+    words: Sequence[str],
+    file: Path | None,
+    named: Sequence[str],
+    output: Form | None,
+    to: Path | None,
+    *,
+    is_expanded: bool,
+) -> int:
+    """The exit code."""
+    settings = Settings(**given)
+    text, values = _text(words, file)
+    if text is None:
+        if output is not None or to is not None:
+            raise WrongUse("-o and --to need a statement")
+        from queryserver_client.cli.prompt import converse  # noqa: PLC0415
+
+        with open_connection() as db:
+            return converse(db, settings, is_expanded=is_expanded)
+    if not text.strip():
+        raise WrongUse("there is no statement")
+    form, parameters = form_of(output, to), parameters_of(named, values)
+    code, written = 0, 0
+    try:
+        with open_connection() as db:
+            for result in results(db, settings, text, parameters):
+                if result.has_rows and written and (form in BINARY or to is not None):
+                    raise WrongUse("the script has more than one result, and the form holds one")
+                written += result.has_rows
+                code = _put(db, result, form, to, is_expanded=is_expanded) or code
+            if to is not None and not written:
+                raise WrongUse("the statement has no result set: nothing was written")
+    except StatementFailed:
+        return FAILED
+    return code
+
+
+def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> None:
+    """The first rows, and what is to be said of them."""
+    from queryserver_client.cli.tables import print_rows  # noqa: PLC0415
+    from queryserver_client.cli.terminal import output_console  # noqa: PLC0415
+
+    page = next(result.pages(SHOWN_ROWS), [])
+    console = output_console()
+    is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
+    said = [summary(result)]
+    if len(page) < result.row_count:
+        said.append(f"the first {len(page):,} are shown")
+    if not is_whole:
+        said.append(f"cells are cut; {switch} shows them whole")
+    console.print(f"({', '.join(said)})", style="dim")
+
+
+def _text(words: Sequence[str], file: Path | None) -> "tuple[str | None, Sequence[str]]":
+    """The SQL and the values for its `?`; None for a prompt."""
+    if file is not None:
+        return file.read_text("utf-8-sig"), words
+    if words and words[0] != "-":
+        return words[0], words[1:]
+    if not words and sys.stdin.isatty():
+        return None, ()
+    return sys.stdin.read(), words[1:]
+
+
+def _put(db: "Connection", result: "Result", form: Form, to: Path | None, *, is_expanded: bool) -> int:
+    cut = truncation(result)
+    if not result.has_rows:
+        if sys.stderr.isatty():
+            print(summary(result), file=sys.stderr)
+        return 0
+    if form is Form.TABLE:
+        print_table(result, is_expanded=is_expanded)
+    else:
+        write(db, result, form, to)
+        if to is not None and sys.stderr.isatty():
+            print(f"{to}: {summary(result)}", file=sys.stderr)
+    if not cut:
+        return 0
+    say(f"the result is not whole: {cut}")
+    return 0 if form is Form.TABLE else INCOMPLETE

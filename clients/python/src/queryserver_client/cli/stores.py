@@ -1,0 +1,117 @@
+"""`qs ls`, `qs cat`, `qs mkdir` and `qs rm`: files in the stores of the server, and how paths are told apart."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of, visible
+from queryserver_client.cli.forms import Form
+from queryserver_client.cli.operations import show
+from queryserver_client.cli.output import write_records
+from queryserver_client.errors import NotFound, QueryserverError
+
+if TYPE_CHECKING:
+    from queryserver_client.files import Entry
+    from queryserver_client.sync import Connection
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_NAMES = ["permissions", "owner", "group", "size", "modified", "path"]
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is one of the server: `s3a://…`, `hdfs://…`, `file:///…`, or `:/…` of its default store."""
+    return path.startswith(":/") or _URL.match(path) is not None
+
+
+def remote(path: str) -> str:
+    """As the server names it. Raises WrongUse for a path of this machine."""
+    if not is_remote(path):
+        raise WrongUse(f"{path} is a path of this machine; those of the server are store://… or :/…")
+    return path.removeprefix(":")
+
+
+def join(directory: str, name: str) -> str:
+    return f"{directory.rstrip('/')}/{name}"
+
+
+def list_entries(db: "Connection", paths: Sequence[str], form: Form | None, *, is_long: bool) -> None:
+    """The entries of directories, or files themselves; without paths the stores."""
+    if not paths:
+        stores = [[item.name, item.home, "yes" if item.has_trash else "no"] for item in db.files.filesystems()]
+        show(["store", "home", "trash"], stores, form)
+        return
+    entries = [entry for path in paths for entry in _entries(db, remote(path))]
+    if form is None and not is_long:
+        for entry in entries:
+            print(_name(entry))
+        return
+    if form not in (None, Form.TABLE):
+        write_records(_NAMES, [_record(entry) for entry in entries], form)
+        return
+    show(_NAMES, [[*_record(entry)[:-1], _name(entry)] for entry in entries], Form.TABLE)
+
+
+def print_bytes(db: "Connection", paths: Sequence[str]) -> None:
+    """The files one after another, as they are stored, on stdout; memory holds a chunk."""
+    for path in [remote(path) for path in paths]:
+        for chunk in chunks(db, path):
+            sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
+
+
+def chunks(db: "Connection", path: str) -> Iterator[bytes]:
+    """The bytes of a file, read on after a cut."""
+    from queryserver_client.downloads import Download  # noqa: PLC0415
+
+    download = Download(db.core.transport, "storage/download", {"path": path})
+    return db.loop.iterate(download.chunks)
+
+
+def make_directories(db: "Connection", paths: Sequence[str], *, parents: bool) -> None:
+    """With `parents` a directory that is there is no failure."""
+    for path in [remote(path) for path in paths]:
+        db.files.mkdir(path, exist_ok=parents)
+
+
+def remove(db: "Connection", paths: Sequence[str], *, recursive: bool, skip_trash: bool, force: bool) -> int:
+    """To the trash where the store has one. The exit code: 1 when one of them could not be removed."""
+    places = [remote(path) for path in paths]  # all of them, before the first is removed
+    return max([_removed(db, path, recursive, skip_trash, force) for path in places], default=0)
+
+
+def _removed(db: "Connection", path: str, recursive: bool, skip_trash: bool, force: bool) -> int:
+    try:
+        _require_file(db, path, recursive)
+        removed = db.files.remove(path, skip_trash=True if skip_trash else None)
+    except (QueryserverError, WrongUse) as error:
+        if isinstance(error, NotFound) and force:
+            return 0
+        say(text_of(error))
+        return FAILED
+    if removed.trash_path is not None and sys.stderr.isatty():
+        print(f"{visible(path)} is in the trash: {visible(removed.trash_path)}", file=sys.stderr)
+    return 0
+
+
+def _require_file(db: "Connection", path: str, recursive: bool) -> None:
+    if not recursive and db.files.stat(path).is_directory:
+        raise WrongUse(f"{path} is a directory: give -r")
+
+
+def _entries(db: "Connection", path: str) -> "Iterator[Entry]":
+    entry = db.files.stat(path)
+    if entry.is_directory:
+        return db.files.list(path)
+    return iter([entry])
+
+
+def _name(entry: "Entry") -> str:
+    """For a person, or one per line for a program; a directory ends with a slash."""
+    name = entry.name + ("/" if entry.is_directory else "")
+    return visible(name) if sys.stdout.isatty() else name
+
+
+def _record(entry: "Entry") -> list[Any]:
+    modified = None if entry.modified is None else f"{entry.modified.astimezone():%Y-%m-%d %H:%M:%S}"
+    return [entry.permissions, entry.owner, entry.group, entry.size, modified, entry.path]

@@ -1,0 +1,238 @@
+"""`qs cp` and `qs mv`: between this machine and the stores of the server, and from store to store.
+
+What is to be transferred is listed first, so that one bar shows how much of all is done. Nothing is replaced without
+`--force`; each file appears when it is whole.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from queryserver_client.cli.failures import WrongUse, say, visible
+from queryserver_client.cli.stores import chunks, is_remote, join, remote
+from queryserver_client.cli.terminal import byte_bar
+from queryserver_client.errors import NotFound
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection
+
+STANDARD = "-"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of cp and mv."""
+
+    is_recursive: bool = False
+    is_forced: bool = False
+    is_continued: bool = False
+    """Leave out files that are there with the same size: goes on with a directory after an interruption."""
+
+
+@dataclass(frozen=True)
+class _File:
+    source: str
+    target: str
+    size: int
+
+
+def copy(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
+    """As cp does: into a directory that is there, or to a new path."""
+    _transfer(db, sources, target, options, is_moved=False)
+
+
+def move(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
+    """As `copy`; each source is deleted when its copy is whole, at the server into the trash where there is one."""
+    _transfer(db, sources, target, options, is_moved=True)
+
+
+def _transfer(db: "Connection", sources: Sequence[str], target: str, options: Options, *, is_moved: bool) -> None:
+    if STANDARD in (*sources, target):
+        _stream(db, sources, target, options, is_moved=is_moved)
+        return
+    if not is_remote(target) and not all(is_remote(source) for source in sources):
+        raise WrongUse("both are paths of this machine; those of the server are store://… or :/…")
+    into = _is_directory(db, target)
+    if len(sources) > 1 and not into:
+        raise WrongUse(f"{target} is no directory, and there are several sources")
+    for source in sources:
+        place = _place(source, target, into=into)
+        if not is_remote(source):
+            files = _upload(db, Path(source), remote(place), options)
+            if is_moved:
+                _remove_local(Path(source), files)
+        elif is_remote(target):
+            _change(db, remote(source), remote(place), options, is_moved=is_moved)
+        else:
+            _take(db, remote(source), Path(place), options, is_moved=is_moved)
+
+
+def _change(db: "Connection", source: str, target: str, options: Options, *, is_moved: bool) -> None:
+    """At the server, which follows it to its end."""
+    if is_moved:
+        db.files.move(source, target, overwrite=options.is_forced)
+        return
+    if db.files.stat(source).is_directory:
+        _require_recursive(source, options)
+    db.files.copy(source, target, overwrite=options.is_forced)
+
+
+def _take(db: "Connection", source: str, target: Path, options: Options, *, is_moved: bool) -> None:
+    if is_moved and db.files.stat(source).is_directory:
+        # What cannot be copied, such as links, would be lost with the directory.
+        raise WrongUse(f"{source} is a directory: copy it with cp -r, then remove it with rm -r")
+    _download(db, source, target, options)
+    if is_moved:
+        db.files.remove(source)
+
+
+def _download(db: "Connection", source: str, target: Path, options: Options) -> None:
+    entry = db.files.stat(source)
+    if not entry.is_directory:
+        _carry(
+            [_File(entry.path, str(target), entry.size)], options, _local_size, lambda file, on: _fetch(db, file, on)
+        )
+        return
+    _require_recursive(source, options)
+    target.mkdir(exist_ok=True)
+    files: list[_File] = []
+    waiting = [(entry.path, target)]
+    while waiting:
+        directory, place = waiting.pop()
+        for item in db.files.list(directory):
+            here = place / _checked(item.name)
+            if item.is_directory:
+                here.mkdir(exist_ok=True)
+                waiting.append((item.path, here))
+            elif item.is_file:
+                files.append(_File(item.path, str(here), item.size))
+            else:
+                say(f"{visible(item.path)} is left out: it is neither a file nor a directory")
+    _carry(files, options, _local_size, lambda file, on: _fetch(db, file, on))
+
+
+def _upload(db: "Connection", source: Path, target: str, options: Options) -> list[_File]:
+    if not source.is_dir():
+        files = [_File(str(source), target, source.stat().st_size)]
+    else:
+        _require_recursive(str(source), options)
+        files = []
+        db.files.mkdir(target, exist_ok=True)
+        for root, directories, names in os.walk(source):
+            below = Path(root).relative_to(source).parts
+            place = "/".join([target.rstrip("/"), *below])
+            for name in sorted(directories):
+                db.files.mkdir(join(place, name), exist_ok=True)
+            for name in sorted(names):
+                path = Path(root, name)
+                files.append(_File(str(path), join(place, name), path.stat().st_size))
+
+    def size(path: str) -> int | None:
+        try:
+            return db.files.stat(path).size
+        except NotFound:
+            return None
+
+    def send(file: _File, on_bytes: "Callable[[int, int | None], None]") -> None:
+        db.files.upload(file.source, file.target, overwrite=options.is_forced, on_bytes=on_bytes)
+
+    _carry(files, options, size, send)
+    return files
+
+
+def _carry(
+    files: Sequence[_File],
+    options: Options,
+    size_there: "Callable[[str], int | None]",
+    transfer: "Callable[[_File, Callable[[int, int | None], None]], None]",
+) -> None:
+    """Transfer one after another, with one bar for all."""
+    total, done, count = sum(file.size for file in files), 0, len(files)
+    name = visible(Path(files[0].source).name) if count == 1 else f"{count} files"
+    with byte_bar(name) as move_bar:
+        for file in files:
+            there = size_there(file.target) if options.is_continued or not options.is_forced else None
+            if there is not None and options.is_continued and there == file.size:
+                done += file.size
+                continue
+            if there is not None and not options.is_forced:
+                raise FileExistsError(f"{file.target} is there already: -f replaces it, -c leaves out what is whole")
+
+            def on_bytes(now: int, _: int | None, before: int = done) -> None:
+                if move_bar is not None:
+                    move_bar(before + now, total)
+
+            transfer(file, on_bytes)
+            done += file.size
+        if move_bar is not None:
+            move_bar(total, total)
+
+
+def _stream(db: "Connection", sources: Sequence[str], target: str, options: Options, *, is_moved: bool) -> None:
+    """From stdin, or to stdout."""
+    if is_moved or len(sources) != 1:
+        raise WrongUse("- stands for one source or the target of cp")
+    if target == STANDARD:
+        for chunk in chunks(db, remote(sources[0])):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+        return
+    if target.endswith("/"):
+        raise WrongUse("what comes from stdin needs the name of a file")
+    with byte_bar(visible(target.rpartition("/")[2])) as on_bytes:
+        db.files.upload(sys.stdin.buffer, remote(target), overwrite=options.is_forced, on_bytes=on_bytes)
+
+
+def _fetch(db: "Connection", file: _File, on_bytes: "Callable[[int, int | None], None]") -> None:
+    db.files.download(file.source, file.target, on_bytes=on_bytes)
+
+
+def _local_size(path: str) -> int | None:
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _is_directory(db: "Connection", path: str) -> bool:
+    if not is_remote(path):
+        return Path(path).is_dir()
+    try:
+        return db.files.stat(remote(path)).is_directory
+    except NotFound:
+        if path.endswith("/"):
+            raise
+        return False
+
+
+def _place(source: str, target: str, *, into: bool) -> str:
+    if not into:
+        return target
+    name = source.rstrip("/").rpartition("/")[2] if is_remote(source) else Path(source).resolve().name
+    if not name:
+        raise WrongUse(f"{source} has no name")
+    return join(target, name) if is_remote(target) else str(Path(target) / _checked(name))
+
+
+def _checked(name: str) -> str:
+    """A name of the server as one of this machine: it must not lead out of the directory."""
+    if name in {"", ".", ".."} or "/" in name or "\0" in name or (os.altsep and "\\" in name):
+        raise OSError(f"{name!r} cannot be the name of a file here")
+    return name
+
+
+def _require_recursive(path: str, options: Options) -> None:
+    if not options.is_recursive:
+        raise WrongUse(f"{path} is a directory: give -r")
+
+
+def _remove_local(path: Path, files: Sequence[_File]) -> None:
+    """What was transferred, and the directories that are empty then: a file that came meanwhile stays."""
+    for file in files:
+        Path(file.source).unlink()
+    if path.is_dir():
+        for root, _, _ in os.walk(path, topdown=False):
+            Path(root).rmdir()

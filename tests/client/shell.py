@@ -1,0 +1,123 @@
+"""`qs` as a process, with a configuration of its own."""
+
+import asyncio
+import csv
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.client import forking
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command has printed, and how it ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode().replace("\r\n", "\n")
+
+    @property
+    def records(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.text)))
+
+
+@dataclass(frozen=True)
+class Running:
+    """A command that was started."""
+
+    pid: int
+    _out: asyncio.Task[bytes]
+    _err: asyncio.Task[bytes]
+    _code: asyncio.Task[bytes]
+
+    async def end(self) -> Ended:
+        async with asyncio.timeout(60):
+            out, err, code = await asyncio.gather(self._out, self._err, self._code)
+        return Ended(int(code), out, err.decode())
+
+
+@dataclass(frozen=True)
+class Qs:
+    """The command line of one user, with a configuration directory of its own."""
+
+    environment: Mapping[str, str]
+    directory: Path
+    requests: socket.socket
+
+    async def start(self, *words: str, stdin: str = "") -> Running:
+        (command_in, to_in), (from_out, command_out), (from_err, command_err) = (os.pipe() for _ in range(3))
+        pid, code = await self.start_at([command_in, command_out, command_err], *words)
+        with os.fdopen(to_in, "w") as file:
+            file.write(stdin)
+        return Running(pid, _reading(os.fdopen(from_out, "rb")), _reading(os.fdopen(from_err, "rb")), code)
+
+    async def start_at(self, standard: list[int], *words: str) -> "tuple[int, asyncio.Task[bytes]]":
+        """With these as stdin, stdout and stderr, which are closed here; its process id, and its exit code to come."""
+        from_report, report = os.pipe()
+        message = json.dumps({"words": words, "environment": dict(self.environment)}).encode()
+        socket.send_fds(self.requests, [message], [*standard, report])
+        for descriptor in {*standard, report}:
+            os.close(descriptor)
+        lines: IO[bytes] = os.fdopen(from_report, "rb")
+        pid = int(await asyncio.to_thread(lines.readline))
+        return pid, _reading(lines)
+
+    async def __call__(self, *words: str, stdin: str = "") -> Ended:
+        return await (await self.start(*words, stdin=stdin)).end()
+
+
+Make = Callable[..., Qs]
+
+
+@contextmanager
+def forker() -> Iterator[socket.socket]:
+    """The process that starts commands."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        command = [sys.executable, forking.__file__, str(theirs.fileno())]
+        with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process:
+            theirs.close()
+            yield ours
+            ours.close()
+            process.wait(10)
+
+
+def maker(directory: Path, requests: socket.socket) -> Make:
+    """Makes command lines that share a configuration directory; only the given variables are of queryserver."""
+
+    def made(**variables: str) -> Qs:
+        environment = clean_environment() | {"QUERYSERVER_CONFIG_DIR": str(directory / "config"), **variables}
+        return Qs(environment, directory, requests)
+
+    return made
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("QUERYSERVER_")}
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_true():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def _reading(file: IO[bytes]) -> asyncio.Task[bytes]:
+    def read() -> bytes:
+        with file:
+            return file.read()
+
+    return asyncio.create_task(asyncio.to_thread(read))

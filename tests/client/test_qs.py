@@ -1,0 +1,142 @@
+"""`qs` as its users start it: processes against a real server (issue 20, section 4)."""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tests.api.token.logins import PASSWORD, accounts
+from tests.client.conftest import Server
+from tests.client.shell import Make, Qs, until
+
+from queryserver.identity.model import AuthenticatedUser
+
+
+async def test_a_login_is_stored_without_the_password_and_ends_with_logout(server: Server, make: Make, tmp_path: Path):
+    caller = "shell"
+    await accounts(server.api).create(AuthenticatedUser(caller), PASSWORD)
+    qs = make()
+    assert (await qs("sql", "duckdb", "SELECT 1")).code == 3
+    refused = await qs("login", server.url, "--user", caller, "--stdin", stdin="wrong\n")
+    assert refused.code == 3
+    assert "does not accept" in refused.err
+    assert (await qs("login", server.url, "--user", caller, "--stdin", stdin=f"{PASSWORD}\n")).code == 0
+    file = tmp_path / "config" / "login.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert PASSWORD not in file.read_text()
+    assert (await qs("sql", "duckdb", "SELECT 1 AS one")).text == "one\n1\n"
+
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps(stored | {"access": "refused"}))
+    assert (await qs("sql", "duckdb", "SELECT 2 AS two")).text == "two\n2\n"
+    assert json.loads(file.read_text())["access"] not in ("refused", stored["access"])
+
+    elsewhere = await make(QUERYSERVER_URL="http://127.0.0.1:9")("ps")
+    assert (elsewhere.code, "not logged in to http://127.0.0.1:9" in elsewhere.err) == (3, True)
+
+    assert (await qs("logout")).code == 0
+    assert not file.exists()
+    file.write_text(json.dumps(stored))
+    revoked = await qs("sql", "duckdb", "SELECT 1")
+    assert (revoked.code, "run qs login" in revoked.err) == (3, True)
+
+
+async def test_a_pipe_gets_plain_csv_and_other_forms_when_asked_for(qs: Qs):
+    sql = "SELECT i AS n, 'text ' || i AS t, NULL AS nothing FROM range(3) AS r(i)"
+    assert (await qs("sql", "duckdb", sql)).text == "n,t,nothing\n0,text 0,\n1,text 1,\n2,text 2,\n"
+    as_json = json.loads((await qs("sql", "duckdb", sql, "-o", "json")).out)
+    assert as_json == [{"n": n, "t": f"text {n}", "nothing": None} for n in range(3)]
+    assert json.loads((await qs("sql", "duckdb", f"{sql} LIMIT 0", "-o", "json")).out) == []
+    table = pa.ipc.open_stream((await qs("sql", "duckdb", sql, "-o", "arrow")).out).read_all()
+    assert table.column("t").to_pylist() == ["text 0", "text 1", "text 2"]
+    target = qs.directory / "made.parquet"
+    assert (await qs("sql", "duckdb", sql, "--to", str(target))).code == 0
+    assert pq.read_table(target).num_rows == 3
+    shown = (await qs("sql", "duckdb", sql, "-o", "table")).text.splitlines()
+    assert shown[0].split() == ["n", "t", "nothing"]
+    assert shown[2].split() == ["0", "text", "0", "NULL"]
+
+
+async def test_a_script_comes_from_a_file_or_from_stdin(qs: Qs):
+    script = qs.directory / "script.sql"
+    script.write_text("CREATE TEMP TABLE kept AS SELECT 7 AS n;\nSELECT n FROM kept;\nSELECT n + 1 AS m FROM kept;\n")
+    assert (await qs("sql", "duckdb", "-f", str(script))).text == "n\n7\nm\n8\n"
+    assert (await qs("sql", "duckdb", stdin="SELECT 9 AS n")).text == "n\n9\n"
+    several = await qs("sql", "duckdb", "-f", str(script), "-o", "parquet")
+    assert (several.code, "more than one result" in several.err) == (2, True)
+
+
+async def test_an_error_is_on_stderr_with_its_place(qs: Qs):
+    ended = await qs(
+        "sql", "postgresql", "SELECT 1 AS fine;\n\nSELECT fine,\n  nothing FROM generate_series(1, 2) AS fine"
+    )
+    assert ended.code == 1
+    assert ended.text == "fine\n1\n"
+    assert ended.err.splitlines()[-2:] == ["line 4:   nothing FROM generate_series(1, 2) AS fine", "          ^"]
+
+
+async def test_a_result_that_was_cut_is_said_on_stderr(qs: Qs):
+    sql = "SELECT i FROM range(6000) AS r(i)"
+    ended = await qs("sql", "duckdb", sql)
+    assert (ended.code, len(ended.records)) == (4, 5000), ended.err
+    assert "the result is not whole" in ended.err
+    wanted = await qs("sql", "duckdb", sql, "--limit", "5500")
+    assert (wanted.code, len(wanted.records), wanted.err) == (0, 5500, "")
+
+
+async def test_the_exit_code_says_what_went_wrong(qs: Qs, make: Make):
+    assert (await qs("sql", "duckdb", "SELECT 1", "-o", "nothing")).code == 2
+    assert (await qs("sql", "nowhere", "SELECT 1")).code == 1
+    assert (await qs("sql", "duckdb", "SELECT 1", "-p", "a=1", "-p", "2")).code == 2
+    assert (await make(QUERYSERVER_URL="ftp://x", QUERYSERVER_TOKEN="t")("ps")).code == 2
+
+
+async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
+    text = "sleep 55"
+    process = await qs.start("sql", "mysql", text)
+    await until(lambda: server.engine.executions.count(text) == 1)
+    cancels = server.engine.cancels
+    os.kill(process.pid, signal.SIGINT)
+    ended = await process.end()
+    assert (ended.code, ended.err) == (130, "qs: interrupted\n")
+    assert server.engine.cancels == cancels + 1
+    assert [(entry["statement"], entry["state"]) for entry in (await qs("history")).records] == [(text, "canceled")]
+
+
+async def test_running_statements_are_listed_and_killed(server: Server, qs: Qs):
+    text = "sleep 56"
+    process = await qs.start("sql", "mysql", text)
+    await until(lambda: server.engine.executions.count(text) == 1)
+    (running,) = (await qs("ps")).records
+    assert (running["engine"], running["statement"]) == ("mysql", text)
+    killed = await qs("kill", running["id"][:8])
+    assert killed.text == f"{running['id']}  canceled\n"
+    assert (await process.end()).code == 1
+    assert (await qs("ps")).records == []
+    again = await qs("kill", "ffffffff")
+    assert (again.code, again.err) == (1, "qs: ffffffff: no such statement\n")
+
+
+async def test_administrators_see_and_kill_those_of_all_users(server: Server, qs: Qs, make: Make):
+    text = "sleep 57"
+    process = await qs.start("sql", "mysql", text)
+    await until(lambda: server.engine.executions.count(text) == 1)
+    admin = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token(admin=True))
+    (running,) = [entry for entry in (await admin("ps", "--all")).records if entry["connector"] == "mysql"]
+    assert (await qs("ps", "--all")).code == 1
+    assert (await admin("kill", running["id"])).text == f"{running['id']}  canceled\n"
+    assert (await process.end()).code == 1
+
+
+async def test_qs_starts_as_a_module(server: Server, qs: Qs):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "queryserver_client.cli", "sql", "duckdb", "SELECT 1 AS one",
+        env=dict(qs.environment), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert (process.returncode, out) == (0, b"one\r\n1\r\n")

@@ -1,0 +1,54 @@
+"""`qs` with files: between this machine and the stores of a server, and into tables (issue 20, section 4)."""
+
+import os
+
+from tests.client.shell import Qs
+
+
+async def test_files_go_there_and_back(qs: Qs, folder: str):
+    here = qs.directory / "here"
+    (here / "below").mkdir(parents=True)
+    (here / "big.bin").write_bytes(os.urandom(300_000))
+    (here / "below" / "ä b.txt").write_text("hello\n")
+    there = f"{folder}/new"
+    assert (await qs("cp", str(here), there)).code == 2
+    assert (await qs("cp", "-r", str(here), there)).code == 0
+    assert (await qs("ls", there)).text == "below/\nbig.bin\n"
+    (entry,) = (await qs("ls", f"{there}/big.bin", "-o", "csv")).records
+    assert entry["size"] == "300000"
+    assert (await qs("cat", f"{there}/below/ä b.txt")).text == "hello\n"
+
+    back = qs.directory / "back"
+    assert (await qs("cp", "-r", there, str(back))).code == 0
+    assert (back / "big.bin").read_bytes() == (here / "big.bin").read_bytes()
+    assert (back / "below" / "ä b.txt").read_text() == "hello\n"
+
+    (back / "big.bin").write_bytes(b"other")
+    kept = await qs("cp", f"{there}/big.bin", str(back))
+    assert (kept.code, (back / "big.bin").read_bytes()) == (1, b"other")
+    assert (await qs("cp", "-r", "-f", "-c", f"{there}/big.bin", str(back))).code == 0
+    assert (back / "big.bin").stat().st_size == 300_000
+
+    assert (await qs("cp", "-", f"{there}/piped.txt", stdin="from a pipe\n")).code == 0
+    assert (await qs("mv", f"{there}/piped.txt", f"{there}/moved.txt")).code == 0
+    assert (await qs("mv", f"{there}/moved.txt", str(back))).code == 0
+    assert (back / "moved.txt").read_text() == "from a pipe\n"
+    assert (await qs("rm", there)).code == 1
+    assert (await qs("rm", "-r", there)).code == 0
+    assert (await qs("ls", there)).code == 1
+    assert (await qs("rm", str(back))).code == 2
+    assert back.is_dir()
+
+
+async def test_a_file_becomes_a_table(qs: Qs):
+    path = qs.directory / "sales.csv"
+    path.write_text("id;amount\n1;1.5\n2;2.5\n")
+    shown = await qs("import", str(path), "duckdb.qs_sales", "--preview")
+    assert shown.text.splitlines()[0].split()[::2] == ["id", "amount"]
+    made = await qs("import", str(path), "duckdb.qs_sales")
+    assert (made.code, made.text) == (0, "qs_sales: 2 rows\n"), made.err
+    there = await qs("import", str(path), "duckdb.qs_sales")
+    assert (there.code, "exist" in there.err) == (1, True)
+    assert (await qs("import", str(path), "duckdb.qs_sales", "--if-exists", "append", "--delimiter", ";")).code == 0
+    assert (await qs("sql", "duckdb", "SELECT count(*) AS n, sum(amount) AS s FROM qs_sales")).text == "n,s\n4,8.0\n"
+    assert (await qs("import", "nothing.csv", "duckdb.t")).code == 2

@@ -1,0 +1,146 @@
+"""The prompt of `qs sql`, through a pseudo terminal (issue 20, section 4)."""
+
+import asyncio
+import fcntl
+import os
+import re
+import signal
+import struct
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.client.conftest import Server
+from tests.client.shell import Qs, until
+
+_TERMINAL = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "100"}
+_CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
+
+
+@dataclass
+class Terminal:
+    """A program at a terminal of 100 columns, and all that it has printed, without its control sequences."""
+
+    descriptor: int
+    code: "asyncio.Task[bytes]"
+    printed: bytearray = field(default_factory=bytearray)
+    seen: int = 0
+    """Characters of `text` up to the end of what was waited for last."""
+
+    def type(self, text: str) -> None:
+        os.write(self.descriptor, text.encode())
+
+    def read(self) -> None:
+        try:
+            self.printed += os.read(self.descriptor, 65_536)
+        except OSError:  # the program has ended
+            asyncio.get_running_loop().remove_reader(self.descriptor)
+
+    @property
+    def text(self) -> str:
+        return _CONTROLS.sub(b"", bytes(self.printed)).decode(errors="replace")
+
+    async def shows(self, text: str) -> None:
+        """Wait until this was printed after what was waited for before."""
+        try:
+            await until(lambda: text in self.text[self.seen :])
+        except TimeoutError:
+            raise AssertionError(f"{text!r} is not in {self.text[self.seen :]!r}") from None
+        self.seen = self.text.index(text, self.seen) + len(text)
+
+    async def enter(self, text: str, answer: str = "", *, prompt: str = "mysql>") -> None:
+        """Type it when the prompt is there, and wait for its answer."""
+        await self.shows(prompt)
+        self.type(f"{text}\r")
+        if answer:
+            await self.shows(answer)
+
+    async def end(self) -> int:
+        """The exit code, when all was read."""
+        async with asyncio.timeout(60):
+            return int(await self.code)
+
+
+@asynccontextmanager
+async def terminal(qs: Qs, *words: str) -> AsyncIterator[Terminal]:
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    at_terminal = replace(qs, environment={**qs.environment, **_TERMINAL})
+    pid, code = await at_terminal.start_at([theirs, os.dup(theirs), os.dup(theirs)], *words)
+    shown = Terminal(ours, code)
+    asyncio.get_running_loop().add_reader(ours, shown.read)
+    try:
+        yield shown
+    finally:
+        if not code.done():
+            os.kill(pid, signal.SIGKILL)
+            await code
+        asyncio.get_running_loop().remove_reader(ours)
+        os.close(ours)
+
+
+async def test_the_prompt_runs_statements_of_many_lines_and_ctrl_c_cancels_at_the_engine(server: Server, qs: Qs):
+    async with terminal(qs, "sql", "mysql") as shown:
+        await shown.shows("mysql>")
+        shown.type("text first\r")
+        await shown.shows("->")
+        shown.type("second;\r")
+        await shown.shows("(1 row)")
+        await shown.enter("set x 7;", "done")
+        await shown.enter("get x;", "(1 row)")  # in the same session
+        await shown.enter("fail badly;", "qs: badly")
+
+        cancels = server.engine.cancels
+        await shown.enter("sleep 58;")
+        await until(lambda: any("sleep 58" in text for text in server.engine.executions))
+        shown.type("\x03")
+        await shown.shows("qs: canceled")
+        assert server.engine.cancels == cancels + 1
+
+        await shown.enter("text still here;", "(1 row)")
+        await shown.shows("mysql>")
+        shown.type("\x04")
+        assert await shown.end() == 0
+    history = Path(qs.environment["QUERYSERVER_CONFIG_DIR"]) / "history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    assert "+text still here;" in history.read_text()
+
+
+async def test_the_prompt_completes_names_of_the_server_and_describes_tables(qs: Qs):
+    assert (
+        await qs("sql", "duckdb", "CREATE TABLE qs_completed (identifier INTEGER NOT NULL, name VARCHAR)")
+    ).code == 0
+    async with terminal(qs, "sql", "duckdb") as shown:
+        await shown.shows("duckdb>")
+        shown.type("select qs_c")
+        await shown.shows("qs_completed")  # offered below the line
+        shown.type("\t\x03")
+        await shown.shows("duckdb>")
+        shown.type("select * from qs_completed where ident")
+        await shown.shows("identifier")
+        shown.type("\x03")
+        await shown.shows("duckdb>")
+        shown.type("\\d qs_completed\r")
+        await shown.shows("not null")
+        await shown.enter("\\timing", "Timing is on.", prompt="duckdb>")
+        await shown.enter("select 1 as one;", "Time: ", prompt="duckdb>")
+        await shown.enter("\\q", prompt="duckdb>")
+        assert await shown.end() == 0
+
+
+async def test_a_table_fits_the_terminal(qs: Qs):
+    sql = (
+        "SELECT i AS n, repeat('wide ', 100) AS wide, NULL AS nothing, 'a' || chr(27) || '[2Jb' AS steers "
+        "FROM range(2) AS r(i)"
+    )
+    async with terminal(qs, "sql", "duckdb", sql) as shown:
+        await until(lambda: "(2 rows" in shown.text)
+        assert await shown.end() == 0
+    lines = [line for line in re.split(r"[\r\n]+", shown.text) if line]
+    assert max(map(len, lines)) <= 100
+    assert "…" in shown.text
+    assert "NULL" in shown.text
+    assert r"a\x1b[2Jb" in shown.text
+    assert b"\x1b[2J" not in shown.printed

@@ -1,0 +1,117 @@
+"""Rules of `qs` without a server: parameters, ends of statements, widths of columns (issue 20, section 4)."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from queryserver_client.cli.completion import SqlCompleter
+from queryserver_client.cli.failures import WrongUse, place_of, visible
+from queryserver_client.cli.parameters import parameters_of, value_of
+from queryserver_client.cli.splitting import is_whole, tables_in
+from queryserver_client.cli.tables import fitted
+from queryserver_client.errors import StatementError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("-7", -7),
+        ("9223372036854775808", 2**63),
+        ("12.50", Decimal("12.50")),
+        ("1e3", 1000.0),
+        ("true", True),
+        ("null", None),
+        ("[1, 2.5]", [1, Decimal("2.5")]),
+        ('"7"', "7"),
+        ("007", "007"),
+        ("text", "text"),
+        ("a=b", "a=b"),
+        ('{"type": "date"}', '{"type": "date"}'),
+    ],
+)
+def test_a_value_is_read_as_json_or_text(text: str, value: Any):
+    read = value_of(text)
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_parameters_are_by_name_or_in_order():
+    assert parameters_of(["a=1", "day:date=2024-01-31", "t:text=7"]) == {"a": 1, "day": dt.date(2024, 1, 31), "t": "7"}
+    assert parameters_of(["1", ":decimal=2"], ["x=y"]) == [1, Decimal(2), "x=y"]
+    assert parameters_of([]) is None
+    assert parameters_of(["b:binary=AP8=", "z:timestamp_tz=2024-01-31T10:00:00Z"]) == {
+        "b": b"\x00\xff",
+        "z": dt.datetime(2024, 1, 31, 10, tzinfo=dt.UTC),
+    }
+    for wrong in (["a=1", "2"], ["a=1", "a=2"], ["a:nothing=1"], ["a:date=tomorrow"], ["a:timestamp_tz=2024-01-31"]):
+        with pytest.raises(WrongUse):
+            parameters_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("select 1", False),
+        ("select 1;", True),
+        ("select 1; -- one", True),
+        ("select 1 -- ;", False),
+        ("select ';", False),
+        ("select ';'", False),
+        ("select 'it''s;';", True),
+        ('select ";" /* ; */ ;\n', True),
+        ("select $$ ; $$", False),
+        ("select $a$ ; $$ $a$;", True),
+        ("select /* ;", False),
+        ("\\d sales", True),
+        ("exit", True),
+        ("", True),
+    ],
+)
+def test_a_statement_ends_with_a_semicolon_outside_of_quotes_and_comments(text: str, whole: bool):
+    assert is_whole(text) is whole
+
+
+def test_a_backslash_escapes_in_quotes_where_the_engine_says_so():
+    assert is_whole(r"select 'a\';", "duckdb")
+    assert not is_whole(r"select 'a\';", "hive")
+
+
+def test_tables_are_found_with_their_aliases():
+    assert tables_in('select from a.b x join "c" on x.i = c.i where') == {"b": "a.b", "x": "a.b", "c": "c"}
+
+
+def test_widths_fit_and_the_widest_columns_give_way_first():
+    assert fitted([3, 5], [3, 5], 10) == [3, 5]
+    assert fitted([3, 50, 40], [3, 6, 6], 43) == [3, 20, 20]
+    assert fitted([36, 50], [36, 6], 50) == [36, 14]
+    assert fitted([6, 6, 6], [6, 6, 6], 17) is None
+
+
+def test_a_place_is_marked_also_below_wide_characters():
+    error = StatementError("", code="engine_error", line=2, column=5)
+    assert place_of(error, "select\n日本, nothing", 10) == "line 11: 日本, nothing\n               ^"
+    assert place_of(StatementError("", code="engine_error", line=9), "one") == ""
+
+
+def test_control_characters_are_shown_as_escapes():
+    assert visible("a\x1b[2J\u202eb\nü") == "a\\x1b[2J\\u202eb\\nü"
+
+
+class _Catalog:
+    """Fails as a server does that cannot be reached."""
+
+    def databases(self) -> list[str]:
+        raise StatementError("", code="engine_unavailable")
+
+    current = databases
+
+
+def test_completion_offers_words_of_sql_when_the_server_gives_nothing():
+    completer = SqlCompleter(_Catalog(), ["\\d", "\\q"])  # type: ignore[arg-type]
+    found = [one.text for one in completer.get_completions(Document("SEL"), CompleteEvent())]
+    assert found == ["SELECT"]
+    assert [one.text for one in completer.get_completions(Document("\\"), CompleteEvent())] == ["\\d", "\\q"]
