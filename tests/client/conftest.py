@@ -32,10 +32,6 @@ class Server:
         caller = await self.api.user("client", **more)
         return caller.headers["Authorization"].removeprefix("Bearer ")
 
-    async def submissions(self, text: str) -> int:
-        """How many operations were recorded whose statement is this."""
-        return await self.api.database.fetchval("SELECT count(*) FROM statement WHERE text = $1", text)
-
     @property
     def engine(self) -> FakeEngine:
         """The scripted engine behind the connector `mysql`."""
