@@ -1,0 +1,202 @@
+"""`connect`, and what a user does with a server."""
+
+import os
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+
+from queryserver_client.credentials import TokenSource, credentials_of
+from queryserver_client.encoding import Parameters, encode_parameters
+from queryserver_client.errors import ConfigurationError, QueryserverError
+from queryserver_client.result import Result
+from queryserver_client.retries import Retries
+from queryserver_client.statement import FIRST_ROWS, WAIT_S, OnLog, OnProgress, Statement, statement_of
+from queryserver_client.transport import Sent, Transport, segment
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_ABANDON_WITHIN_S = 15.0
+
+
+class Connection:
+    """One server as one user. Made by `connect`; safe to use from many tasks of one event loop at once."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        """The one HTTP layer, for calls that this class does not have: `await db.transport.call("GET", "…")`."""
+
+    def __repr__(self) -> str:
+        return f"Connection({self.transport.url!r})"
+
+    async def query(
+        self,
+        connector: str,
+        sql: str,
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        allow_truncated: bool = False,
+    ) -> Result:
+        """Run a statement to its end, and give its result. A small one is one call.
+
+        `connector` is an id, a key of the settings or a dialect; "" the default. `parameters` are values for `?` or, by
+        name, `:name`. `limit` is the most rows to keep (else the server's default), `timeout` the seconds after which
+        the server ends the statement. When the waiting task is canceled, or a callback fails, the statement is
+        canceled, also at the engine.
+
+        Raises StatementError when it does not end well, ApiError, ConnectionLost.
+        """
+        fields = _fields(sql, parameters, database, session_id, limit, timeout)
+        if on_progress is None and on_log is None:
+            fields |= {"wait": WAIT_S, "rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
+        statement = await self._execute(connector, fields, allow_truncated=allow_truncated)
+        async with canceling(statement):
+            return await statement.result(on_progress=on_progress, on_log=on_log)
+
+    async def submit(
+        self,
+        connector: str,
+        sql: str,
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        allow_truncated: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Statement:
+        """Start a statement and return; the arguments are those of `query`.
+
+        `idempotency_key`: a program that may die between submitting and noting the id gives a key of its own; the same
+        submitted again with it is the same statement (Contract editor 4.4).
+        """
+        fields = _fields(sql, parameters, database, session_id, limit, timeout)
+        return await self._execute(connector, fields, allow_truncated=allow_truncated, key=idempotency_key)
+
+    async def next(self, statement: Statement) -> Statement:
+        """Start the next statement of a script, after the one before has ended (Contract editor 5.4)."""
+        return await self._execute("", {"operationId": statement.operation_id})
+
+    def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
+        """Take up a statement that was submitted before, by this program or another one."""
+        return Statement(self.transport, operation_id, allow_truncated=allow_truncated)
+
+    async def close(self) -> None:
+        """Close the connections, and end a login by password. Statements go on; results are kept."""
+        await self.transport.close()
+
+    async def __aenter__(self) -> "Self":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _execute(
+        self, connector: str, fields: Mapping[str, Any], *, allow_truncated: bool = False, key: str | None = None
+    ) -> Statement:
+        """Execute under one idempotency key: however often the call is repeated, the statement runs once."""
+        path = f"editor/execute/{segment(connector)}" if connector else "editor/execute"
+        headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
+        try:
+            body = await self.transport.call(
+                "POST",
+                path,
+                fields,
+                headers=headers,
+                is_repeatable=True,
+                wait_s=float(fields.get("wait", 0)),
+                sent=sent,
+            )
+        except anyio.get_cancelled_exc_class():
+            if sent.is_ever_possible and key is None:
+                await self._abandon(path, fields, headers)
+            raise
+        return statement_of(self.transport, body, allow_truncated=allow_truncated)
+
+    async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        """Cancel a statement whose id has not come yet: the same key gives the id."""
+        fields = {name: value for name, value in fields.items() if name not in {"wait", "rows"}}
+        with anyio.move_on_after(_ABANDON_WITHIN_S, shield=True):
+            # Where the server cannot be reached it ends the statement by its time limit.
+            with suppress(QueryserverError):
+                body = await self.transport.call("POST", path, fields, headers=headers, is_repeatable=True)
+                await statement_of(self.transport, body).cancel()
+
+
+def connect(
+    url: str | None = None,
+    *,
+    token: "str | TokenSource | None" = None,
+    user: str | None = None,
+    password: str | None = None,
+    timeout_s: float = 30.0,
+    retries: Retries | None = None,
+    verify: Any = True,
+    headers: Mapping[str, str] | None = None,
+    http_transport: httpx.AsyncBaseTransport | None = None,
+) -> Connection:
+    """A connection to a server, for `async with`. Nothing is sent before the first call.
+
+    `url`: without it QUERYSERVER_URL. `token`: text, or a function (also an async one) that gives a token and is called
+    again when the server refuses the last one. Without `token`, `user` and `password`: QUERYSERVER_TOKEN, else
+    QUERYSERVER_USER and QUERYSERVER_PASSWORD. `timeout_s` is for one answer of the server, `retries` for a call as a
+    whole. `verify` is True, False or an ssl.SSLContext; `headers` are sent with every call.
+    """
+    url = url or os.environ.get("QUERYSERVER_URL")
+    if not url:
+        raise ConfigurationError("no address: give url, or set QUERYSERVER_URL")
+    return Connection(
+        Transport(
+            url,
+            credentials_of(token, user, password),
+            timeout_s=timeout_s,
+            retries=retries,
+            verify=verify,
+            headers=headers,
+            http_transport=http_transport,
+        )
+    )
+
+
+@asynccontextmanager
+async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
+    """Cancel the statement at the server when the block is left by an exception before it has ended."""
+    try:
+        yield
+    except BaseException:
+        if not statement.has_ended:
+            await statement.cancel_quietly()
+        raise
+
+
+def _fields(
+    sql: str,
+    parameters: Parameters | None,
+    database: str | None,
+    session_id: int | None,
+    limit: int | None,
+    timeout: float | None,
+) -> dict[str, Any]:
+    given = {
+        "statement": sql,
+        "parameters": None if parameters is None else encode_parameters(parameters),
+        "database": database,
+        "session_id": session_id,
+        "limit": limit,
+        "timeout": timeout,
+    }
+    return {name: value for name, value in given.items() if value is not None}

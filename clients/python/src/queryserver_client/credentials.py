@@ -1,0 +1,164 @@
+"""Who calls: a token, a function that gives tokens, or a user with a password (Contract platform 3).
+
+No object here shows a secret in its text. A secret is taken out only where a request is made, so that no frame of a
+traceback holds one in a variable.
+"""
+
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import anyio
+
+from queryserver_client.errors import AuthenticationError, ConfigurationError
+
+TokenSource = Callable[[], "str | Awaitable[str]"]
+Post = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Calls a path of `token/` without credentials; gives the JSON of its answer."""
+
+
+class Secret:
+    """Text that does not show itself."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __reduce__(self) -> str:
+        message = "a secret is not pickled"
+        raise TypeError(message)
+
+
+class Credentials(Protocol):
+    """Gives the bearer token of a call, and another one when the server refuses it."""
+
+    async def bearer(self, post: Post) -> Secret: ...
+
+    async def renewed(self, refused: Secret, post: Post) -> bool:
+        """Whether `bearer` gives another token now than the one that a server has refused."""
+        ...
+
+    async def forget(self, post: Post) -> None:
+        """Give back what was issued for this client alone."""
+        ...
+
+
+class FixedToken:
+    """A token that does not change: an API token, or one that another program has logged in for."""
+
+    def __init__(self, token: Secret) -> None:
+        self._token = token
+
+    async def bearer(self, post: Post) -> Secret:  # noqa: ARG002
+        return self._token
+
+    async def renewed(self, refused: Secret, post: Post) -> bool:  # noqa: ARG002
+        return False
+
+    async def forget(self, post: Post) -> None:
+        """It is not ours."""
+
+
+class CalledToken:
+    """Tokens of a function, which is called at the first call and whenever the server refuses the last token."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self._token: Secret | None = None
+        self._lock = anyio.Lock()
+
+    async def bearer(self, post: Post) -> Secret:  # noqa: ARG002
+        async with self._lock:
+            if self._token is None:
+                self._token = await self._fetch()
+            return self._token
+
+    async def renewed(self, refused: Secret, post: Post) -> bool:  # noqa: ARG002
+        async with self._lock:
+            if self._token is refused:
+                self._token = await self._fetch()
+            return self._token is None or self._token.reveal() != refused.reveal()
+
+    async def forget(self, post: Post) -> None:
+        """They are not ours."""
+
+    async def _fetch(self) -> Secret:
+        given = self._source()
+        return Secret(await given if inspect.isawaitable(given) else given)
+
+
+class Password:
+    """Logs in at the first call; refreshes the token when it is refused, and logs in again when that fails."""
+
+    def __init__(self, user: str, password: Secret) -> None:
+        self._user = user
+        self._password = password
+        self._access: Secret | None = None
+        self._refresh: Secret | None = None
+        self._lock = anyio.Lock()
+
+    async def bearer(self, post: Post) -> Secret:
+        async with self._lock:
+            return self._access or await self._log_in(post)
+
+    async def renewed(self, refused: Secret, post: Post) -> bool:
+        async with self._lock:
+            if self._access is refused and not await self._refreshed(post):
+                await self._log_in(post)
+        return True
+
+    async def forget(self, post: Post) -> None:
+        """Revoke the tokens of this login (Contract platform 3.6)."""
+        if self._refresh is not None:
+            await post("token/revoke", {"token": self._refresh.reveal()})
+            self._access = self._refresh = None
+
+    async def _refreshed(self, post: Post) -> bool:
+        if self._refresh is None:
+            return False
+        try:
+            self._keep(await post("token/refresh", {"refresh": self._refresh.reveal()}))
+        except AuthenticationError:
+            return False
+        return True
+
+    async def _log_in(self, post: Post) -> Secret:
+        return self._keep(await post("token/auth", {"username": self._user, "password": self._password.reveal()}))
+
+    def _keep(self, pair: Mapping[str, str]) -> Secret:
+        if "refresh" in pair:
+            self._refresh = Secret(pair["refresh"])
+        self._access = Secret(pair["access"])
+        return self._access
+
+
+def credentials_of(
+    token: "str | TokenSource | None",
+    user: str | None,
+    password: str | None,
+    environment: Mapping[str, str] | None = None,
+) -> Credentials:
+    """From the arguments of `connect`; without any, from QUERYSERVER_TOKEN, else QUERYSERVER_USER and _PASSWORD."""
+    if token is None and user is None and password is None:
+        environment = os.environ if environment is None else environment
+        token = environment.get("QUERYSERVER_TOKEN") or None
+        if token is None:
+            user, password = environment.get("QUERYSERVER_USER"), environment.get("QUERYSERVER_PASSWORD")
+    if token is not None:
+        if user is not None or password is not None:
+            raise ConfigurationError("give either a token, or a user and a password")
+        return FixedToken(Secret(token.strip())) if isinstance(token, str) else CalledToken(token)
+    if not user or password is None:
+        raise ConfigurationError(
+            "no credentials: give token=…, or user=… and password=…, or set QUERYSERVER_TOKEN (or QUERYSERVER_USER and "
+            "QUERYSERVER_PASSWORD)"
+        )
+    return Password(user, Secret(password))

@@ -1,0 +1,85 @@
+"""Values of Python as parameters of a statement.
+
+Null, booleans, integers within ±(2^53 - 1), finite floats, text and lists are plain JSON. Everything else is an object
+with `type` and `value`, whose value is text that loses nothing.
+"""
+
+import base64
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+MOST_EXACT = 2**53 - 1
+"""The greatest integer up to which every reader of JSON agrees."""
+Parameters = Sequence[Any] | Mapping[str, Any]
+"""Values for `?`, in their order, or by name for `:name`."""
+
+
+def encode_parameters(parameters: "Parameters") -> "list[Any] | dict[str, Any]":
+    """The field `parameters` of execute. Raises TypeError for a value that has no form there."""
+    if isinstance(parameters, Mapping):
+        return {name: encode(value) for name, value in parameters.items()}
+    if isinstance(parameters, (str, bytes, bytearray, memoryview)):
+        raise TypeError("parameters are a list, a tuple or a mapping; one value is [value]")
+    return [encode(value) for value in parameters]
+
+
+def encode(value: Any) -> Any:  # noqa: C901
+    """One value, as JSON. NumPy's numbers and pandas' timestamps are taken as the values of Python that they hold."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str(value)
+        case int():
+            return int(value) if abs(value) <= MOST_EXACT else _typed("bigint", str(int(value)))
+        case float():
+            return float(value) if math.isfinite(value) else _typed("double", _FLOAT_WORDS[str(float(value))])
+        case Decimal():
+            return _typed("decimal", _decimal(value))
+        case dt.datetime():
+            zoned = value.tzinfo is not None
+            return _typed("timestamp_tz" if zoned else "timestamp", value.isoformat(sep=" "))
+        case dt.date():
+            return _typed("date", value.isoformat())
+        case dt.time():
+            return _typed("time", value.isoformat())
+        case bytes() | bytearray() | memoryview():
+            return _typed("binary", base64.b64encode(value).decode("ascii"))
+        case UUID():
+            return _typed("varchar", str(value))
+        case list() | tuple() | set() | frozenset():
+            return [encode(item) for item in value]
+        case _:
+            return _encode_foreign(value)
+
+
+def _encode_foreign(value: Any) -> Any:
+    """Scalars of NumPy have `item`, arrays of NumPy and columns of pandas and pyarrow `tolist` or `to_pylist`."""
+    for name in ("to_pylist", "as_py", "tolist", "item"):
+        convert = getattr(value, name, None)
+        if callable(convert):
+            plain = convert()
+            if type(plain) is not type(value):
+                return encode(plain)
+    message = f"a parameter cannot be a {type(value).__qualname__}"
+    raise TypeError(message)
+
+
+def _decimal(value: Decimal) -> str:
+    """All digits, never in exponent form."""
+    if value.is_nan():
+        return "NaN"
+    if value.is_infinite():
+        return "Infinity" if value > 0 else "-Infinity"
+    return format(value, "f")
+
+
+def _typed(kind: str, text: str) -> dict[str, str]:
+    return {"type": kind, "value": text}
+
+
+_FLOAT_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

@@ -1,0 +1,134 @@
+"""The life of a statement as it happens: server-sent events, or polling where they do not come through.
+
+A proxy that buffers holds events back until the stream ends. The server sends the first one at once, and a heartbeat
+every 15 s: a stream that is silent for longer, or breaks again and again, is given up for check_status and get_logs
+(Contract editor 7.1, 8.1).
+"""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, cast
+
+import anyio
+import httpx
+
+from queryserver_client.errors import ApiError, ConnectionLost
+from queryserver_client.status import Event, Logs, Progress, Status, logs_of, status_of
+from queryserver_client.transport import Call, Transport
+
+FIRST_WITHIN_S = 3.0
+SILENT_S = 20.0
+STEADY_S = 30.0
+"""A stream that lasted so long did not break early."""
+_MOST_BREAKS = 3
+_POLL_S = 1.0
+_COME_LATER = frozenset({429, 502, 503, 504})
+
+
+class _Held(Exception):
+    """Events do not come through."""
+
+
+async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> AsyncGenerator[Event, None]:
+    """Events until the end of the statement; each log line once."""
+    position, breaks = log_from, 0
+    while breaks < _MOST_BREAKS and not transport.are_events_held:
+        began = anyio.current_time()
+        try:
+            async with aclosing(_streamed(transport, operation_id, position)) as events:
+                async for name, data in events:
+                    event = _event_of(name, data, position)
+                    if event is not None:
+                        position = event.log.next_from if event.log else position
+                        yield event
+                    if name == "end":
+                        return
+        except _Held:
+            transport.are_events_held = True
+        except ApiError as error:
+            if error.status not in _COME_LATER:
+                raise
+            break
+        except (httpx.TransportError, ConnectionLost):
+            pass
+        breaks = 1 if anyio.current_time() - began > STEADY_S else breaks + 1
+    async with aclosing(_polled(transport, operation_id, position)) as events:
+        async for event in events:
+            yield event
+
+
+async def _streamed(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[tuple[str, Any], None]:
+    """Name and data of each event of one connection. Raises _Held when the first one does not come."""
+    call = Call(
+        "GET",
+        f"editor/events/{operation_id}",
+        params={"log_from": log_from},
+        headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
+        is_repeatable=True,
+        silence_s=SILENT_S,
+    )
+    async with AsyncExitStack() as stack:
+        try:
+            with anyio.fail_after(FIRST_WITHIN_S):
+                response = await stack.enter_async_context(transport.stream(call))
+                lines = response.aiter_lines()
+                line = await anext(lines, "")
+        except TimeoutError as error:
+            raise _Held from error
+        name, text = "", ""
+        while True:
+            if line.startswith("event:"):
+                name = line[6:].strip()
+            elif line.startswith("data:"):
+                text += line[5:].strip()
+            elif not line and name:
+                yield name, json.loads(text)
+                name, text = "", ""
+            try:
+                line = await anext(lines)
+            except StopAsyncIteration:
+                return
+
+
+async def _polled(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[Event, None]:
+    """The same events from calls that every proxy passes on, once a second."""
+    fields: dict[str, Any] = {"operationId": operation_id}
+    state, shown, position, is_first = "", None, log_from, True
+    while True:
+        status = await _status(transport, operation_id, wait_s=0.0 if is_first else _POLL_S)
+        is_first = False
+        if status.state != state:
+            state = status.state
+            yield Event(status=status)
+        body = await transport.call("POST", "editor/get_logs", {**fields, "from": position}, is_repeatable=True)
+        logs = logs_of(body)
+        progress = Progress(logs.progress, status.rows, logs.jobs)
+        if progress != shown:
+            shown = progress
+            yield Event(progress=progress)
+        if logs.lines:
+            position = logs.next_from
+            yield Event(log=logs)
+        elif status.is_terminal:
+            return
+
+
+async def _status(transport: Transport, operation_id: str, *, wait_s: float) -> Status:
+    fields = {"operationId": operation_id, "wait": wait_s}
+    body, headers = await transport.answered("POST", "editor/check_status", fields, is_repeatable=True, wait_s=wait_s)
+    return status_of(body, request_id=headers.get("X-Request-Id"))
+
+
+def _event_of(name: str, data: Mapping[str, Any], position: int) -> Event | None:
+    """None for what is not known, or was given before."""
+    if name in {"status", "end"}:
+        return Event(status=status_of(data))
+    if name == "progress":
+        jobs = cast("list[Mapping[str, Any]]", data.get("jobs", []))
+        return Event(progress=Progress(data["progress"], data["rows"], tuple(jobs)))
+    if name != "log" or data["next_from"] <= position:
+        return None
+    logs = logs_of(data)
+    new = min(len(logs.lines), logs.next_from - position)
+    return Event(log=Logs(logs.lines[len(logs.lines) - new :], logs.next_from))

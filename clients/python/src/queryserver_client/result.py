@@ -1,0 +1,215 @@
+"""The rows of a finished statement, in the form that the caller wants.
+
+A result has its first rows in hand: `columns`, and for a small result all rows, cost no further call. Everything that
+may call the server is awaited.
+"""
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from queryserver_client import arrow
+from queryserver_client.downloads import Download, save
+from queryserver_client.errors import NoResultSet, Truncated
+from queryserver_client.status import Status
+from queryserver_client.transport import Transport
+from queryserver_client.values import Column, Row, columns_of, decode_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from typing_extensions import Self
+
+    from queryserver_client.statement import Statement
+
+PAGE_ROWS = 10_000
+"""The most rows of one page (Contract editor 6.1)."""
+FORMATS: Mapping[str, str] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".xlsx": "xlsx",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "feather",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+}
+"""The format of a download by the suffix of its file."""
+
+
+class Result:
+    """Made by `Statement.result` and `Connection.query`. `async with` closes it: the server deletes the rows."""
+
+    def __init__(
+        self,
+        statement: "Statement",
+        status: Status,
+        transport: Transport,
+        first: Mapping[str, Any],
+        *,
+        allow_truncated: bool = False,
+    ) -> None:
+        self.statement = statement
+        self.status = status
+        self.columns: tuple[Column, ...] = columns_of(first["meta"])
+        """Empty for a statement without a result set."""
+        self.allow_truncated = allow_truncated
+        """Whether rows are given although the server kept only the first ones."""
+        self._transport = transport
+        self._first: list[Row] = decode_rows(first["data"], self.columns)
+        self._is_complete = not first["has_more"]
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({self.operation_id!r}, rows={self.row_count}, columns={[column.name for column in self.columns]})"
+        )
+
+    @property
+    def operation_id(self) -> str:
+        return self.statement.operation_id
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the result, exactly."""
+        return self.status.rows
+
+    @property
+    def modified_row_count(self) -> int | None:
+        """Rows that the statement changed, where the engine says so."""
+        return self.status.modified_row_count
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the statement has a result set, be it empty."""
+        return self.status.state == "available"
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the server kept only the first rows, by any limit."""
+        return self.status.is_truncated
+
+    async def rows(self) -> list[Row]:
+        """All rows, as tuples of Python values (`values.py`)."""
+        return [row async for page in self.pages() for row in page]
+
+    async def dicts(self) -> list[dict[str, Any]]:
+        """All rows, by the names of the columns; of equal names the last one counts."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in await self.rows()]
+
+    async def scalar(self) -> Any:
+        """The first cell of the first row; None when there is no row."""
+        self._require_whole()
+        return self._first[0][0] if self._first else None
+
+    async def __aiter__(self) -> AsyncIterator[Row]:
+        """The rows one by one; memory holds a page."""
+        async for page in self.pages():
+            for row in page:
+                yield row
+
+    async def pages(self, rows: int = PAGE_ROWS) -> AsyncIterator[list[Row]]:
+        """The rows in lists of at most `rows`, from the first one on at each call."""
+        self._require_whole()
+        for start in range(0, len(self._first), rows):
+            yield self._first[start : start + rows]
+        position, has_more = len(self._first), not self._is_complete
+        while has_more:
+            page = await self.statement.fetch(position, rows)
+            data = decode_rows(page["data"], self.columns)
+            position, has_more = position + len(data), page["has_more"]
+            if data:
+                yield data
+
+    async def batches(self) -> "AsyncIterator[pa.RecordBatch]":
+        """The rows as Arrow record batches of some MiB, as they come; memory holds one."""
+        async with aclosing(self._arrow()) as items:
+            await anext(items)  # the schema
+            async for batch in items:
+                yield batch
+
+    async def arrow(self) -> "pa.Table":
+        """All rows as a pyarrow Table."""
+        pa = arrow.optional("pyarrow", "arrow")
+        async with aclosing(self._arrow()) as items:
+            schema = await anext(items)
+            return pa.Table.from_batches([batch async for batch in items], schema)
+
+    async def pandas(self, **options: Any) -> "pd.DataFrame":
+        """All rows as a pandas DataFrame; `options` are those of `pyarrow.Table.to_pandas`."""
+        arrow.optional("pandas", "pandas")
+        return (await self.arrow()).to_pandas(**options)
+
+    async def polars(self) -> "pl.DataFrame":
+        """All rows as a polars DataFrame."""
+        return arrow.optional("polars", "polars").from_arrow(await self.arrow())
+
+    async def download(
+        self,
+        path: "str | os.PathLike[str]",
+        format: str | None = None,  # noqa: A002
+        *,
+        guard: bool = False,
+        on_bytes: Callable[[int, int | None], None] | None = None,
+    ) -> Path:
+        """Write the result to a file, in the format that its suffix names unless one is given (`FORMATS`).
+
+        The file appears when it is whole. `guard` protects readers of csv and tsv from cells that spreadsheets take for
+        formulas. `on_bytes` is called with the bytes so far and the size, if known.
+        """
+        kind = format or FORMATS.get(Path(path).suffix.lower())
+        if kind is None:
+            message = f"{Path(path).name}: no format has this suffix; give format=, one of {', '.join(_WORDS)}"
+            raise ValueError(message)
+        params = self._params(kind) | ({"guard": "true"} if guard else {})
+        return await save(self._transport, self._path, path, params=params, on_bytes=on_bytes)
+
+    async def close(self) -> None:
+        """Delete the rows at the server. Without it they are kept until `status.expires_at`."""
+        await self.statement.close()
+
+    async def __aenter__(self) -> "Self":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.statement.close_quietly()
+
+    @property
+    def _path(self) -> str:
+        return f"editor/download/{self.operation_id}"
+
+    def _params(self, kind: str) -> dict[str, str]:
+        self._require_rows()
+        self._require_whole()
+        return {"format": kind, "allow_truncated": "true" if self.allow_truncated else "false"}
+
+    async def _arrow(self) -> "AsyncGenerator[Any, None]":
+        download = Download(self._transport, self._path, self._params("arrow"))
+        async with aclosing(download.chunks()) as chunks:
+            async for item in arrow.batches(chunks):
+                yield item
+
+    def _require_rows(self) -> None:
+        if not self.has_rows:
+            raise NoResultSet(
+                "the statement has no result set", code="no_result_set", operation_id=self.operation_id, state="success"
+            )
+
+    def _require_whole(self) -> None:
+        cut = self.status.truncated_by
+        if cut not in (None, "limit") and not self.allow_truncated:
+            raise Truncated(
+                self.status.message, code="truncated", operation_id=self.operation_id, state=self.status.state
+            )
+
+
+_WORDS: Sequence[str] = sorted(set(FORMATS.values()))

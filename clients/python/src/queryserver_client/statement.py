@@ -1,0 +1,196 @@
+"""A statement at the server: followed, waited for, canceled, read and closed by its handle."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from queryserver_client.errors import QueryserverError, WaitTimeout, statement_error
+from queryserver_client.events import follow
+from queryserver_client.result import Result
+from queryserver_client.status import Event, Logs, Progress, Status, logs_of, status_of
+from queryserver_client.transport import Transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FIRST_ROWS = 1000
+"""Rows that come with the answer that says that a statement has ended."""
+WAIT_S = 30.0
+"""Seconds for which the server holds one call that waits."""
+_CLOSE_WITHIN_S = 15.0
+
+OnProgress = Callable[[Progress], None]
+OnLog = Callable[[str], None]
+
+
+class Statement:
+    """A statement that was submitted. Made by `Connection.submit` and `Connection.statement`.
+
+    It goes on whatever happens to this object: only `cancel` and `close`, or leaving `async with`, end it.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        operation_id: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        allow_truncated: bool = False,
+    ) -> None:
+        self.operation_id = operation_id
+        self.handle: Mapping[str, Any] = (body or {}).get("handle") or {}
+        """The handle of the contract (editor 2.1): place in the script, text, session. Empty when taken up by id."""
+        self._transport = transport
+        self._allow_truncated = allow_truncated
+        self._first: Mapping[str, Any] | None = (body or {}).get("result")
+        self._known: Status | None = status_of(body) if body and "query_status" in body else None
+
+    def __repr__(self) -> str:
+        return f"Statement({self.operation_id!r})"
+
+    @property
+    def has_more_statements(self) -> bool:
+        """Whether the script has a further statement, which `Connection.next` runs."""
+        return bool(self.handle.get("has_more_statements"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known here that it has ended; only `status` calls the server."""
+        return self._known is not None and self._known.is_terminal
+
+    async def status(self, *, wait_s: float = 0) -> Status:
+        """The state now, or as soon as the statement has ended, at the latest after `wait_s` (0 to 60)."""
+        if self._known is not None and self._known.is_terminal and self._known.state != "available":
+            return self._known
+        fields: dict[str, Any] = {"operationId": self.operation_id}
+        if wait_s:
+            fields["wait"] = wait_s
+        body, headers = await self._transport.answered(
+            "POST", "editor/check_status", fields, is_repeatable=True, wait_s=wait_s
+        )
+        self._known = status_of(body, request_id=headers.get("X-Request-Id"))
+        return self._known
+
+    async def wait(self, timeout_s: float | None = None) -> Status:
+        """The terminal state, without raising what the statement failed with.
+
+        Raises WaitTimeout after `timeout_s`; the statement goes on, as it does when the waiting task is canceled.
+        """
+        status = self._known
+        until = None if timeout_s is None else anyio.current_time() + timeout_s
+        while status is None or not status.is_terminal:
+            left = WAIT_S if until is None else until - anyio.current_time()
+            if left <= 0:
+                raise WaitTimeout(f"the statement has not ended within {timeout_s:g} s")
+            status = await self.status(wait_s=round(min(left, WAIT_S), 3))
+        return status
+
+    async def result(
+        self,
+        timeout_s: float | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        allow_truncated: bool | None = None,
+    ) -> Result:
+        """Wait, and give the rows. `on_progress` and `on_log` are called as the server reports them.
+
+        Raises StatementError when it did not end well, and WaitTimeout.
+        """
+        if on_progress is not None or on_log is not None:
+            await self._report(timeout_s, on_progress, on_log)
+        status = await self.wait(timeout_s)
+        if status.error is not None:
+            raise status.error
+        first = self._first
+        if first is None and status.state == "available":
+            first = await self.fetch(0, FIRST_ROWS)
+        allowed = self._allow_truncated if allow_truncated is None else allow_truncated
+        return Result(self, status, self._transport, first or _NOTHING, allow_truncated=allowed)
+
+    def events(self, log_from: int = 0) -> AsyncIterator[Event]:
+        """States, progress and log lines as they come, until the statement has ended.
+
+        Lines before `log_from` are left out. Reconnects by itself, and polls where a proxy holds events back.
+        """
+        return follow(self._transport, self.operation_id, log_from)
+
+    async def logs(self, since: int = 0) -> Logs:
+        """The log from line `since` on."""
+        fields = {"operationId": self.operation_id, "from": since}
+        return logs_of(await self._transport.call("POST", "editor/get_logs", fields, is_repeatable=True))
+
+    async def fetch(self, start_row: int, rows: int) -> Mapping[str, Any]:
+        """A page in the form of the contract (editor 6.1). Raises StatementError when there is no result."""
+        fields = {
+            "operationId": self.operation_id,
+            "start_row": start_row,
+            "rows": rows,
+            "escape": False,
+            "big_numbers": "number",
+        }
+        body, headers = await self._transport.answered("POST", "editor/fetch_result_data", fields, is_repeatable=True)
+        if body.get("status"):
+            raise statement_error(body, request_id=headers.get("X-Request-Id"))
+        return cast("Mapping[str, Any]", body["result"])
+
+    async def cancel(self) -> Status:
+        """Stop it, also at the engine. The state afterwards: canceled, or what came first."""
+        body, headers = await self._transport.answered(
+            "POST", "editor/cancel_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
+        )
+        self._known = status_of(body, request_id=headers.get("X-Request-Id"))
+        return self._known
+
+    async def close(self) -> None:
+        """Delete the result, or stop the statement when it has not ended. May be repeated."""
+        await self._transport.call(
+            "POST", "editor/close_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
+        )
+        self._known = None
+
+    async def close_quietly(self) -> None:
+        """As `close`, also when the task is canceled, and without failing: the server closes it later by itself."""
+        with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
+            with suppress(QueryserverError):
+                await self.close()
+
+    async def cancel_quietly(self) -> None:
+        """As `cancel`, also when the task is canceled, and without failing."""
+        with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
+            with suppress(QueryserverError):
+                await self.cancel()
+
+    async def __aenter__(self) -> "Self":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close_quietly()
+
+    async def _report(self, timeout_s: float | None, on_progress: OnProgress | None, on_log: OnLog | None) -> None:
+        with anyio.move_on_after(timeout_s) as scope:
+            async for event in self.events():
+                if event.status is not None:
+                    self._known = event.status
+                if event.progress is not None and on_progress is not None:
+                    on_progress(event.progress)
+                if event.log is not None and on_log is not None:
+                    for line in event.log.lines:
+                        on_log(line)
+        if scope.cancelled_caught:
+            raise WaitTimeout(f"the statement has not ended within {timeout_s} s")
+
+
+def statement_of(transport: Transport, body: Mapping[str, Any], *, allow_truncated: bool = False) -> Statement:
+    """From the answer of execute. Raises StatementError when nothing was recorded."""
+    if not body.get("history_uuid"):
+        raise statement_error(body)
+    return Statement(transport, str(body["history_uuid"]), body=body, allow_truncated=allow_truncated)
+
+
+_NOTHING: Mapping[str, Any] = {"meta": [], "data": [], "has_more": False}

@@ -1,0 +1,365 @@
+"""The same face without `await`: the async core in a thread of its own, called through a portal of anyio.
+
+There is one implementation. Each object here holds the one of the core, and each method runs the core's coroutine in
+the event loop of the connection's thread. Ctrl-C while one runs cancels it there, which cancels the statement at the
+server, and goes on when that is done.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from queryserver_client import connection as core
+from queryserver_client.credentials import TokenSource
+from queryserver_client.encoding import Parameters
+from queryserver_client.result import PAGE_ROWS
+from queryserver_client.result import Result as AsyncResult
+from queryserver_client.retries import Retries
+from queryserver_client.statement import OnLog, OnProgress
+from queryserver_client.statement import Statement as AsyncStatement
+from queryserver_client.status import Event, Logs, Status
+from queryserver_client.values import Column, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from typing_extensions import Self
+
+T = TypeVar("T")
+_CANCEL_WITHIN_S = 20.0
+
+
+class Loop:
+    """The event loop of a connection, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal(name="queryserver-client"))
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""
+        ended = threading.Event()
+
+        async def watched() -> T:
+            try:
+                return await call()
+            finally:
+                ended.set()
+
+        future = self._portal.start_task_soon(watched)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                ended.wait(_CANCEL_WITHIN_S)
+            raise
+
+    def iterate(self, make: Callable[[], Any]) -> Iterator[Any]:
+        """The items of an async iterator, each fetched when it is wanted."""
+        items = make()
+        end = object()
+
+        async def step() -> Any:
+            return await anext(items, end)
+
+        async def close() -> None:
+            await items.aclose()
+
+        try:
+            while (item := self.run(step)) is not end:
+                yield item
+        finally:
+            self.run(close)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class Result:
+    """As the async Result, without `await`."""
+
+    def __init__(self, loop: Loop, result: AsyncResult) -> None:
+        self._loop = loop
+        self.core = result
+        """The async object behind this one."""
+
+    def __repr__(self) -> str:
+        return repr(self.core)
+
+    @property
+    def operation_id(self) -> str:
+        return self.core.operation_id
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.core.columns
+
+    @property
+    def status(self) -> Status:
+        return self.core.status
+
+    @property
+    def row_count(self) -> int:
+        return self.core.row_count
+
+    @property
+    def modified_row_count(self) -> int | None:
+        return self.core.modified_row_count
+
+    @property
+    def has_rows(self) -> bool:
+        return self.core.has_rows
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.core.is_truncated
+
+    def rows(self) -> list[Row]:
+        return self._loop.run(self.core.rows)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        return self._loop.run(self.core.dicts)
+
+    def scalar(self) -> Any:
+        return self._loop.run(self.core.scalar)
+
+    def __iter__(self) -> Iterator[Row]:
+        for page in self.pages():
+            yield from page
+
+    def pages(self, rows: int = PAGE_ROWS) -> Iterator[list[Row]]:
+        return self._loop.iterate(partial(self.core.pages, rows))
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        return self._loop.iterate(self.core.batches)
+
+    def arrow(self) -> "pa.Table":
+        return self._loop.run(self.core.arrow)
+
+    def pandas(self, **options: Any) -> "pd.DataFrame":
+        return self._loop.run(partial(self.core.pandas, **options))
+
+    def polars(self) -> "pl.DataFrame":
+        return self._loop.run(self.core.polars)
+
+    def download(
+        self,
+        path: "str | os.PathLike[str]",
+        format: str | None = None,  # noqa: A002
+        *,
+        guard: bool = False,
+        on_bytes: Callable[[int, int | None], None] | None = None,
+    ) -> Path:
+        return self._loop.run(partial(self.core.download, path, format, guard=guard, on_bytes=on_bytes))
+
+    def close(self) -> None:
+        self._loop.run(self.core.close)
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self.core.statement.close_quietly)
+
+
+class Statement:
+    """As the async Statement, without `await`."""
+
+    def __init__(self, loop: Loop, statement: AsyncStatement) -> None:
+        self._loop = loop
+        self.core = statement
+        """The async object behind this one."""
+
+    def __repr__(self) -> str:
+        return repr(self.core)
+
+    @property
+    def operation_id(self) -> str:
+        return self.core.operation_id
+
+    @property
+    def handle(self) -> Mapping[str, Any]:
+        return self.core.handle
+
+    @property
+    def has_more_statements(self) -> bool:
+        return self.core.has_more_statements
+
+    def status(self, *, wait_s: float = 0) -> Status:
+        return self._loop.run(partial(self.core.status, wait_s=wait_s))
+
+    def wait(self, timeout_s: float | None = None) -> Status:
+        return self._loop.run(partial(self.core.wait, timeout_s))
+
+    def result(
+        self,
+        timeout_s: float | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        allow_truncated: bool | None = None,
+    ) -> Result:
+        call = partial(
+            self.core.result, timeout_s, on_progress=on_progress, on_log=on_log, allow_truncated=allow_truncated
+        )
+        return Result(self._loop, self._loop.run(call))
+
+    def events(self, log_from: int = 0) -> Iterator[Event]:
+        return self._loop.iterate(partial(self.core.events, log_from))
+
+    def logs(self, since: int = 0) -> Logs:
+        return self._loop.run(partial(self.core.logs, since))
+
+    def fetch(self, start_row: int, rows: int) -> Mapping[str, Any]:
+        return self._loop.run(partial(self.core.fetch, start_row, rows))
+
+    def cancel(self) -> Status:
+        return self._loop.run(self.core.cancel)
+
+    def close(self) -> None:
+        self._loop.run(self.core.close)
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self.core.close_quietly)
+
+
+class Connection:
+    """As the async Connection, without `await`. Made by `connect_sync`; may be used by several threads."""
+
+    def __init__(self, make: Callable[[], core.Connection]) -> None:
+        self.loop = Loop()
+        """Runs coroutines of the core: `db.loop.run(lambda: db.core.transport.call("GET", "…"))`."""
+
+        async def made() -> core.Connection:
+            return make()
+
+        try:
+            self.core = self.loop.run(made)
+            """The async object behind this one."""
+        except BaseException:
+            self.loop.close()
+            raise
+
+    def __repr__(self) -> str:
+        return repr(self.core)
+
+    def query(
+        self,
+        connector: str,
+        sql: str,
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        allow_truncated: bool = False,
+    ) -> Result:
+        """As the async `query`. The callbacks run in the connection's thread."""
+        call = partial(
+            self.core.query,
+            connector,
+            sql,
+            parameters,
+            database=database,
+            session_id=session_id,
+            limit=limit,
+            timeout=timeout,
+            on_progress=on_progress,
+            on_log=on_log,
+            allow_truncated=allow_truncated,
+        )
+        return Result(self.loop, self.loop.run(call))
+
+    def submit(
+        self,
+        connector: str,
+        sql: str,
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        allow_truncated: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Statement:
+        call = partial(
+            self.core.submit,
+            connector,
+            sql,
+            parameters,
+            database=database,
+            session_id=session_id,
+            limit=limit,
+            timeout=timeout,
+            allow_truncated=allow_truncated,
+            idempotency_key=idempotency_key,
+        )
+        return Statement(self.loop, self.loop.run(call))
+
+    def next(self, statement: Statement) -> Statement:
+        return Statement(self.loop, self.loop.run(partial(self.core.next, statement.core)))
+
+    def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
+        return Statement(self.loop, self.core.statement(operation_id, allow_truncated=allow_truncated))
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        try:
+            self.loop.run(self.core.close)
+        finally:
+            self.loop.close()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect_sync(
+    url: str | None = None,
+    *,
+    token: "str | TokenSource | None" = None,
+    user: str | None = None,
+    password: str | None = None,
+    timeout_s: float = 30.0,
+    retries: Retries | None = None,
+    verify: Any = True,
+    headers: Mapping[str, str] | None = None,
+) -> Connection:
+    """As `connect`, for `with`; the arguments are the same."""
+    return Connection(
+        partial(
+            core.connect,
+            url,
+            token=token,
+            user=user,
+            password=password,
+            timeout_s=timeout_s,
+            retries=retries,
+            verify=verify,
+            headers=headers,
+        )
+    )

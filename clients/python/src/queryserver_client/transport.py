@@ -1,0 +1,285 @@
+"""The one HTTP layer: addresses, credentials, time-outs, retries, and failures as exceptions.
+
+Everything of this package that calls the server does it through `Transport.call` (JSON in, JSON out),
+`Transport.send` (any answer, read whole) or `Transport.stream` (an answer that is read as it comes).
+"""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import httpx
+
+from queryserver_client.credentials import Credentials, Secret
+from queryserver_client.errors import (
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    ConnectionLost,
+    QueryserverError,
+    api_error,
+)
+from queryserver_client.retries import Attempts, Retries, may_repeat_answer, retry_after
+
+API = "/api/v1/"
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_REVOKE_WITHIN_S = 5.0
+_BODY_SENT = "send_request_body.complete"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, which may be made several times."""
+
+    method: str
+    path: str
+    """Below /api/v1/, its segments quoted (`segment`)."""
+    json: Any = None
+    params: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] | None = None
+    content: Any = None
+    data: Mapping[str, Any] | None = None
+    files: Any = None
+    is_repeatable: bool = False
+    """Whether a second request does no harm where the first one may have been carried out."""
+    wait_s: float = 0.0
+    """Seconds for which the server may hold its answer."""
+    silence_s: float | None = None
+    """Seconds without a byte after which the answer counts as broken; else the time-out of the client."""
+    sent: "Sent | None" = None
+    """Notes whether a request may have reached the server, for callers that must know after a cancellation."""
+
+
+class Transport:
+    """Calls of one server as one user. Made by `connect`."""
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials,
+        *,
+        timeout_s: float = 30.0,
+        retries: Retries | None = None,
+        verify: Any = True,
+        headers: Mapping[str, str] | None = None,
+        http_transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.url = _checked(url)
+        self.retries = retries or Retries()
+        self.timeout_s = timeout_s
+        self.are_events_held = False
+        """Whether a proxy between was seen to hold events back (`events.py`)."""
+        self._credentials = credentials
+        self._http = httpx.AsyncClient(
+            base_url=self.url + API,
+            verify=verify,
+            headers={"User-Agent": "queryserver-client", "Accept": "application/json", **(headers or {})},
+            transport=http_transport,
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=30),
+        )
+
+    def __repr__(self) -> str:
+        return f"Transport({self.url!r})"
+
+    async def close(self) -> None:
+        """Give the login back and close all connections. Never fails, and takes 5 s at most."""
+        with anyio.move_on_after(_REVOKE_WITHIN_S, shield=True):
+            with suppress(httpx.HTTPError, QueryserverError):  # the tokens end by themselves
+                await self._credentials.forget(self._post_once)
+        with anyio.CancelScope(shield=True):
+            await self._http.aclose()
+
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> dict[str, Any]:
+        """The JSON object of the answer. `more`: further fields of `Call`."""
+        return (await self.answered(method, path, body, **more))[0]
+
+    async def answered(
+        self, method: str, path: str, body: Any = None, **more: Any
+    ) -> tuple[dict[str, Any], httpx.Headers]:
+        """As `call`, with the headers of the answer."""
+        more.setdefault("is_repeatable", method == "GET")
+        response = await self.send(Call(method, path, json=body, **more))
+        return _object_of(response), response.headers
+
+    async def send(self, call: Call) -> httpx.Response:
+        """The answer, read whole. Raises ApiError and its kinds, and ConnectionLost."""
+        async with self.opened(call) as response:
+            return response
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncGenerator[httpx.Response]:
+        """The answer, whose body is still to be read; what breaks while it is read is httpx.TransportError."""
+        async with self.opened(call, is_streamed=True) as response:
+            yield response
+
+    @asynccontextmanager
+    async def opened(self, call: Call, *, is_streamed: bool = False) -> AsyncGenerator[httpx.Response]:
+        """The answer after as many tries as are allowed."""
+        attempts, is_renewed = self.retries.begin(), False
+        while True:
+            token = await self._credentials.bearer(self._post)
+            response = await self._tried(call, token, attempts, is_streamed=is_streamed)
+            if response is None:
+                continue
+            if response.is_success or response.status_code == 304:
+                break
+            error = await _error_of(response)
+            await response.aclose()
+            if isinstance(error, AuthenticationError) and not is_renewed:
+                is_renewed = True
+                if await self._credentials.renewed(token, self._post):
+                    continue
+            is_ours = bool(error.body)
+            again = may_repeat_answer(error.status, error.code, is_repeatable=call.is_repeatable, is_ours=is_ours)
+            if not again or not await attempts.pause(error.retry_after):
+                raise error
+        try:
+            yield response
+        finally:
+            with anyio.CancelScope(shield=True):
+                await response.aclose()
+
+    async def _tried(
+        self, call: Call, token: Secret | None, attempts: Attempts, *, is_streamed: bool
+    ) -> httpx.Response | None:
+        """The answer to one try, or None when it failed and another may follow."""
+        sent = call.sent or Sent()
+        sent.begin()
+        try:
+            request = self._request(call, token, sent)
+            response = await self._http.send(request, stream=True)
+            if not is_streamed or not response.is_success:
+                await _read(response)
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            is_sent = not isinstance(error, _NOT_SENT) and sent.is_possible
+            again = call.is_repeatable or not is_sent
+            if isinstance(error, httpx.UnsupportedProtocol):
+                raise ConfigurationError(f"{self.url} is not the address of a server") from error
+            if again and await attempts.pause():
+                return None
+            what = str(error) or type(error).__name__
+            tries = max(1, attempts.made)
+            message = f"{call.method} {call.path}: {what} ({tries} {'try' if tries == 1 else 'tries'})"
+            raise ConnectionLost(message, attempts=tries, is_sent=is_sent) from error
+        return response
+
+    def _request(self, call: Call, token: Secret | None, sent: "Sent") -> httpx.Request:
+        timeout = httpx.Timeout(
+            self.timeout_s, connect=min(self.timeout_s, 10.0), read=call.silence_s or self.timeout_s + call.wait_s
+        )
+        request = self._http.build_request(
+            call.method,
+            call.path,
+            json=call.json,
+            params=call.params,
+            headers=call.headers,
+            content=call.content,
+            data=call.data,
+            files=call.files,
+            timeout=timeout,
+            extensions={"trace": sent.note},
+        )
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token.reveal()}"
+        return request
+
+    async def _post(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A call of `token/`, repeated as reading is: a second login or refresh does no harm."""
+        attempts = self.retries.begin()
+        call = Call("POST", path, json=fields, is_repeatable=True)
+        while True:
+            response = await self._tried(call, None, attempts, is_streamed=False)
+            if response is None:
+                continue
+            if response.is_success:
+                return _object_of(response)
+            error = await _error_of(response)
+            again = may_repeat_answer(error.status, error.code, is_repeatable=True, is_ours=bool(error.body))
+            if not again or not await attempts.pause(error.retry_after):
+                raise error
+
+    async def _post_once(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        attempts = Retries(total_s=0).begin()
+        response = await self._tried(Call("POST", path, json=fields), None, attempts, is_streamed=False)
+        return _object_of(response) if response is not None else {}
+
+
+class Sent:
+    """Notes whether the last byte of a request was given to the network: no server carries out half a request."""
+
+    def __init__(self) -> None:
+        self._is_noted = self._is_complete = False
+        self.is_ever_possible = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Of the present try. True also for a transport that does not say what it does."""
+        return self._is_complete or not self._is_noted
+
+    def begin(self) -> None:
+        """Another try."""
+        self._is_noted = self._is_complete = False
+
+    async def note(self, event: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
+        self._is_noted = True
+        if event.endswith(_BODY_SENT):
+            self._is_complete = self.is_ever_possible = True
+
+
+def segment(text: str) -> str:
+    """A name as one segment of a path (Contract editor 1.1)."""
+    return quote(text, safe="")
+
+
+async def _read(response: httpx.Response) -> None:
+    try:
+        await response.aread()
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()
+        raise
+
+
+async def _error_of(response: httpx.Response) -> ApiError:
+    body: Mapping[str, Any] | str
+    try:
+        body = json.loads(response.content)
+    except ValueError:
+        body = response.text
+    if not isinstance(body, Mapping):
+        body = response.text
+    if 300 <= response.status_code < 400:
+        body = f"redirected to {response.headers.get('Location')}"
+    return api_error(
+        response.status_code,
+        body,
+        request_id=response.headers.get("X-Request-Id"),
+        retry_after=retry_after(response.headers),
+    )
+
+
+def _object_of(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object of a success; an array is given as {"items": …}."""
+    try:
+        body = json.loads(response.content) if response.content else {}
+    except ValueError as error:
+        raise ApiError(
+            "the answer is not JSON: is this the address of a queryserver?",
+            status=response.status_code,
+            request_id=response.headers.get("X-Request-Id"),
+        ) from error
+    return body if isinstance(body, dict) else {"items": body}
+
+
+def _checked(url: str) -> str:
+    parsed = httpx.URL(url)
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ConfigurationError("the address must begin with http:// or https:// and name a host")
+    if parsed.userinfo:
+        raise ConfigurationError("the address must not hold credentials: give user=… and password=…")
+    return url.rstrip("/").removesuffix("/api/v1")

@@ -1,0 +1,130 @@
+"""`query`: a statement from its text to its rows, in every form (issue 20, section 3)."""
+
+import asyncio
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+from queryserver_client import Connection, NoResultSet, StatementError, Truncated, connect_sync
+from tests.client.conftest import QUICK, Server
+
+ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
+
+
+async def test_a_small_result_comes_with_the_answer_of_execute(db: Connection):
+    result = await db.query("duckdb", "SELECT 1 AS one, 'x' AS letter")
+    assert [(column.name, column.type) for column in result.columns] == [("one", "INT_TYPE"), ("letter", "STRING_TYPE")]
+    assert await result.rows() == [(1, "x")]
+    assert await result.dicts() == [{"one": 1, "letter": "x"}]
+    assert await result.scalar() == 1
+    assert result.row_count == 1
+
+
+async def test_values_are_exact(db: Connection):
+    result = await db.query(
+        "duckdb",
+        "SELECT 9223372036854775807, 12.50::DECIMAL(10,2), 170141183460469231731687303715884105727::HUGEINT, "
+        "DATE '2024-01-31', TIMESTAMP '2024-01-31 10:20:30.5', TIMESTAMPTZ '2024-01-31 10:20:30+00', TIME '10:20:30', "
+        "'\\x00\\xFF'::BLOB, NULL, 'NaN'::DOUBLE, true, 0.1::DOUBLE",
+    )
+    row = (await result.rows())[0]
+    assert row[:9] == (
+        9223372036854775807,
+        Decimal("12.50"),
+        2**127 - 1,
+        dt.date(2024, 1, 31),
+        dt.datetime(2024, 1, 31, 10, 20, 30, 500000),  # noqa: DTZ001
+        dt.datetime(2024, 1, 31, 10, 20, 30, tzinfo=dt.UTC),
+        dt.time(10, 20, 30),
+        b"\x00\xff",
+        None,
+    )
+    assert str(row[1]) == "12.50"
+    assert row[9] != row[9]  # noqa: PLR0124
+    assert row[10:] == (True, 0.1)
+
+
+async def test_more_rows_than_a_page_are_read_in_pages(db: Connection):
+    result = await db.query("duckdb", ROWS.format(23_456), limit=50_000)
+    rows = await result.rows()
+    assert rows == [(n, f"row {n}") for n in range(23_456)]
+    assert [row async for row in result] == rows
+
+
+async def test_arrow_pandas_and_polars_hold_the_same_rows(db: Connection):
+    result = await db.query("duckdb", ROWS.format(12_345), limit=50_000)
+    table = await result.arrow()
+    assert table.num_rows == 12_345
+    assert table.column("n").to_pylist() == list(range(12_345))
+    assert sum([batch.num_rows async for batch in result.batches()]) == 12_345
+    assert (await result.pandas())["n"].sum() == sum(range(12_345))
+    assert (await result.polars())["n"].sum() == sum(range(12_345))
+
+
+async def test_a_statement_that_fails_says_where(db: Connection):
+    with pytest.raises(StatementError) as caught:
+        await db.query("postgresql", "SELECT nothing\nFROM nowhere")
+    assert (caught.value.code, caught.value.line) == ("engine_error", 2)
+    assert caught.value.operation_id
+    assert caught.value.state == "failed"
+
+
+async def test_a_result_that_was_cut_is_never_given_as_whole(db: Connection):
+    result = await db.query("duckdb", ROWS.format(6000))
+    for read in (result.rows, result.arrow, result.scalar):
+        with pytest.raises(Truncated, match="default limit"):
+            await read()
+    kept = await db.query("duckdb", ROWS.format(6000), allow_truncated=True)
+    assert len(await kept.rows()) == (await kept.arrow()).num_rows == 5000
+    wanted = await db.query("duckdb", ROWS.format(6000), limit=10)
+    assert len(await wanted.rows()) == (await wanted.arrow()).num_rows == 10
+
+
+async def test_a_statement_without_a_result_set(db: Connection):
+    result = await db.query("duckdb", "CREATE OR REPLACE TABLE without_rows (n INTEGER)")
+    assert (result.has_rows, result.columns, await result.rows()) == (False, (), [])
+    with pytest.raises(NoResultSet):
+        await result.arrow()
+
+
+async def test_leaving_the_block_closes_the_result(db: Connection):
+    async with await db.query("duckdb", "SELECT 1") as result:
+        assert (await result.statement.status()).state == "available"
+    assert (await result.statement.status()).state == "closed"
+
+
+async def test_a_statement_is_submitted_taken_up_again_and_waited_for(db: Connection):
+    submitted = await db.submit("duckdb", ROWS.format(3))
+    again = db.statement(submitted.operation_id)
+    assert (await again.wait()).state == "available"
+    assert len(await (await again.result()).rows()) == 3
+    assert (await again.logs()).lines
+    await again.close()
+    assert (await submitted.status()).state == "closed"
+
+
+async def test_the_sync_face_does_the_same(server: Server):
+    token = await server.token()
+
+    def work() -> None:
+        with connect_sync(server.url, token=token, retries=QUICK) as db:
+            with db.query("duckdb", ROWS.format(12_345), limit=50_000) as result:
+                assert len(result.rows()) == 12_345
+                assert result.arrow().num_rows == 12_345
+                assert sum(1 for _ in result) == 12_345
+                assert sum(batch.num_rows for batch in result.batches()) == 12_345
+            assert db.statement(result.operation_id).status().state == "closed"
+            with pytest.raises(StatementError):
+                db.query("duckdb", "SELEC")
+
+    await asyncio.to_thread(work)
+
+
+async def test_progress_and_logs_come_while_it_runs(db: Connection):
+    lines: list[str] = []
+    percents: list[int] = []
+    result = await db.query(
+        "duckdb", "SELECT 1", on_log=lines.append, on_progress=lambda progress: percents.append(progress.percent)
+    )
+    assert await result.rows() == [(1,)]
+    assert "Submitted to duckdb" in lines[0]
