@@ -1,8 +1,9 @@
 """The engine's plan of a statement that is not run (Contract editor 8.3)."""
 
+from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -16,9 +17,12 @@ from queryserver.errors.base import InvalidParameter, MissingParameter, NotSuppo
 from queryserver.errors.statements import SessionLost, StatementRejected, session_not_found
 from queryserver.formats.cells import cell_values
 from queryserver.identity.model import User
+from queryserver.sql.parameters import Parameters
+from queryserver.sql.places import Bound
 from queryserver.sql.positions import Position, behind, position_of, without_prefix
 from queryserver.sql.splitter import Choosing
 from queryserver.statements.engine_sessions import HeldSessions
+from queryserver.statements.parameters import ParameterBook, checked
 from queryserver.statements.session_repository import SessionRecords
 
 _MAX_LINES = 10_000
@@ -51,6 +55,7 @@ class PlanRequest:
     script: str | None
     database: str | None = None
     session_id: int | None = None
+    parameters: Parameters | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +67,7 @@ class Explanations:
     sessions: SessionRecords
     held: HeldSessions
     choosing: Choosing
+    parameters: ParameterBook
     max_bytes: int
 
     def __post_init__(self) -> None:
@@ -78,15 +84,21 @@ class Explanations:
         if len(request.script) > self.max_bytes or len(request.script.encode()) > self.max_bytes:
             raise PayloadTooLarge(f"statement: above the limit of {self.max_bytes} bytes.")
         connector = self.connectors.resolve(user, request.connector)
-        found = await self.choosing.first_to_explain(user.id, request.script, connector.dialect)
+        given = request.parameters
+        named = None if given is None else given.are_named
+        found = await self.choosing.first_to_explain(user.id, request.script, connector.dialect, named=named)
         if found is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
-        statement, text = found
+        statement, text, places = found
         capabilities = self.connectors.engine(connector).capabilities
         if not capabilities.can_explain:
             raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
         owner = None if request.session_id is None else await self._session_owner(user, request.session_id, connector)
         arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
+        if given is not None:
+            # Sealed: the request of another process is a row of the service database.
+            sealed = self.parameters.sealed(checked(given, places, capabilities.parameters))
+            arguments.append(b64encode(sealed).decode())
         budget = connector.limits.metadata_timeout
         packed = await self.lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
         plan, code, message, place = orjson.loads(packed)
@@ -107,18 +119,23 @@ class Explanations:
         return found.owner if found.is_live else None
 
     async def _plan_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        statement, database, session_id = arguments
+        statement, database, session_id, *sealed = arguments
         capabilities = self.connectors.engine(connector).capabilities
+        bound = None
+        if sealed:
+            bound = Bound(statement, connector.dialect, self.parameters.unsealed(b64decode(sealed[0])))
         is_open = False
         try:
             async with self._session(user, connector, database, session_id) as session:
                 is_open = True
-                answer = await run(session, statement, max_rows=_MAX_LINES)
+                answer = await run(session, bound or statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
             # Before the session was open the engine got other texts than the statement.
             place = refusal.place if is_open else None
-            found = without_prefix(position_of(place, statement), capabilities.explain_prefix)
-            return orjson.dumps([None, refusal.code, refusal.message, found and (found.line, found.column)])
+            position = bound.position(place) if bound else position_of(place, statement)
+            found = without_prefix(position, capabilities.explain_prefix)
+            message = bound.without_values(refusal.message) if bound else refusal.message
+            return orjson.dumps([None, refusal.code, message, found and (found.line, found.column)])
         plan = _plan(answer, capabilities)
         failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None
         if failure is not None:

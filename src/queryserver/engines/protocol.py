@@ -14,6 +14,8 @@ from queryserver.errors.statements import EngineError
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.imports.model import ColumnType
+from queryserver.sql.parameters import ParameterSupport
+from queryserver.sql.places import Bound
 
 
 class TableKind(StrEnum):
@@ -179,6 +181,8 @@ class EngineCapabilities:
     """The engine takes the token of another issuer that the call came with, and no other login."""
     acts_as_caller: bool = False
     """Sessions run under the name of the caller, without a login of theirs: what one sees another may not."""
+    parameters: ParameterSupport = ParameterSupport()
+    """Which values statements may have in their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +250,8 @@ class EngineSession(Protocol):
     while another task waits in `poll` or reads `batches`.
     """
 
-    async def submit(self, statement: str) -> OperationHandle:
-        """Start a statement and return before it ends.
+    async def submit(self, statement: str | Bound) -> OperationHandle:
+        """Start a statement and return before it ends. A `Bound` has values that `capabilities.parameters` permits.
 
         Raises StatementRejected (the engine refused the text; StatementDenied, here and wherever a statement fails,
         where the engine names a missing right), EngineUnavailable (never sent), OutcomeUnknown.

@@ -19,6 +19,7 @@ from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize
 from queryserver.engines.values import Rows
 from queryserver.formats.columns import Column, parts
 from queryserver.platform.addresses import AddressRules
+from queryserver.sql.places import Bound
 
 MAX_LOG_LINES = 10_000
 
@@ -262,7 +263,7 @@ class FollowingSession(ABC, Generic[OperationT]):
         self._left = False
 
     @abstractmethod
-    async def _start(self, statement: str) -> OperationT:
+    async def _start(self, statement: str | Bound) -> OperationT:
         """Send a statement. Raises as `submit`."""
         ...
 
@@ -274,7 +275,7 @@ class FollowingSession(ABC, Generic[OperationT]):
     @abstractmethod
     def _is_connected(self) -> bool: ...
 
-    async def submit(self, statement: str) -> protocol.OperationHandle:
+    async def submit(self, statement: str | Bound) -> protocol.OperationHandle:
         await self._close_operation()
         if not await self.is_alive():
             raise errors.SessionLost(self.gone)
@@ -323,7 +324,11 @@ class StreamedSession(FollowingSession[StreamedOperation]):
     """`is_connected` says whether the connection is still there; `executor` turns rows into Arrow."""
 
     def __init__(
-        self, new_source: Callable[[str], StatementSource], *, is_connected: Callable[[], bool], executor: Executor
+        self,
+        new_source: Callable[[str | Bound], StatementSource],
+        *,
+        is_connected: Callable[[], bool],
+        executor: Executor,
     ) -> None:
         super().__init__()
         self._new_source = new_source
@@ -342,7 +347,7 @@ class StreamedSession(FollowingSession[StreamedOperation]):
         self._left = True
         await self._close_operation()
 
-    async def _start(self, statement: str) -> StreamedOperation:
+    async def _start(self, statement: str | Bound) -> StreamedOperation:
         return StreamedOperation(self._new_source(statement), self._executor)
 
     def _token(self, operation: StreamedOperation) -> str:  # noqa: ARG002 no other process continues it
@@ -405,7 +410,7 @@ class PooledSessions(Generic[ConnectionT]):
     async def session(
         self,
         login: DatabaseLogin,
-        new_source: Callable[[ConnectionT, str], StatementSource],
+        new_source: Callable[[ConnectionT, str | Bound], StatementSource],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
         """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
@@ -469,7 +474,7 @@ class Answer:
 
 
 async def run(
-    session: protocol.EngineSession, statement: str, *, max_rows: int, max_bytes: int = _MOST_BYTES
+    session: protocol.EngineSession, statement: str | Bound, *, max_rows: int, max_bytes: int = _MOST_BYTES
 ) -> Answer:
     """Run a statement and read its first rows, until they take `max_bytes`; nothing is left at the engine.
 

@@ -18,6 +18,7 @@ from queryserver.engines.sessions import FollowingSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column
 from queryserver.platform.limits import FairPlaces
+from queryserver.sql.places import Bound
 
 Answered = TypeVar("Answered")
 
@@ -190,7 +191,7 @@ class DriverAnswer(Protocol):
 class DriverConnection(Protocol):
     """One connection, to be inherited. `run` is called in a thread, one at a time, and raises EngineError only."""
 
-    def run(self, statement: str) -> DriverAnswer:
+    def run(self, statement: str | Bound) -> DriverAnswer:
         """Run a statement up to its first rows, or to its end."""
         ...
 
@@ -215,7 +216,9 @@ class DriverConnection(Protocol):
 class ThreadedOperation:
     """One statement of a session, in threads of `user_id`."""
 
-    def __init__(self, connection: DriverConnection, threads: DriverThreads, statement: str, *, user_id: int) -> None:
+    def __init__(
+        self, connection: DriverConnection, threads: DriverThreads, statement: str | Bound, *, user_id: int
+    ) -> None:
         self._connection = connection
         self._threads = threads
         self._user_id = user_id
@@ -351,7 +354,7 @@ class ThreadedSession(FollowingSession[ThreadedOperation]):
         else:
             await self._threads.control(self._connection.close)
 
-    async def _start(self, statement: str) -> ThreadedOperation:
+    async def _start(self, statement: str | Bound) -> ThreadedOperation:
         return ThreadedOperation(self._connection, self._threads, statement, user_id=self._user_id)
 
     def _token(self, operation: ThreadedOperation) -> str:  # noqa: ARG002 no other process continues it

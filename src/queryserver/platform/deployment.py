@@ -100,6 +100,7 @@ _PLACES = (
     ("sessions", "id", "bigint", "sealed_credentials", "closed_at is null"),
     ("statements", "id", "uuid", "sealed_token", "true"),
     ("statements", "id", "uuid", "engine_handle", "true"),
+    ("statements", "id", "uuid", "sealed_parameters", "true"),
 )
 
 

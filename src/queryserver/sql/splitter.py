@@ -10,6 +10,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.sql.formatting import tokens
+from queryserver.sql.places import ScriptPlaces, script_places
 from queryserver.sql.splitter_scan import (
     NOWHERE,
     UNKNOWN,
@@ -155,10 +156,17 @@ class Choice:
     """The statement before was the last one: no statement is left to run."""
     own_limit: int | None = None
     """The literal row limit that the statement itself ends with."""
+    places: ScriptPlaces = ScriptPlaces()
+    """Of the whole script; only searched for a call with parameters."""
 
 
-def choose(script: str, dialect: str, previous: PreviousStatement | None, *, full_form: bool) -> Choice | None:
-    """The statement that runs next, by the rules of `next_statement`; None: the script has no statements."""
+def choose(
+    script: str, dialect: str, previous: PreviousStatement | None, *, full_form: bool, named: bool | None = None
+) -> Choice | None:
+    """The statement that runs next, by the rules of `next_statement`; None: the script has no statements.
+
+    `named`: which places of parameters are searched; None: none.
+    """
     statements = Script(script, dialect)
     if not statements:
         return None
@@ -180,7 +188,14 @@ def choose(script: str, dialect: str, previous: PreviousStatement | None, *, ful
         is_over=is_over,
         own_limit=own_limit(chosen.text, dialect),
         has_result_set=expects_result_set(chosen.text, dialect),
+        places=_places(statements, dialect, index, named),
     )
+
+
+def _places(statements: Script, dialect: str, index: int, named: bool | None) -> ScriptPlaces:
+    if named is None:
+        return ScriptPlaces()
+    return script_places([one.text for one in statements], dialect, index, named=named)
 
 
 class Choosing:
@@ -190,28 +205,50 @@ class Choosing:
         self._computing = computing
 
     async def next(
-        self, user_id: int, script: str, dialect: str, previous: PreviousStatement | None = None, *, full_form: bool
+        self,
+        user_id: int,
+        script: str,
+        dialect: str,
+        previous: PreviousStatement | None = None,
+        *,
+        full_form: bool,
+        named: bool | None = None,
     ) -> Choice | None:
         if is_short(script):
-            return choose(script, dialect, previous, full_form=full_form)
-        options = {"dialect": dialect, "previous": previous and asdict(previous), "full_form": full_form}
+            return choose(script, dialect, previous, full_form=full_form, named=named)
+        options = {
+            "dialect": dialect,
+            "previous": previous and asdict(previous),
+            "full_form": full_form,
+            "named": named,
+        }
         content = script.encode(errors="surrogatepass")
         found = await self._computing.run(user_id, Task.CHOOSE_STATEMENT, options, content)
         if found is None:
             return None
         start, end = ScriptPosition(**found["start"]), ScriptPosition(**found["end"])
-        return replace(Choice(**found), start=start, end=end)
+        return replace(Choice(**found), start=start, end=end, places=_places_of(found["places"]))
 
-    async def first_to_explain(self, user_id: int, script: str, dialect: str) -> tuple[str, str] | None:
-        """The first statement, and its part for EXPLAIN; None: the script has none. Raises InvalidParameter."""
+    async def first_to_explain(
+        self, user_id: int, script: str, dialect: str, *, named: bool | None = None
+    ) -> tuple[str, str, ScriptPlaces] | None:
+        """The first statement, its part for EXPLAIN, and the places of all statements; None: the script has none.
+
+        Raises InvalidParameter.
+        """
         if is_short(script):
-            return _first(script, dialect)
+            return _first(script, dialect, named)
         content = script.encode(errors="surrogatepass")
-        found = await self._computing.run(user_id, Task.FIRST_TO_EXPLAIN, {"dialect": dialect}, content)
+        options = {"dialect": dialect, "named": named}
+        found = await self._computing.run(user_id, Task.FIRST_TO_EXPLAIN, options, content)
         if found is None:
             return None
-        first, stop, start = found
-        return script[first:stop], script[start:stop]
+        first, stop, start, places = found
+        return script[first:stop], script[start:stop], _places_of(places)
+
+
+def _places_of(found: Mapping[str, Any]) -> ScriptPlaces:
+    return ScriptPlaces(found["total"], found["before"], found["own"], tuple(found["names"]))
 
 
 def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
@@ -222,26 +259,27 @@ def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
         options["dialect"],
         previous and PreviousStatement(**previous),
         full_form=options["full_form"],
+        named=options.get("named"),
     )
     return None if choice is None else asdict(choice)
 
 
 def first_to_explain(options: Mapping[str, Any], content: bytes) -> object:
-    """`Task.FIRST_TO_EXPLAIN`: where the first statement begins and ends, and where its part for EXPLAIN begins."""
+    """`Task.FIRST_TO_EXPLAIN`: where the first statement begins and ends, where its part for EXPLAIN begins, places."""
     script = content.decode(errors="surrogatepass")
-    found = _first(script, options["dialect"])
+    found = _first(script, options["dialect"], options.get("named"))
     if found is None:
         return None
     first, stop = Script(script, options["dialect"]).span(0)
-    return first, stop, stop - len(found[1])
+    return first, stop, stop - len(found[1]), asdict(found[2])
 
 
-def _first(script: str, dialect: str) -> tuple[str, str] | None:
+def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, ScriptPlaces] | None:
     statements = Script(script, dialect)
     if not statements:
         return None
     text = statements[0].text
-    return text, explainable(text, dialect)
+    return text, explainable(text, dialect), _places(statements, dialect, 0, named)
 
 
 def is_short(script: str) -> bool:

@@ -2,10 +2,12 @@
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, cast
+
+PARAMETER_MARKS = "?:"
 
 # (script, start[, limit]) -> the piece taken from `start` on; it may be empty.
 Take = Callable[..., re.Match[str]]
@@ -67,6 +69,7 @@ class Lexis:
 
     `gap` takes blanks and comments; `text` takes statement text up to a `;`, `text_and_semicolons` takes `;` too.
     `block_head` also stops before the word BEGIN, `block_body` before CASE and END, but not at `;`.
+    `marks` stops at the marks of parameters.
     `quoted` takes the inside of a literal with backslash escapes.
     """
 
@@ -76,6 +79,7 @@ class Lexis:
     text_and_semicolons: Take
     block_head: Take
     block_body: Take
+    marks: Take
     quoted: dict[str, Take]
     line_comment: re.Pattern[str]
     block_comment: re.Pattern[str]
@@ -90,6 +94,7 @@ def _lexis(rules: Rules) -> Lexis:
         text_and_semicolons=_pieces(_text(rules, stops="")),
         block_head=_pieces(_text(rules, stops=";", words="BEGIN")),
         block_body=_pieces(_text(rules, stops="", words="CASE|END")),
+        marks=_pieces(_text(rules, stops=PARAMETER_MARKS)),
         line_comment=re.compile(_line_comment_start(rules)),
         block_comment=re.compile(_block_comment_start(rules)),
         quoted={quote: take(rf"(?:[^{quote}\\]{{1,4096}}+|\\.){{0,4096}}+") for quote in "'\""},
@@ -209,6 +214,11 @@ def content_start(script: str, lexis: Lexis, start: int = 0) -> int:
     return _Scanner(script, lexis).skip_gap(start)
 
 
+def parameter_marks(statement: str, lexis: Lexis) -> Iterator[int]:
+    """The offsets of `?` and `:` that stand in no quote and no comment."""
+    return _Scanner(statement, lexis).marks()
+
+
 def nested_comment_end(text: str, start: int) -> int:
     """The end of the comment that begins at `start` and may hold others, or of the text."""
     depth = 0
@@ -253,6 +263,13 @@ class _Scanner:
                 return spans
             after = position
 
+    def marks(self) -> Iterator[int]:
+        position = 0
+        while (position := self._advance(position, self._lexis.marks, self._size, PARAMETER_MARKS)) < self._size:
+            if self._script[position] in PARAMETER_MARKS:
+                yield position
+            position += 1
+
     def _skip_empty(self, position: int, after: int) -> tuple[int, int]:
         """Past blanks and terminators; returns also where the last terminator passed ends."""
         passes_terminators = self._terminator == ";"
@@ -294,11 +311,11 @@ class _Scanner:
         return size
 
     def _advance(self, position: int, match: Take, limit: int, stop: str) -> int:
-        """To the first place where `match` stops: `stop`, a stop word, or `limit` (a long token may end behind it)."""
+        """To where `match` stops: a sign of `stop`, a stop word, or `limit` (a long token may end behind it)."""
         script = self._script
         while position < limit:
             end = match(script, position, limit).end()
-            if end >= limit or script[end] == stop:
+            if end >= limit or script[end] in stop:
                 return end
             token = self._token_end(end)
             if token == NOWHERE and end == position:

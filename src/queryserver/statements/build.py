@@ -33,6 +33,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Intake
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import ResultReader
+from queryserver.statements.parameters import ParameterBook
 from queryserver.statements.queue import CANCEL, StatementQueue
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
@@ -190,6 +191,7 @@ def statement_services(
         limits=editor,
         allowed_settings=allowed_settings,
         choosing=Choosing(computing),
+        parameters=ParameterBook(accounts.sealer),
         ends_are_mailed=bool(settings.desktop.smtp.host and settings.desktop.task_server.email_after_s),
     )
     ending = Ending(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -20,12 +20,20 @@ from queryserver.engines.protocol import (
 )
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import InsufficientStorage
-from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
+from queryserver.errors.statements import (
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+)
 from queryserver.formats.columns import Segment, Truncation, bounded
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
+from queryserver.sql.places import Bound
 from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
 from queryserver.statements.leases import StatementLeases
@@ -92,6 +100,8 @@ class Execution:
         self.was_sent = self.assignment.sent
         """The engine has the statement, or may have it."""
         self._accepted = self.assignment.resumption is not None
+        given, statement = self.assignment.parameters, self.assignment.statement
+        self._bound = Bound(statement, self.assignment.dialect, given) if given is not None else None
         if self.assignment.cancel_requested:
             self.stop("Canceled.")
 
@@ -207,6 +217,8 @@ class Execution:
             return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
 
     async def _attempt(self) -> Outcome:
+        if self.assignment.lacks_parameters:
+            raise StatementRejected("The values of its parameters cannot be read any more: their key is gone.")
         async with self.open_session(self.assignment) as session:
             if not await self._record.mark_sent():
                 # A cancel is requested, or the statement is no longer ours: then this outcome is not recorded.
@@ -215,7 +227,7 @@ class Execution:
             self.was_sent = True
             if self._stopping is not None:
                 return self._stopped()
-            handle = await session.submit(self.assignment.statement)
+            handle = await session.submit(self._bound or self.assignment.statement)
             self._accepted = True
             async with self._operation(session, handle):
                 return await self._follow(session, handle)
@@ -300,7 +312,7 @@ class Execution:
                 assert_never(status.state)
         with suppress(EngineError):
             if lines := await session.logs(handle, start=self._log.engine_lines):
-                self._log.add_engine(lines)
+                self._log.add_engine(self._without_values(lines))
         await self._finish_somehow(outcome)
         return outcome
 
@@ -361,7 +373,7 @@ class Execution:
             await asyncio.sleep(_REPORT_EVERY_S)
             await self._record.mark_running(self._progress, self._token)
             status = await self._polled(session, handle)
-            self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
+            self._log.add_engine(self._without_values(await session.logs(handle, start=self._log.engine_lines)))
             self._note(status)
             if self._log.has_news or self._progress != shown:
                 shown = self._progress
@@ -393,14 +405,20 @@ class Execution:
             return self._stopped()
         assignment = self.assignment
         self.metrics.engine_failed(assignment.dialect, error.code)
-        message = storable(error.message)
+        [message] = self._without_values([storable(error.message)])
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
         position = None
         # To open a session, and for an import, the engine is sent other statements than the client's.
         if self.was_sent and assignment.import_plan is None:
-            position = position_of(error.place, assignment.statement)
+            bound = self._bound
+            position = bound.position(error.place) if bound else position_of(error.place, assignment.statement)
         return Outcome(StatementState.FAILED, error_code=error.code, message=message, error_position=position)
+
+    def _without_values(self, lines: Sequence[str]) -> Sequence[str]:
+        """What the engine says about a statement, which may repeat its text."""
+        bound = self._bound
+        return [bound.without_values(line) for line in lines] if bound else lines
 
     def _stopped(self) -> Outcome:
         if self._stopping is StatementState.TIMED_OUT:

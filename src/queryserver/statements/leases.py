@@ -26,6 +26,7 @@ from queryserver.statements.model import (
     QueuePlaces,
     Resumption,
 )
+from queryserver.statements.parameters import ParameterBook
 from queryserver.statements.repository import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,7 @@ _ASSIGNMENT_FIELDS = (
     "keeps_session", "row_limit", "history_id", "import_plan", "log_lines",
 )  # fmt: skip
 _ASSIGNMENT = f"""{", ".join(_ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
-    sealed_token, token_expires_at, rows, size_bytes, limit_source, deadline_at - clock_timestamp() as left,
+    sealed_token, token_expires_at, sealed_parameters, rows, size_bytes, limit_source, deadline_at - clock_timestamp() as left,
     (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
 """
@@ -239,6 +240,7 @@ class StatementLeases:
         self._database = database
         self._on_end = on_end
         self._sealer = sealer
+        self._parameters = ParameterBook(sealer)
 
     async def claim(
         self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
@@ -431,6 +433,13 @@ class StatementLeases:
         token = None
         if row["sealed_token"] is not None:
             token = SealedToken(row["sealed_token"], int(row["token_expires_at"].timestamp()))
+        parameters, lacks_parameters = None, False
+        if (sealed := row["sealed_parameters"]) is not None:
+            try:
+                parameters = self._parameters.unsealed(sealed)
+            except ValueError as error:
+                lacks_parameters = True
+                log.warning("parameters of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
         return Assignment(
             **{name: row[name] for name in _ASSIGNMENT_FIELDS},
             ends_at=time.monotonic() + row["left"].total_seconds(),
@@ -439,6 +448,8 @@ class StatementLeases:
             cancel_requested=row["cancel_requested_at"] is not None,
             resumption=resumption,
             token=token,
+            parameters=parameters,
+            lacks_parameters=lacks_parameters,
             limit_source=LimitSource(row["limit_source"]) if row["limit_source"] else None,
         )
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from queryserver.formats.columns import Column, LimitSource, Segment, TruncationReason
 from queryserver.identity.model import SealedToken
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.sql.places import StatementParameters
 from queryserver.sql.positions import Position
 from queryserver.statements.states import StatementState
 
@@ -92,6 +93,9 @@ class StatementRecord:
     """Only the beginning of the statement is still stored."""
     error_position: Position | None = None
     """Where in the statement the engine found its error."""
+    sealed_parameters: bytes | None = field(default=None, repr=False)
+    """The values of the whole script, as `ParameterBook` seals them."""
+    parameter_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,10 @@ class NewStatement:
     """1: of a schedule; those with 0 come first."""
     notify: Mapping[str, Any] | None = None
     """What is sent at its end; None: nothing."""
+    parameters: StatementParameters | None = field(default=None, repr=False)
+    sealed_parameters: bytes | None = field(default=None, repr=False)
+    parameter_count: int = 0
+    """How many places this statement has, of those of its script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +242,9 @@ class Assignment:
     limit_source: LimitSource | None = None
     log_lines: int = 0
     """How many lines the log has: the first one is written with the record."""
+    parameters: StatementParameters | None = field(default=None, repr=False)
+    lacks_parameters: bool = False
+    """Its values cannot be read any more: it cannot be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +302,7 @@ class HistoryEntry:
     rows: int
     queue_position: int | None = None
     error_position: Position | None = None
+    parameter_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,10 @@ _HANDLE_FIELDS = (
 )  # fmt: skip
 _RECORD_FIELDS = (
     "script_id", "database", "settings", "row_limit", "timeout_s", "in_named_session", "in_history", "parent_uuid",
-    "size_bytes", "canceled_by", "text_is_cut",
+    "size_bytes", "canceled_by", "text_is_cut", "sealed_parameters",
+    "parameter_count",
 )  # fmt: skip
-_HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows")
+_HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows", "parameter_count")
 _END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")
 
 _STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {_TIMES}"
@@ -53,7 +54,9 @@ END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan 
 
 # What a text of $32 bytes counts: short ones nothing, so that usual statements never fill the quota.
 _COUNTED = "(case when octet_length({text}) > $32::integer then octet_length({text}) else 0 end)"
-_STATEMENT_BYTES = _COUNTED.format(text="$7::text")
+_STATEMENT_BYTES = f"""({_COUNTED.format(text="$7::text")} + case
+    when octet_length($39::bytea) > $32::integer then octet_length($39::bytea) else 0
+end)"""
 _SCRIPT_BYTES = _COUNTED.format(text="$4::text")
 _TEXT_BYTES = """(
     (select coalesce(sum(text_bytes), 0) from statements where user_id = {user} and text_bytes > 0)
@@ -88,14 +91,15 @@ with room as (
         id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
         statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
         row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
-        import_plan, sealed_token, token_expires_at, text_bytes, limit_source, priority, notify
+        import_plan, sealed_token, token_expires_at, text_bytes, limit_source, priority, notify,
+        sealed_parameters, parameter_count
     )
     select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
         $11, $12, $13, $14, $15, $16, $17, $18, $19,
         $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
         case when $25::text is null then 0 else 1 end,
         case when $25::text is null then null else now() + $26::interval end,
-        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35, $37, $38
+        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35, $37, $38, $39::bytea, $40
     from room
     returning {_WITHOUT_TEXT}, '' as statement
 ), logged as (
@@ -434,6 +438,8 @@ async def _insert(connection: Connection, new: model.NewStatement) -> model.Stat
         f" Submitted to {new.connector}; waiting for a free place.",
         new.priority,
         new.notify,
+        new.sealed_parameters,
+        new.parameter_count,
     )
     if row is None:
         raise await _limit_reached(connection, new)
@@ -461,6 +467,7 @@ async def _limit_reached(connection: Connection, new: model.NewStatement) -> err
         return errors.too_many_statements(f"{active} of your statements are waiting or running; {most} may.")
     stored = await connection.fetchval(f"select {_TEXT_BYTES.format(user='$1')}", new.user_id)
     sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
+    sizes.append(len(new.sealed_parameters or b""))
     counted = sum(size for size in sizes if size > limits.statement_text_kept_bytes)
     if stored + counted > limits.statement_text_max_bytes_per_user:
         return errors.quota_exceeded(

@@ -83,6 +83,7 @@ update statements set
     end,
     columns = case when octet_length(columns::text) > $3::integer then null else columns end,
     message = case when octet_length(message) > $3::integer then left(message, {KEPT_CHARACTERS}) else message end,
+    sealed_parameters = case when octet_length(sealed_parameters) <= $3::integer then sealed_parameters end,
     text_bytes = 0
 where id in (select id from long)
 """

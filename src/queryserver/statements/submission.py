@@ -19,6 +19,7 @@ from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.sql.parameters import Parameters
 from queryserver.sql.splitter import (
     Choice,
     Choosing,
@@ -29,6 +30,7 @@ from queryserver.sql.splitter import (
 )
 from queryserver.statements import model
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.parameters import ParameterBook, checked
 from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
@@ -60,6 +62,8 @@ class Submission:
     parent_uuid: str = ""
     priority: int = 0
     """1: of a schedule; statements that a client waits for come first."""
+    parameters: Parameters | None = field(default=None, repr=False)
+    """None: the text has no places, or those of the operation that it continues are used."""
     notify_url: str | None = None
     """Address of a signed call at the end of the statement; permitted by the caller of `submit`."""
 
@@ -99,6 +103,7 @@ class Submissions:
     limits: EditorSettings
     allowed_settings: frozenset[str]
     choosing: Choosing
+    parameters: ParameterBook
     ends_are_mailed: bool = False
     """Owners get mail about statements that ran long (Contract platform 10.5)."""
 
@@ -125,19 +130,25 @@ class Submissions:
         if self.connectors.engine(connector).capabilities.wants_external_token:
             self.credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
+        given = asked.parameters or await self._known_parameters(asked, before, script)
         previous, full_form = asked.previous, inherited is None
         if inherited is not None:
             done = inherited.handle
             has_more = done.statement_index < done.statements_count - 1
             previous = PreviousStatement(done.statement_index, has_more, done.statement_hash)
-        choosing = self.choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
+        named = None if given is None else given.are_named
+        choosing = self.choosing.next(user.id, script, connector.dialect, previous, full_form=full_form, named=named)
         choice = await (while_wanted(choosing) if while_wanted and not is_short(script) else choosing)
         if choice is None:
             raise errors.InvalidParameter("statement: holds nothing but comments and terminators.")
         key = _idempotency(asked, connector, script)
         # Before sessions, credentials and limits: they may have changed since the first call.
         if key is not None and (known := await self.records.find_replay(user.id, key)) is not None:
-            return model.Recorded(known, replayed=True)
+            return self._replayed(model.Recorded(known, replayed=True), given)
+        values = None
+        if given is not None:
+            support = self.connectors.engine(connector).capabilities.parameters
+            values = checked(given, choice.places, support)
         if choice.is_over:
             raise errors.NoMoreStatements
         await self.credentials.required(user, connector)
@@ -146,9 +157,42 @@ class Submissions:
         owner = await self.queue.owner_for(data, session_owner=session.owner)
         is_bound = data is not None or session.owner is not None
         new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
+        if values is not None:
+            new = replace(
+                new,
+                parameters=values,
+                sealed_parameters=self.parameters.sealed(values),
+                parameter_count=choice.places.own,
+            )
         if before_recording is not None:
             before_recording()
-        return await self._record(user, connector, new, "statement.start", is_bound=is_bound)
+        return self._replayed(await self._record(user, connector, new, "statement.start", is_bound=is_bound), given)
+
+    def _replayed(self, recorded: model.Recorded, given: Parameters | None) -> model.Recorded:
+        """Raises idempotency_conflict for a replay with other values: a digest of them is not stored (ADR 61)."""
+        if recorded.replayed and not self.parameters.are_those_of(recorded.record, given):
+            raise errors.idempotency_conflict()
+        return recorded
+
+    async def _known_parameters(
+        self, asked: Submission, before: model.StatementRecord | None, script: str
+    ) -> Parameters | None:
+        """Those that came with the operation before, for the same text. Raises statement_text_expired."""
+        if before is None or not (before.sealed_parameters or before.parameter_count):
+            return None
+        if asked.script is not None:
+            kept = before.handle.statement
+            if before.script_id is not None:
+                try:
+                    kept = await self.records.script(before.script_id)
+                except errors.Conflict:  # the text is not stored any more
+                    return None
+            if kept != script:
+                return None
+        known = self.parameters.stored(before)
+        if known is None:  # erased with the texts, or their key is gone
+            raise errors.statement_text_expired()
+        return known
 
     async def import_replay(self, user: User, connector: Connector, new: NewImport) -> model.Recorded | None:
         """The import that was recorded under the same key. Raises idempotency_conflict."""
@@ -419,6 +463,7 @@ def _assignment(new: model.NewStatement, lease: model.Lease, record: model.State
         history_id=record.status.history_id,
         import_plan=new.import_plan,
         token=new.token,
+        parameters=new.parameters,
         limit_source=new.limit_source,
         log_lines=1,
     )

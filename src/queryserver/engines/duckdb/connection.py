@@ -20,6 +20,8 @@ from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, pl
 from queryserver.engines.threaded import NO_USER, Interrupted
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
+from queryserver.sql.literals import DUCKDB
+from queryserver.sql.places import Bound, written
 from queryserver.sql.positions import position_of
 
 # Behind them: traces, and advice to set what statements may not set.
@@ -117,6 +119,16 @@ def _is_named(place: errors.ErrorExcerpt, message: str) -> bool:
     return not names or word[0].casefold() in {name.casefold() for name in _WORD.findall(message)}
 
 
+@contextmanager
+def _without_excerpt() -> Generator[None]:
+    """The part of the statement that DuckDB shows has values; its place is known without it."""
+    try:
+        yield
+    except errors.StatementRejected as error:
+        shown = errors.StatementRejected(error.message.partition("\n\nLINE ")[0])
+        raise (error if isinstance(error, Interrupted) else shown.at(error.place)) from error
+
+
 def _tidy(text: str, root: Path | None) -> str:
     for mark in _TRACE_MARKS:
         text = text.partition(mark)[0]
@@ -208,8 +220,15 @@ class DuckdbConnection:
         self._closed = False
         self.is_usable = True
 
-    def run(self, statement: str) -> "DuckdbAnswer":
-        """The text must hold one statement at most (Contract security T23)."""
+    def run(self, statement: str | Bound) -> "DuckdbAnswer":
+        """The text must hold one statement at most (Contract security T23).
+
+        Values stand in it as literals: DuckDB keeps the whole result of a bound query outside of `memory_limit`, and
+        the guard must see what it reads.
+        """
+        if isinstance(statement, Bound):
+            with _without_excerpt():
+                return self.run(written(statement, DUCKDB.write))
         if self._room is not None:
             self._room.apply(self.native)
         with statement_errors(self._root, self._room_error):

@@ -16,6 +16,7 @@ from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSes
 from queryserver.engines.threaded_loading import ThreadedLoader
 from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.sql.literals import DUCKDB
 
 if TYPE_CHECKING:  # the driver is imported when a database is first opened
     from queryserver.engines.duckdb.connection import DuckdbConnection
@@ -115,6 +116,7 @@ class DuckdbEngine:
             data_name=f"duckdb:{path}" if self._file is not None else "",
             reports_progress=True,
             explain_column="explain_value",
+            parameters=DUCKDB.support,
         )
 
     @property

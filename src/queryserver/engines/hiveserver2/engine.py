@@ -25,6 +25,8 @@ from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle
 from queryserver.engines.sessions import FollowingSession
 from queryserver.identity.model import User
 from queryserver.platform.threads import Tasks
+from queryserver.sql.parameters import ParameterSupport
+from queryserver.sql.places import Bound
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
@@ -115,7 +117,11 @@ class Hs2Session(FollowingSession[Hs2Operation]):
         self.is_left_open = True
         return False
 
-    async def _start(self, statement: str) -> Hs2Operation:
+    async def _start(self, statement: str | Bound) -> Hs2Operation:
+        if isinstance(statement, Bound):
+            if self._variant.literals is None:
+                raise errors.StatementRejected("This server takes no parameters.")
+            statement = statement.written(self._variant.literals.write)
         request = structs.TExecuteStatementReq(
             session_handle=self.handle,
             statement=statement,
@@ -209,6 +215,7 @@ class Hs2Engine:
             wants_external_token=address.mechanism is Mechanism.JWT,
             acts_as_caller=address.impersonation or not address.username,
             places=tuple((member.host, member.port) for member in address.members),
+            parameters=variant.literals.support if variant.literals else ParameterSupport(),
         )
         self._pool = ConnectionPool(partial(connect, address), max_idle=_MAX_IDLE, idle_s=_IDLE_S)
         self._turns = itertools.count()

@@ -13,6 +13,8 @@ from queryserver.errors.statements import CredentialsRequired
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules
+from queryserver.sql import literals
+from queryserver.sql.literals import Literals
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class Hs2Variant:
     timeout_keys: tuple[str, str] | None = None  # session options: time-outs of queries and of idle sessions
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
+    literals: Literals | None = None
+    """How values of parameters are written; None: there can be none."""
+
     def database_name(self, database: str) -> str:
         return backquoted(database) if self.quotes_database else database
 
@@ -46,10 +51,12 @@ HIVE = Hs2Variant(
     setting_prefix="set:hiveconf:",
     kept_rows=("hive.fetch.task.caching", frozenset({"true"})),
     capabilities=EngineCapabilities(reports_progress=True),
+    literals=literals.HIVE,
 )
 HPLSQL = replace(
     HIVE,
     dialect="hplsql",
+    literals=None,
     session_conf=MappingProxyType({"set:hivevar:mode": "HPLSQL"}),
     capabilities=EngineCapabilities(can_explain=False, reports_progress=True),
 )
@@ -57,6 +64,7 @@ SPARKSQL = Hs2Variant(
     dialect="sparksql",
     setting_prefix="set:hiveconf:",
     quotes_database=True,
+    literals=literals.SPARKSQL,
     empty_result_column="Result",
     # With incremental collection a second fetch computes the rows anew, in any order.
     kept_rows=("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
@@ -78,6 +86,7 @@ IMPALA = Hs2Variant(
     progress_by_summary=True,
     tells_more_rows=True,
     timeout_keys=("QUERY_TIMEOUT_S", "IDLE_SESSION_TIMEOUT"),
+    literals=literals.IMPALA,
     capabilities=EngineCapabilities(reports_progress=True),
 )
 

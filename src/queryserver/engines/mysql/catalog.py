@@ -15,7 +15,7 @@ from typing import Any
 from queryserver import errors
 from queryserver.engines import catalog_queries as queries
 from queryserver.engines import protocol
-from queryserver.engines.mysql.connection import literal
+from queryserver.sql.literals import mysql_text as literal
 
 _VIEWS = frozenset({"VIEW", "SYSTEM VIEW"})
 _NO_UPDATES = frozenset({"ARCHIVE", "PERFORMANCE_SCHEMA"})

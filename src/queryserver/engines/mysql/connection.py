@@ -26,6 +26,8 @@ from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.columns import ROW_CELLS
+from queryserver.sql.literals import MYSQL
+from queryserver.sql.places import Bound, written
 
 INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED: the answer to KILL QUERY."""
@@ -49,12 +51,8 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 # 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine: denied to this login.
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
+_NEAR = re.compile(r" near '.*' at line (?=\d+\s*\Z)", re.DOTALL)
 _CLIENT_HOST = re.compile(r"'@'[^']*'")
-
-
-def literal(text: str) -> str:
-    """A string constant that reads the same in every `sql_mode`: hexadecimal."""
-    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
 
 
 @contextmanager
@@ -75,16 +73,20 @@ def connect_errors() -> Generator[None]:
 
 
 @contextmanager
-def statement_errors(*, started: bool) -> Generator[None]:
+def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[None]:
     """Around work for a statement; `started`: whether the server may have begun to execute it.
 
+    Without `shows_text` messages have no part of the statement, which holds values.
     Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
     ended the statement, else StatementRejected or StatementDenied with the server's text.
     """
     try:
         yield
     except DRIVER_ERRORS as error:
-        raise _statement_error(error, started=started) from error
+        known = _statement_error(error, started=started)
+        if not shows_text and isinstance(known, errors.StatementRejected):
+            known = type(known)(_NEAR.sub(" at line ", known.message)).at(known.place)
+        raise known from error
 
 
 def number_of(error: BaseException | None) -> int:
@@ -353,14 +355,15 @@ class MysqlStatement(StatementSource):
     def __init__(
         self,
         connection: MysqlConnection,
-        sql: str,
+        sql: str | Bound,
         interrupt_thread: Callable[[int], Awaitable[None]],
         *,
         read_only: bool,
     ) -> None:
         self._connection = connection
-        self._sql = sql
-        self._keyword = first_keyword(sql, line_comments=("--", "#"))
+        self._has_values = isinstance(sql, Bound)
+        self._sql = written(sql, MYSQL.write)
+        self._keyword = first_keyword(self._sql, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
         self._readers: list[ColumnReader] = []
@@ -373,7 +376,7 @@ class MysqlStatement(StatementSource):
             # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
-        with statement_errors(started=True):
+        with statement_errors(started=True, shows_text=not self._has_values):
             await self._connection.start(self._sql)
             declared = [declare(field) for field in self._connection.fields]
             self.columns = tuple(one.column for one in declared)

@@ -12,11 +12,13 @@ from typing import ClassVar
 from queryserver.engines.catalog_queries import backquoted, read_rows
 from queryserver.engines.connections import DatabaseLogin, first_reached
 from queryserver.engines.mysql.catalog import MysqlCatalog
-from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal
+from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors
 from queryserver.engines.mysql.loading import MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.identity.model import User
+from queryserver.sql.literals import MYSQL
+from queryserver.sql.literals import mysql_text as literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class MysqlEngine:
         self._read_only = read_only
         self._sessions = PooledSessions("mysql", address.connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
-            wants_credentials=address.user is None, places=((address.host, address.port),)
+            wants_credentials=address.user is None, places=((address.host, address.port),), parameters=MYSQL.support
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL knows the login only

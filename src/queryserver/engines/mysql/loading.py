@@ -17,9 +17,9 @@ from asyncmy.converters import escape_str
 
 from queryserver.engines import loading
 from queryserver.engines.catalog_queries import Row, backquoted, read_rows
-from queryserver.engines.mysql.connection import literal
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.sql.literals import mysql_text as literal
 
 _kernels: Any = pyarrow.compute
 

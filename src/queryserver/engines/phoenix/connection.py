@@ -289,10 +289,20 @@ class PhoenixConnection:
 
     async def prepare(self, sql: str) -> int:
         """The number of a new statement with parameters. Raises SessionLost, StatementRejected."""
+        return protocol.Message(await self.prepared(sql)).number(2)
+
+    async def prepared(self, sql: str) -> bytes:
+        """The `StatementHandle` of a new statement with parameters, number and signature. Raises as `prepare`."""
         if self._is_stopped:
             await self._open_again()
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, -1)
-        return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).message(1).number(2)
+        return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).octets(1)
+
+    async def execute_prepared(self, handle: bytes, values: Sequence[bytes], *, rows: int) -> protocol.Executed:
+        """As `execute`, of a prepared statement with a `TypedValue` for each place."""
+        body = protocol.octets(1, handle) + b"".join(protocol.octets(2, value) for value in values)
+        body += protocol.number(4, 1) + protocol.number(5, rows)
+        return await self._watched("Execute", body, protocol.executed)
 
     async def execute_batch(self, statement: int, rows: Sequence[bytes]) -> None:
         """Run a prepared statement once for each row, an UpdateBatch. Raises StatementRejected, OutcomeUnknown."""

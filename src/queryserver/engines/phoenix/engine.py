@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.phoenix.catalog import PhoenixCatalog, PhoenixLoader
 from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixClient, PhoenixConnection, connect
+from queryserver.engines.phoenix.protocol import PARAMETERS
 from queryserver.engines.phoenix.statement import PhoenixStatement
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.engines.sessions import StreamedSession
@@ -38,6 +39,7 @@ class PhoenixEngine:
             explain_column="PLAN",
             wants_credentials=self._address.username is None,
             places=((self._address.host, self._address.port),),
+            parameters=PARAMETERS,
         )
 
     @asynccontextmanager

@@ -9,7 +9,8 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum, auto
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.engines.loading import cell_texts
 from queryserver.engines.statement_texts import PHOENIX, place_in
+from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
@@ -292,6 +294,40 @@ def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
 def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
     """The rows with one more parameter at their end: `first`, `first` + 1, …"""
     return [row + octets(1, _long(value)) for value, row in enumerate(rows, first)]
+
+
+PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ, ParameterType.ARRAY})
+
+
+def typed_value(one: Parameter) -> bytes:
+    """A value as a `TypedValue`. Raises StatementRejected for one that Phoenix cannot hold."""
+    try:
+        match one.value:
+            case None:
+                return number(1, _NULL) + number(_IS_NULL, 1)
+            case bool():
+                return number(1, _BOOLEAN) + number(_BOOL_VALUE, one.value)
+            case int():
+                return _long(one.value)
+            case float():
+                return _double(one.value)
+            case Decimal():
+                return number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(one.value, "f"))
+            case datetime():
+                return _timestamp(one.value)
+            case date():
+                return _whole(_DATE, (one.value - _EPOCH.date()).days)
+            case time():
+                past = timedelta(hours=one.value.hour, minutes=one.value.minute, seconds=one.value.second)
+                return _clock(past // timedelta(microseconds=1) + one.value.microsecond)
+            case bytes():
+                return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, one.value)
+            case str():
+                return _text(one.value)
+            case tuple():
+                raise _Unfit("it is an array")
+    except _Unfit as error:
+        raise errors.StatementRejected(f"A parameter has a value that Phoenix cannot hold: {error}.") from error
 
 
 def _writing(column: pa.Array) -> tuple[Write, pa.Array]:

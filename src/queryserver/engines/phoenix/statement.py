@@ -8,7 +8,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from queryserver.engines.statement_texts import first_keyword
 from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
+from queryserver.sql.places import Bound, written
 
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
@@ -158,14 +159,17 @@ _READERS: Mapping[int, Callable[[protocol.Message], Value]] = {
 }
 
 
+_Execution: TypeAlias = Callable[[], Coroutine[Any, Any, protocol.Executed]]
+
 FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds several copies of a frame
 
 
 class PhoenixStatement(StatementSource):
-    def __init__(self, connection: PhoenixConnection, sql: str) -> None:
+    def __init__(self, connection: PhoenixConnection, sql: str | Bound) -> None:
         self._connection = connection
-        self._sql = sql
-        self._keyword = first_keyword(sql, line_comments=("--", "//"))
+        self._sql = written(sql, lambda _number, _one: "?")
+        self._values = sql.order if isinstance(sql, Bound) else ()
+        self._keyword = first_keyword(self._sql, line_comments=("--", "//"))
         self._statement: int | None = None
         self._reader = AvaticaRowReader(())
         self._ready: Sequence[bytes] = ()
@@ -177,10 +181,10 @@ class PhoenixStatement(StatementSource):
     async def execute(self, go_on: Callable[[], None]) -> None:
         if self._connection.is_lost:
             raise SessionLost("The Phoenix session is gone; the statement was not started.")
-        self._statement = await self._connection.new_statement()
+        execution = await (self._prepared() if self._values else self._unprepared())
         try:
             go_on()
-            executed = await self._unless_stopped(self._connection.execute(self._statement, self._sql, rows=FIRST_ROWS))
+            executed = await self._unless_stopped(execution())
         except EngineError:
             await self._release()
             raise
@@ -193,6 +197,16 @@ class PhoenixStatement(StatementSource):
         self._keep(executed.frame)
         if not self.is_open:
             await self._release()
+
+    async def _unprepared(self) -> _Execution:
+        self._statement = statement = await self._connection.new_statement()
+        return lambda: self._connection.execute(statement, self._sql, rows=FIRST_ROWS)
+
+    async def _prepared(self) -> _Execution:
+        values = list(map(protocol.typed_value, self._values))
+        handle = await self._connection.prepared(self._sql)
+        self._statement = protocol.Message(handle).number(2)
+        return lambda: self._connection.execute_prepared(handle, values, rows=FIRST_ROWS)
 
     async def fetch(self, count: int) -> Rows:
         if not self.is_open:

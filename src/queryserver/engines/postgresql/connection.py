@@ -17,6 +17,7 @@ from asyncpg.prepared_stmt import PreparedStatement
 from queryserver import errors
 from queryserver.engines.connections import NO_TLS, no_connection
 from queryserver.engines.postgresql.catalog import literal
+from queryserver.engines.postgresql.parameters import PostgresqlValues
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
@@ -36,6 +37,7 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import KeptLines, first_keyword
 from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
+from queryserver.sql.places import Bound
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -191,15 +193,16 @@ class PostgresqlStatement(StatementSource):
     def __init__(
         self,
         connection: PostgresqlConnection,
-        sql: str,
+        sql: str | Bound,
         interrupt_process: Callable[[int], Awaitable[None]],
         *,
         read_only: bool = False,
     ) -> None:
         self.log_lines = notices = KeptLines()
         self._connection = connection
-        self._sql = sql
-        self._keyword = first_keyword(sql)
+        self._values = PostgresqlValues(sql)
+        self._sql = self._values.sql()
+        self._keyword = first_keyword(self._sql)
         self._interrupt_process = interrupt_process
         self._read_only = read_only
         self._readers: Sequence[ColumnReader] = ()
@@ -221,8 +224,11 @@ class PostgresqlStatement(StatementSource):
                 # Anew for each statement: one before it may have switched the default off by set_config().
                 await connection.execute("SET default_transaction_read_only = on")
             prepared, fields = await connection.prepare_described(self._sql)
-            if prepared.get_parameters():
-                raise errors.StatementRejected("there is no parameter $1")
+            if self._values.has_other_types(wanted := prepared.get_parameters()):
+                prepared, fields = await connection.prepare_described(self._values.sql(wanted))
+                wanted = prepared.get_parameters()
+            if len(wanted) != (sent := len(self._values.texts)):
+                raise errors.StatementRejected(f"there is no parameter ${sent + 1}")
             declared = await declare(connection, fields) if fields else ()
             self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
@@ -231,7 +237,7 @@ class PostgresqlStatement(StatementSource):
             go_on()
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
             with refusals(connection.guard, self._names), statement_errors(started=True):
-                self._whole = await prepared.fetch()
+                self._whole = await prepared.fetch(*self._values.texts)
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
                 self.modified_rows = int(tag[1])
             return
@@ -255,7 +261,7 @@ class PostgresqlStatement(StatementSource):
                 return ()
             with refusals(guard, self._names, self._rows_read), statement_errors(started=True):
                 if self._portal is None:
-                    self._portal = _Portal(self._connection, self._prepared)
+                    self._portal = _Portal(self._connection, self._prepared, self._values.texts)
                 rows = await self._portal.rows(count)
             self._rows_read += len(rows)
             if not guard.was_cut and len(rows) < count:
@@ -292,8 +298,8 @@ class PostgresqlStatement(StatementSource):
 class _Portal(asyncpg.cursor.Cursor):
     """A cursor of asyncpg that is bound together with the request for its first rows, in one round trip."""
 
-    def __init__(self, connection: PostgresqlConnection, prepared: Any) -> None:
-        super().__init__(connection, prepared.get_query(), prepared._state, (), None)  # noqa: SLF001 nothing public gives it
+    def __init__(self, connection: PostgresqlConnection, prepared: Any, values: Sequence[str]) -> None:
+        super().__init__(connection, prepared.get_query(), prepared._state, tuple(values), None)  # noqa: SLF001 nothing public gives it
         self._guard = connection.guard
 
     async def rows(self, count: int) -> Rows:

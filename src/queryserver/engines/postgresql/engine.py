@@ -24,6 +24,7 @@ from queryserver.engines.postgresql.connection import (
     make_ready,
 )
 from queryserver.engines.postgresql.loading import PostgresqlLoader
+from queryserver.engines.postgresql.parameters import PARAMETERS
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.engines.threaded import lower_priority
@@ -300,7 +301,7 @@ class PostgresqlEngine:
         self._user_logins = user_logins
         self._sessions = PooledSessions("postgresql", self._connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
-            wants_credentials=address.user is None, places=((address.host, address.port),)
+            wants_credentials=address.user is None, places=((address.host, address.port),), parameters=PARAMETERS
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:

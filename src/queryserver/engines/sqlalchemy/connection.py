@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from sys import getsizeof
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -22,6 +22,8 @@ from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interru
 from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import guarded
+from queryserver.sql.parameters import ParameterSupport, ParameterType
+from queryserver.sql.places import Bound
 
 _BROKEN_ANSWER = (
     OSError,
@@ -197,6 +199,33 @@ class ConnectionStopper:
                     return
 
 
+PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY})
+"""What drivers of PEP 249 take; arrays differ."""
+
+BoundValues: TypeAlias = "tuple[Any, ...] | dict[str, Any]"
+
+
+def bound_by_driver(statement: Bound, style: str) -> tuple[str, BoundValues]:
+    """The text and the values in a `paramstyle` of PEP 249, or SQLAlchemy's `numeric_dollar`."""
+    if style in {"named", "pyformat"}:
+        named = {f"p{number}": one.value for number, one in enumerate(statement.values)}
+        if style == "named":
+            return statement.written(lambda number, _: f":p{number}"), named
+        return statement.written(lambda number, _: f"%(p{number})s", _doubled), named
+    if style in {"numeric", "numeric_dollar"}:
+        sign = ":" if style == "numeric" else "$"
+        text = statement.written(lambda number, _: f"{sign}{number + 1}")
+        return text, tuple(one.value for one in statement.values)
+    values = tuple(one.value for one in statement.order)
+    if style == "format":
+        return statement.written(lambda _number, _one: "%s", _doubled), values
+    return statement.written(lambda _number, _one: "?"), values
+
+
+def _doubled(text: str) -> str:
+    return text.replace("%", "%%")
+
+
 _STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
 _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
@@ -251,18 +280,24 @@ class SqlalchemyConnection(DriverConnection):
                 connection.close()
                 raise
 
-    def run(self, statement: str) -> "SqlalchemyAnswer":
+    def run(self, statement: str | Bound) -> "SqlalchemyAnswer":
         self._stopper.settle()
         self._interrupted = False
-        if not statement.strip():
+        text, values = statement, None
+        if isinstance(statement, Bound):
+            text, values = bound_by_driver(statement, self.dialect.paramstyle)
+        text = str(text)
+        if not text.strip():
             raise errors.StatementRejected("The statement is empty.")
         answer = self._answer = SqlalchemyAnswer(self._connection, self._stopper, self._rules)
         try:
             with statement_errors(self.dialect, self._rules):
                 if self._read_only is not None:
                     self._connection.exec_driver_sql(self._read_only)
-                answer.start(statement)
+                answer.start(text, values)
         except errors.EngineError as error:
+            if values is not None:
+                error.place = None  # it may count what the driver has put in
             answer.close()
             self._note(error)
             raise
@@ -324,13 +359,14 @@ class SqlalchemyAnswer(DriverAnswer):
         self._ended = False
         self._rows_read = 0
 
-    def start(self, statement: str) -> None:
+    def start(self, statement: str, values: "BoundValues | None" = None) -> None:
         """Run up to the first rows. Raises what the driver raises."""
         self._keyword = first_keyword(statement)
         result = self._result = self._connection.exec_driver_sql(
             statement,
+            values,
             execution_options={
-                "no_parameters": True,
+                "no_parameters": values is None,
                 "stream_results": self._keyword in _STREAMED and self._dialect.name not in _NEEDS_TRANSACTION,
             },
         )

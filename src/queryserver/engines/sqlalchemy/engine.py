@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 from queryserver import errors
 from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog
-from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
+from queryserver.engines.sqlalchemy.connection import PARAMETERS, SqlalchemyConnection
 from queryserver.engines.threaded import NO_USER, ThreadedSessions
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
@@ -194,7 +194,9 @@ class SqlalchemyEngine:
         self._open_s = address.connect_timeout_s + _OPEN_S
         self._sessions = ThreadedSessions(backend)
         self._stopping = ThreadPoolExecutor(_STOP_THREADS, thread_name_prefix=f"{backend}-stop")
-        self.capabilities = EngineCapabilities(wants_credentials=address.wants_credentials, places=address.places)
+        self.capabilities = EngineCapabilities(
+            wants_credentials=address.wants_credentials, places=address.places, parameters=PARAMETERS
+        )
 
     @property
     def host(self) -> str | None:

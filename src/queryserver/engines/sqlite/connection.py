@@ -2,9 +2,11 @@
 
 import re
 import sys
-import time
+import time as clock
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any, Final
 
 import apsw
@@ -14,6 +16,8 @@ from queryserver import errors
 from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.formats.columns import Column, ResultType
+from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
+from queryserver.sql.places import Bound, written
 
 # Pragmas that describe this database or act in this session; `database_list` would show the server's path.
 _PRAGMAS: Final = frozenset({
@@ -124,6 +128,27 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
 
 Cell = int | float | str | bytes | None
 
+PARAMETERS: Final = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY}, decimal_digits=1000)
+"""SQLite stores NaN as NULL."""
+
+
+def _bound_value(one: Parameter) -> Cell:
+    """SQLite has neither decimals nor times: a decimal is what its digits would be in a statement, a time is text."""
+    match one.value:
+        case None | bool() | int() | float() | str() | bytes():
+            return one.value
+        case Decimal():
+            whole = int(one.value)
+            fits = whole == one.value and -(2**63) <= whole < 2**63 and one.value.as_tuple().exponent == 0
+            return whole if fits else float(one.value)
+        case datetime():
+            return (one.value if one.value.tzinfo is None else one.value.astimezone(UTC)).isoformat(" ")
+        case date() | time():
+            return one.value.isoformat()
+        case tuple():
+            raise TypeError("SQLite has no arrays")
+
+
 # Tried in this order; the contract gives it.
 _BY_WORD = (
     (("BOOL",), ResultType.BOOLEAN),
@@ -216,14 +241,16 @@ class SqliteConnection:
         connection.authorizer = self._authorizer
         connection.set_busy_handler(self._keep_waiting)
 
-    def run(self, statement: str) -> "SqliteAnswer":
+    def run(self, statement: str | Bound) -> "SqliteAnswer":
         """The text must hold one statement at most (Contract security T23)."""
+        values = tuple(map(_bound_value, statement.values)) if isinstance(statement, Bound) else None
+        text = written(statement, lambda number, _: f"?{number + 1}")
         self._interrupted = False
         self._authorizer.next_statement()
         answer = SqliteAnswer(self.native, self._authorizer, self._cell_max_bytes)
         try:
             with statement_errors(cell_max_bytes=self._cell_max_bytes):
-                answer.start(statement)
+                answer.start(text, values)
         except errors.StatementRejected as error:
             answer.close()
             if self._interrupted:
@@ -252,12 +279,12 @@ class SqliteConnection:
 
     def _keep_waiting(self, tries: int) -> bool:
         """Called by SQLite while another connection holds a lock; a stop ends the wait."""
-        now = time.monotonic()
+        now = clock.monotonic()
         if tries == 0:
             self._busy_since = now
         if self._interrupted or now - self._busy_since > self._busy_timeout_s:
             return False
-        time.sleep(_BUSY_PAUSE_S)
+        clock.sleep(_BUSY_PAUSE_S)
         return True
 
 
@@ -278,12 +305,12 @@ class SqliteAnswer(DriverAnswer):
         self._counts_rows = False
         self._ended = False
 
-    def start(self, statement: str) -> None:
+    def start(self, statement: str, values: "tuple[Cell, ...] | None" = None) -> None:
         """Run up to the first rows. Raises what the driver raises."""
         self._statement = statement
         self._cursor.exec_trace = self._before
         # A cached statement would not be shown to the authorizer again.
-        self._cursor.execute(statement, can_cache=False)
+        self._cursor.execute(statement, values, can_cache=False)
         self._ahead = self._chunk()
         if self._described:
             self.columns = tuple(
@@ -313,13 +340,13 @@ class SqliteAnswer(DriverAnswer):
         return True
 
     def _chunk(self) -> list[tuple[Cell, ...]]:
-        rows, size, give_up = list[tuple[Any, ...]](), 0, time.monotonic() + _CHUNK_S
+        rows, size, give_up = list[tuple[Any, ...]](), 0, clock.monotonic() + _CHUNK_S
         if self._ended:
             return rows
         for row in self._cursor:
             rows.append(row)
             size += sum(map(sys.getsizeof, row))
-            if size >= BATCH_BYTES or len(rows) >= _CHUNK_ROWS or time.monotonic() > give_up:
+            if size >= BATCH_BYTES or len(rows) >= _CHUNK_ROWS or clock.monotonic() > give_up:
                 return rows
         self._ended = True
         if self._counts_rows:

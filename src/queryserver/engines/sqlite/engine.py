@@ -15,7 +15,7 @@ from queryserver.engines import loading, protocol
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, database_file, refuse_links
 from queryserver.engines.sqlite.catalog import SqliteCatalog
-from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
+from queryserver.engines.sqlite.connection import PARAMETERS, SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.threaded import ThreadedSessions
 from queryserver.engines.threaded_loading import TableWriter, ThreadedLoader
 from queryserver.formats.columns import ROW_CELLS
@@ -165,7 +165,9 @@ class SqliteEngine:
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite")
-        self.capabilities = protocol.EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
+        self.capabilities = protocol.EngineCapabilities(
+            explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail", parameters=PARAMETERS
+        )
 
     def session(
         self, user: User, options: protocol.SessionOptions

@@ -29,6 +29,7 @@ from queryserver.engines.trino.coordinator import Coordinator, TrinoClient
 from queryserver.engines.trino.operation import TrinoOperation, TrinoSession
 from queryserver.identity.model import User
 from queryserver.imports.model import BaseType
+from queryserver.sql.literals import TRINO
 
 _kernels: Any = pyarrow.compute
 
@@ -186,6 +187,7 @@ class TrinoEngine:
             wants_external_token=takes_token,
             acts_as_caller=address.has_impersonation or not address.username,
             places=((address.host, address.port),),
+            parameters=TRINO.support,
         )
 
     @asynccontextmanager

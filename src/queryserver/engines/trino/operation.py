@@ -25,6 +25,8 @@ from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body
 from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.columns import Column, unpack_zstandard
+from queryserver.sql.literals import TRINO, doubled_quotes
+from queryserver.sql.places import Bound
 
 _PIECE_BYTES = 1024 * 1024
 _ROWS_AT_ONCE = 4_096
@@ -312,6 +314,16 @@ class TrinoOperation:
             raise self._error
 
 
+def _with_values(statement: str | Bound) -> str:
+    """`EXECUTE IMMEDIATE … USING …`: a statement of its own, which needs no name in the session (Trino 418)."""
+    if isinstance(statement, str):
+        return statement
+    text = doubled_quotes(statement.written(lambda _number, _one: "?"))
+    if not statement.order:
+        return f"EXECUTE IMMEDIATE {text}"
+    return f"EXECUTE IMMEDIATE {text} USING {', '.join(TRINO.write(0, one) for one in statement.order)}"
+
+
 class TrinoSession(FollowingSession[TrinoOperation]):
     """A ResumableSession too. Its log is the id of the query at Trino, and Trino's warnings."""
 
@@ -338,8 +350,8 @@ class TrinoSession(FollowingSession[TrinoOperation]):
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")
 
-    async def _start(self, statement: str) -> TrinoOperation:
-        return TrinoOperation(self._coordinator, await self._coordinator.start(statement))
+    async def _start(self, statement: str | Bound) -> TrinoOperation:
+        return TrinoOperation(self._coordinator, await self._coordinator.start(_with_values(statement)))
 
     def _token(self, operation: TrinoOperation) -> str:
         return json.dumps({**operation.position(), "session": asdict(self._coordinator.state)})

@@ -10,7 +10,15 @@ from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
@@ -25,6 +33,7 @@ from queryserver.api.schemas.fields import (
     TextOrNothing,
     Whole,
     is_clean,
+    json_of,
     must,
     parse,
     unquoted,
@@ -253,6 +262,30 @@ class ExecuteNotify(Fields):
     url: Text = Field(description="Address that gets a signed call: https, or http on loopback.")
 
 
+def _parameters(value: Any, reading: ValidationInfo) -> Any:
+    if isinstance(value, str) and not value.strip():
+        return None
+    values = json_of(value, reading)
+    if values is not None and not isinstance(values, list | Mapping):
+        raise must("be a JSON list or a JSON object.")
+    return values
+
+
+ParametersField: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_parameters),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}, {"type": "null"}]}
+    ),
+    Field(
+        description="Values for the places of the text: a list for `?` (`??` is a literal `?`), an object for `:name`. A"
+        ' value is plain JSON, a list for an array, or `{"type": …, "value": …}` with a type of boolean, bigint, double,'
+        " decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array. Without the field no places"
+        " are searched in the text."
+    ),
+]
+
+
 class ExecuteRequest(Fields):
     """Fields of execute in its three forms (Contract editor 4.1)."""
 
@@ -275,6 +308,7 @@ class ExecuteRequest(Fields):
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
     client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
+    parameters: ParametersField = None
     notify: Json[ExecuteNotify] | None = Field(
         default=None,
         description='`{"url": …}`: this address gets a signed call when the statement has ended. Needs the setting'
@@ -492,6 +526,7 @@ class ExplainRequest(Fields):
     statement: TextOrNothing = None
     database: TextOrNothing = None
     session_id: Annotated[int, Whole()] | None = None
+    parameters: ParametersField = None
     snippet: Json[Snippet] = Snippet()
 
     @property

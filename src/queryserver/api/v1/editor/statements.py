@@ -18,6 +18,7 @@ from queryserver.api.v1.editor import results
 from queryserver.catalog.explaining import PlanRequest
 from queryserver.engines.protocol import Credentials
 from queryserver.identity.callers import StreamPlace
+from queryserver.sql.parameters import read_parameters
 from queryserver.sql.splitter import PreviousStatement
 from queryserver.statements.model import HistoryEntry, Recorded, StatementRecord, StatementStatus
 from queryserver.statements.paging import PageRequest, ResultPage
@@ -150,6 +151,7 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
         in_history=not asked.notebook.hides_history,
         parent_uuid=asked.notebook.saved_uuid or "",
         notify_url=asked.notify.url if asked.notify else None,
+        parameters=read_parameters(asked.parameters) if asked.parameters is not None else None,
     )
 
 
@@ -194,7 +196,8 @@ async def explain(call: Call, dialect: str | None = None) -> Response:
         raise call.services.connectors.unknown(call.user, dialect)
     asked = await call.read(requests.ExplainRequest)
     named = asked.snippet.dialect or dialect
-    wanted = PlanRequest(named, asked.script, asked.current_database, asked.session_id)
+    parameters = read_parameters(asked.parameters) if asked.parameters is not None else None
+    wanted = PlanRequest(named, asked.script, asked.current_database, asked.session_id, parameters)
     explained = await while_connected(call.request, call.services.metadata.explanations.explain(call.user, wanted))
     refusal = explained.refusal
     if refusal is None:
@@ -254,6 +257,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             message=entry.message,
             database=entry.database or "",
             rows=entry.rows,
+            parameters=entry.parameter_count,
             **results.shown_times(entry),
             **results.error_place(entry.error_position),
         ),

@@ -1,0 +1,207 @@
+"""Values of parameters as literals, for engines whose protocol binds none, or not well (ADR 61).
+
+A text is written between quotes only where all of its characters mean themselves there; else as the hexadecimal digits
+of its UTF-8, which no setting of a session reads in another way.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from types import MappingProxyType
+
+from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType, digits_of
+
+T = ParameterType
+
+# No quote, no backslash, no `$` (Hive and Spark replace `${…}` also in quotes), no line break, no control character.
+_PLAIN = re.compile(r"[^\x00-\x1f'\"\\$`\x7f\x85\u2028\u2029]*")
+_INT = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """How one dialect writes values. Templates take `{}`; none: the engine has no such type.
+
+    `text` writes any text, `binary` takes hexadecimal digits, `array` the elements with commas between them.
+    """
+
+    text: Callable[[str], str]
+    binary: str
+    types: Mapping[ParameterType, str]
+    """The names of types, for CAST."""
+    date: str = "DATE '{}'"
+    time: str = ""
+    timestamp: str = "TIMESTAMP '{}'"
+    timestamp_tz: str = ""
+    """Takes a timestamp in UTC."""
+    double: str = "CAST('{}' AS DOUBLE)"
+    not_finite: tuple[str, str, str] | None = None
+    """NaN, infinity and minus infinity as texts, for `double`; None: there are none."""
+    decimal: str = "CAST('{}' AS DECIMAL({},{}))"
+    array: str = ""
+    decimal_digits: int = 38
+
+    @property
+    def support(self) -> ParameterSupport:
+        """Which values can be written."""
+        lacking = {T.TIME: self.time, T.TIMESTAMP_TZ: self.timestamp_tz, T.ARRAY: self.array}
+        types = frozenset(kind for kind in T if lacking.get(kind) != "")
+        return ParameterSupport(types, not_finite=self.not_finite is not None, decimal_digits=self.decimal_digits)
+
+    def write(self, _number: int, one: Parameter) -> str:
+        """The literal of a value that `support` permits."""
+        value = one.value
+        if value is None:
+            name = self.types.get(one.type) if one.type is not None else None
+            return f"CAST(NULL AS {name})" if name else "NULL"
+        match value:
+            case bool():
+                return "TRUE" if value else "FALSE"
+            case int():
+                return self._integer(value, is_plain=one.is_plain)
+            case float():
+                return self._double(value)
+            case Decimal():
+                return self.decimal.format(format(value, "f"), *digits_of(value))
+            case str():
+                return self.text(value)
+            case datetime():
+                if value.tzinfo is None:
+                    return self.timestamp.format(value.isoformat(" "))
+                return self.timestamp_tz.format(value.astimezone(UTC).replace(tzinfo=None).isoformat(" "))
+            case date():
+                return self.date.format(value.isoformat())
+            case time():
+                return self.time.format(value.isoformat())
+            case bytes():
+                return self.binary.format(value.hex())
+            case tuple():
+                return self.array.format(", ".join(self.write(0, element) for element in value))
+
+    def _integer(self, value: int, *, is_plain: bool) -> str:
+        if is_plain and -_INT <= value < _INT:
+            return str(value) if value >= 0 else f"({value})"
+        name = self.types[T.BIGINT]
+        return f"CAST('{value}' AS {name})"
+
+    def _double(self, value: float) -> str:
+        if math.isfinite(value):
+            return self.double.format(repr(value))
+        nan, infinity, minus_infinity = self.not_finite or ("NaN", "Infinity", "-Infinity")
+        return self.double.format(nan if math.isnan(value) else infinity if value > 0 else minus_infinity)
+
+
+def doubled_quotes(text: str) -> str:
+    """For engines whose literals know no other escape."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _hexadecimal_text(template: str) -> Callable[[str], str]:
+    def write(text: str) -> str:
+        return f"'{text}'" if _PLAIN.fullmatch(text) else template.format(text.encode().hex())
+
+    return write
+
+
+_TYPES = MappingProxyType(
+    {
+        T.BOOLEAN: "BOOLEAN",
+        T.BIGINT: "BIGINT",
+        T.DOUBLE: "DOUBLE",
+        T.DECIMAL: "DECIMAL(38,10)",
+        T.VARCHAR: "STRING",
+        T.DATE: "DATE",
+        T.TIMESTAMP: "TIMESTAMP",
+        T.BINARY: "BINARY",
+    }
+)
+_JAVA_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+HIVE = Literals(
+    text=_hexadecimal_text("CAST(unhex('{}') AS STRING)"),
+    binary="unhex('{}')",
+    types=_TYPES,
+    array="array({})",
+    not_finite=_JAVA_NOT_FINITE,
+)
+SPARKSQL = Literals(
+    text=HIVE.text,
+    binary="unhex('{}')",
+    types=_TYPES,
+    timestamp_tz="TIMESTAMP '{}+00:00'",
+    array="array({})",
+    not_finite=_JAVA_NOT_FINITE,
+)
+IMPALA = Literals(
+    text=_hexadecimal_text("unhex('{}')"),
+    binary="unhex('{}')",
+    types=_TYPES,
+    timestamp="CAST('{}' AS TIMESTAMP)",
+    not_finite=("nan", "inf", "-inf"),
+)
+DUCKDB = Literals(
+    text=doubled_quotes,
+    binary="unhex('{}')",
+    types=MappingProxyType(
+        {**_TYPES, T.VARCHAR: "VARCHAR", T.TIME: "TIME", T.TIMESTAMP_TZ: "TIMESTAMPTZ", T.BINARY: "BLOB"}
+    ),
+    time="TIME '{}'",
+    timestamp_tz="TIMESTAMPTZ '{}+00'",
+    array="[{}]",
+    not_finite=("nan", "inf", "-inf"),
+)
+TRINO = Literals(
+    text=doubled_quotes,
+    binary="X'{}'",
+    types=MappingProxyType({
+        **_TYPES,
+        T.VARCHAR: "VARCHAR",
+        T.TIME: "TIME(6)",
+        T.TIMESTAMP: "TIMESTAMP(6)",
+        T.TIMESTAMP_TZ: "TIMESTAMP(6) WITH TIME ZONE",
+        T.BINARY: "VARBINARY",
+    }),
+    time="TIME '{}'",
+    timestamp_tz="TIMESTAMP '{} UTC'",
+    array="ARRAY[{}]",
+    not_finite=_JAVA_NOT_FINITE,
+)  # fmt: skip
+
+
+def mysql_text(text: str) -> str:
+    """A string constant that reads the same in every `sql_mode`: hexadecimal."""
+    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
+
+
+class _MysqlLiterals(Literals):
+    """MySQL casts to other types than it has: a NULL has none, and numbers are written with their digits."""
+
+    def write(self, number: int, one: Parameter) -> str:
+        if one.value is None:
+            return "NULL"
+        return Literals.write(self, number, one)
+
+    def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 digits are a BIGINT
+        return str(value) if value >= 0 else f"({value})"
+
+    def _double(self, value: float) -> str:
+        text = repr(value)
+        text = text if "e" in text else f"{text}e0"  # without an exponent it would be a DECIMAL
+        return f"({text})" if value < 0 else text
+
+
+MYSQL = _MysqlLiterals(
+    text=mysql_text,
+    binary="_binary X'{}'",
+    types=MappingProxyType({}),
+    time="TIME'{}'",
+    date="DATE'{}'",
+    timestamp="TIMESTAMP'{}'",
+    # Only newer servers take an offset in a literal.
+    timestamp_tz="CONVERT_TZ(TIMESTAMP'{}', '+00:00', @@session.time_zone)",
+    decimal="({})",
+    decimal_digits=65,
+)

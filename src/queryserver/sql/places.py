@@ -1,0 +1,231 @@
+"""The places of parameters in a statement, and the statement with its values.
+
+With a list of values `?` is a place and `??` a literal `?`, as in JDBC. With an object `:name` is a place, unless it
+stands directly behind a word, a number, a bracket that closes, a quote or another colon: `x::int`, `a[1:n]`, `{'a':b}`.
+Nothing is searched in quotes and comments. Without values no text is searched at all.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.statements import ErrorPlace
+from queryserver.sql.parameters import NAME, Parameter, Parameters, read_parameters
+from queryserver.sql.positions import Position, position_of
+from queryserver.sql.splitter_scan import lexis_of, parameter_marks
+
+_LONGEST_SHOWN = 60
+_BEHIND_WORDS = frozenset("_$)]}'\"`:")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Characters [start, stop). `name` is empty for a `?`; `is_literal`: a `??`, which stands for `?`."""
+
+    start: int
+    stop: int
+    name: str = ""
+    is_literal: bool = False
+
+
+def places_in(statement: str, dialect: str, *, named: bool) -> Iterator[Place]:
+    """The places of one statement in order; linear in its length."""
+    done = 0
+    for at in parameter_marks(statement, lexis_of(dialect)):
+        if at < done or (statement[at] == ":") != named:
+            continue
+        if not named:
+            done = at + 2 if statement.startswith("?", at + 1) else at + 1
+            yield Place(at, done, is_literal=done > at + 1)
+        elif statement.startswith(":", at + 1):
+            done = at + 2
+        elif (name := NAME.match(statement, at + 1)) and not _follows_word(statement, at):
+            done = name.end()
+            yield Place(at, done, name[0])
+
+
+def _follows_word(statement: str, at: int) -> bool:
+    before = statement[at - 1] if at else " "
+    return before.isalnum() or before in _BEHIND_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptPlaces:
+    """The places of a script: how many in all, how many before and in the chosen statement, and their names."""
+
+    total: int = 0
+    before: int = 0
+    own: int = 0
+    names: tuple[str, ...] = ()
+
+    def require(self, parameters: Parameters) -> None:
+        """Raises InvalidParameter unless each place has a value, and each value a place."""
+        if parameters.by_name is None:
+            if self.total != (count := len(parameters.by_position)):
+                raise InvalidParameter(f"parameters: the text has {self.total} places, and {count} values came.")
+            return
+        names = set(self.names)
+        for name in self.names:
+            if name not in parameters.by_name:
+                raise InvalidParameter(f"parameters: the place :{name[:_LONGEST_SHOWN]} has no value.")
+        for name in parameters.by_name:
+            if name not in names:
+                raise InvalidParameter(f"parameters: the text has no place :{name[:_LONGEST_SHOWN]}.")
+
+
+def script_places(statements: Sequence[str], dialect: str, index: int, *, named: bool) -> ScriptPlaces:
+    """The places of all statements of a script, of which number `index` (from 0) is chosen."""
+    counts, names = list[int](), dict[str, None]()
+    for statement in statements:
+        found = [place for place in places_in(statement, dialect, named=named) if not place.is_literal]
+        counts.append(len(found))
+        names.update((place.name, None) for place in found if named)
+    return ScriptPlaces(sum(counts), sum(counts[:index]), counts[index] if counts else 0, tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class StatementParameters:
+    """The values of a whole script as they are stored with one statement of it, whose places come after `before`."""
+
+    given: Parameters
+    before: int = 0
+
+    def stored(self) -> Mapping[str, Any]:
+        """As JSON; to be sealed, never to be stored or sent as it is."""
+        return {"given": self.given.given, "before": self.before}
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "StatementParameters":
+        """Raises InvalidParameter, KeyError."""
+        return cls(read_parameters(stored["given"]), int(stored["before"]))
+
+
+Write = Callable[[int, Parameter], str]
+"""What stands in a place: of value number 0, 1, … of the statement."""
+
+
+def written(statement: "str | Bound", write: Write) -> str:
+    """The text to be sent; a statement without values as it is."""
+    return statement if isinstance(statement, str) else statement.written(write)
+
+
+class Bound:
+    """A statement and the values of its places, each value once; an engine writes it in its own terms.
+
+    Positions and lines that the engine gives afterwards are those of the text written last.
+    """
+
+    def __init__(self, statement: str, dialect: str, parameters: StatementParameters) -> None:
+        """Raises InvalidParameter when a place has no value."""
+        self.statement = statement
+        self.dialect = dialect
+        given = parameters.given
+        self._places = list(places_in(statement, dialect, named=given.are_named))
+        self._numbers = list[int]()
+        """Of the value of each place that is no literal."""
+        values = list[Parameter]()
+        numbers = dict[str, int]()
+        for place in self._places:
+            if place.is_literal:
+                continue
+            if given.by_name is None:
+                at = parameters.before + len(values)
+                if at >= len(given.by_position):
+                    raise InvalidParameter("parameters: the text has more places than values came.")
+                number = len(values)
+                values.append(given.by_position[at])
+            else:
+                number = numbers.setdefault(place.name, len(values))
+                if number == len(values):
+                    if place.name not in given.by_name:
+                        raise InvalidParameter(f"parameters: the place :{place.name[:_LONGEST_SHOWN]} has no value.")
+                    values.append(given.by_name[place.name])
+            self._numbers.append(number)
+        self.values = tuple(values)
+        self._written = statement
+        self._pieces: list[tuple[int, int, int]] = []
+        """Of each place: where it begins, where what is written for it begins, and how long that is."""
+
+    def __repr__(self) -> str:
+        return f"Bound({len(self.values)} values)"
+
+    @property
+    def order(self) -> tuple[Parameter, ...]:
+        """The values of the places in their order, a value once for each of its places."""
+        return tuple(self.values[number] for number in self._numbers)
+
+    def written(self, write: Write, outside: Callable[[str], str] = str) -> str:
+        """The statement with what `write` gives in each place; `outside` escapes the text around them."""
+        statement, parts, at, size = self.statement, list[str](), 0, 0
+        self._pieces = []
+        numbers = iter(self._numbers)
+        for place in self._places:
+            if place.is_literal:
+                text = "?"
+            else:
+                number = next(numbers)
+                text = write(number, self.values[number])
+                # `IN?` and `?AND` are good with a sign, but not with a number or a name.
+                if place.start and not statement[place.start - 1].isspace():
+                    text = f" {text}"
+                if place.stop < len(statement) and not statement[place.stop].isspace():
+                    text = f"{text} "
+            before = outside(statement[at : place.start])
+            parts += [before, text]
+            size += len(before)
+            self._pieces.append((place.start, size, len(text)))
+            size += len(text)
+            at = place.stop
+        self._written = "".join([*parts, outside(statement[at:])])
+        return self._written
+
+    def position(self, place: ErrorPlace | None) -> Position | None:
+        """Line and column in the statement of a place in the text that was written last."""
+        found = position_of(place, self._written)
+        if found is None:
+            return None
+        start = _line_start(self._written, found.line)
+        line, column = _line_and_column(self.statement, self._original(start + (found.column or 1) - 1))
+        return Position(line, column if found.column is not None else None)
+
+    def without_values(self, text: str) -> str:
+        """A line of a log, or a message: the lines of the statement as they came to us, and no quoted value."""
+        written, own = self._written.split("\n"), self.statement.split("\n")
+        if len(written) != len(own):
+            written, own = [self._written], [self.statement]
+        for line, shown in zip(written, own, strict=True):
+            if line != shown:
+                text = text.replace(line, shown).replace(line.strip(), shown.strip())
+        for one in self.values:
+            if isinstance(one.value, str) and one.value:
+                for quote in "'\"":
+                    text = text.replace(f"{quote}{one.value}{quote}", f"{quote}…{quote}")
+        return text
+
+    def _original(self, offset: int) -> int:
+        """The offset in the statement of an offset in the written text."""
+        before = shift = 0
+        for (start, written, size), place in zip(self._pieces, self._places, strict=False):
+            if offset < written:
+                break
+            if offset < written + size:
+                return start
+            before, shift = place.stop, written + size
+        return before + offset - shift
+
+
+def _line_start(text: str, line: int) -> int:
+    at = 0
+    for _ in range(line - 1):
+        ends = [end for end in (text.find("\n", at), text.find("\r", at)) if end >= 0]
+        if not ends:
+            break
+        at = min(ends) + (2 if text.startswith("\r\n", min(ends)) else 1)
+    return at
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    ends = sum(text.count(end, 0, offset) for end in "\r\n") - text.count("\r\n", 0, offset)
+    start = max(text.rfind(end, 0, offset) for end in "\r\n") + 1
+    return ends + 1, offset - start + 1

@@ -1,0 +1,61 @@
+"""Values of parameters on their way from a call to the engine: checked, sealed in the record, read again.
+
+They stand in no log, no answer and no queue. The record has them sealed until it is deleted.
+"""
+
+import orjson
+
+from queryserver.errors.base import InvalidParameter
+from queryserver.platform.deployment import Sealer
+from queryserver.sql.parameters import MOST_BYTES, Parameters, ParameterSupport
+from queryserver.sql.places import ScriptPlaces, StatementParameters
+from queryserver.statements.model import StatementRecord
+
+
+class ParameterBook:
+    """Seals the values of scripts for the records of their statements."""
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+
+    def sealed(self, parameters: StatementParameters) -> bytes:
+        """Raises InvalidParameter when the values are too many bytes."""
+        content = _content(parameters)
+        if len(content) > MOST_BYTES:
+            raise InvalidParameter(f"parameters: at most {MOST_BYTES} bytes of JSON together.")
+        return self._sealer.seal(content)
+
+    def unsealed(self, sealed: bytes) -> StatementParameters:
+        """Raises ValueError when the key is unknown, or the content was changed."""
+        try:
+            return StatementParameters.read(orjson.loads(self._sealer.unseal(sealed)))
+        except (InvalidParameter, KeyError, TypeError) as error:
+            changed = "the sealed parameters were changed"
+            raise ValueError(changed) from error
+
+    def stored(self, record: StatementRecord) -> Parameters | None:
+        """The values of the whole script of a statement. None: it has none, or they cannot be read any more."""
+        if record.sealed_parameters is None:
+            return None
+        try:
+            return self.unsealed(record.sealed_parameters).given
+        except ValueError:
+            return None
+
+    def are_those_of(self, record: StatementRecord, parameters: Parameters | None) -> bool:
+        """Whether a call has the values that the recorded one had (Contract editor 4.4)."""
+        if record.sealed_parameters is None or parameters is None:
+            return record.sealed_parameters is None and parameters is None
+        known = self.stored(record)
+        return known is not None and _content(StatementParameters(known)) == _content(StatementParameters(parameters))
+
+
+def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupport) -> StatementParameters:
+    """The values with the part that belongs to the chosen statement. Raises InvalidParameter, which names the parameter."""
+    support.require(parameters)
+    places.require(parameters)
+    return StatementParameters(parameters, places.before)
+
+
+def _content(parameters: StatementParameters) -> bytes:
+    return orjson.dumps(parameters.stored(), option=orjson.OPT_SORT_KEYS)
