@@ -32,6 +32,7 @@ CAPABILITIES = (
     "Progress",
     "Columns and values with their types",
     "Any text, up to a megabyte",
+    "Parameters",
     "Large results in flat memory",
     "Changes are counted and committed",
     "Failures in the engine's words",

@@ -16,6 +16,7 @@ pytest.register_assert_rewrite(
     "tests.contract.engine_contract",
     "tests.contract.engine_driving",
     "tests.contract.engine_faults",
+    "tests.contract.engine_parameters",
     "tests.contract.engine_resuming",
     "tests.contract.engine_stopping",
     "tests.contract.loading_basis",

@@ -15,6 +15,7 @@ from tests.cases import every_case
 from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
 from tests.contract.engine_driving import Footprint, count_rows, ended, failure, operation, patient_poll, run, started
 from tests.contract.engine_facts import SessionState
+from tests.contract.engine_parameters import ParameterContract
 from tests.contract.engine_stopping import StoppingContract
 from tests.tasks import tasks_begun
 from tests.timing import at_best, soon
@@ -27,7 +28,7 @@ MIB = 1024 * 1024
 AWKWARD_TEXT = "Zoë 🐘 日本 ' '' \" \\ \\n % %s %(x)s {y} :z ? $1 `b` -- /* \t\n end"
 
 
-class EngineContract(StoppingContract):
+class EngineContract(ParameterContract, StoppingContract):
     """Inherited by one test class per adapter."""
 
     @pytest.mark.item(10)

@@ -1,9 +1,10 @@
 """What an engine adapter declares about itself before the contract suite runs over it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from queryserver.formats.columns import ResultType
+from queryserver.sql.parameters import ParameterType
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class EngineFacts:
     fails_midway_sql: str | None = None
     """Answers at least 100,000 rows, then fails."""
     nothing_sql: tuple[str, ...] = ("", "  \n", "-- nothing", "/* nothing */")
+    parameter_sql: Callable[[ParameterType], str] = lambda _: "SELECT ? AS v"
+    """One row with the value of one place, of that type."""
+    inexact_parameters: Collection[ParameterType] = ()
+    """What the engine keeps with fewer digits."""
     driver_words: tuple[str, ...] = ()
     """What a message must not hold: names of the driver, paths of the server."""
     submit_within_s: float = 1.0

@@ -11,6 +11,7 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 from queryserver.engines.protocol import Engine
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.formats.columns import ResultType as T
+from queryserver.sql.parameters import ParameterType
 
 _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT {rows}) "
 
@@ -91,6 +92,7 @@ FACTS = EngineFacts(
     known_database="main",
     fails_midway_sql=_COUNT.format(rows=300_000)
     + "SELECT CASE n WHEN 150000 THEN abs(-9223372036854775807 - 1) ELSE n END FROM c",
+    inexact_parameters=(ParameterType.DECIMAL,),
     driver_words=("apsw", "sqlite3.", "Error:", "/home/", "/root/", "facts.sqlite", "missing"),
 )
 

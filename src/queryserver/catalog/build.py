@@ -68,6 +68,7 @@ def metadata_services(
             sessions,
             statements.runner.held,
             Choosing(computing),
+            statements.submissions.parameters,
             max_bytes=editor.statement_max_bytes,
         ),
     )

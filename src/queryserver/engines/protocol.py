@@ -14,7 +14,7 @@ from queryserver.errors.statements import EngineError
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.imports.model import ColumnType
-from queryserver.sql.parameters import ParameterSupport
+from queryserver.sql.parameters import NO_PARAMETERS, ParameterSupport
 from queryserver.sql.places import Bound
 
 
@@ -181,7 +181,7 @@ class EngineCapabilities:
     """The engine takes the token of another issuer that the call came with, and no other login."""
     acts_as_caller: bool = False
     """Sessions run under the name of the caller, without a login of theirs: what one sees another may not."""
-    parameters: ParameterSupport = ParameterSupport()
+    parameters: ParameterSupport = NO_PARAMETERS
     """Which values statements may have in their places."""
 
 

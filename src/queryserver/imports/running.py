@@ -29,6 +29,7 @@ from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.platform.database import renewed
+from queryserver.sql.places import Bound
 from queryserver.statements.model import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -439,7 +440,7 @@ class ImportSession:
         finally:
             await session.end()
 
-    async def submit(self, statement: str) -> protocol.OperationHandle:
+    async def submit(self, statement: str | Bound) -> protocol.OperationHandle:
         """Start the work. The statement is for people only."""
         del statement
         self._task = asyncio.create_task(self._run(), name="import")

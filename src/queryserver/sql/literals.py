@@ -4,11 +4,11 @@ A text is written between quotes only where all of its characters mean themselve
 of its UTF-8, which no setting of a session reads in another way.
 """
 
+import datetime as dt
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from types import MappingProxyType
 
@@ -54,10 +54,10 @@ class Literals:
     def write(self, _number: int, one: Parameter) -> str:
         """The literal of a value that `support` permits."""
         value = one.value
-        if value is None:
-            name = self.types.get(one.type) if one.type is not None else None
-            return f"CAST(NULL AS {name})" if name else "NULL"
         match value:
+            case None:
+                name = self.types.get(one.type) if one.type is not None else None
+                return f"CAST(NULL AS {name})" if name else "NULL"
             case bool():
                 return "TRUE" if value else "FALSE"
             case int():
@@ -68,18 +68,21 @@ class Literals:
                 return self.decimal.format(format(value, "f"), *digits_of(value))
             case str():
                 return self.text(value)
-            case datetime():
-                if value.tzinfo is None:
-                    return self.timestamp.format(value.isoformat(" "))
-                return self.timestamp_tz.format(value.astimezone(UTC).replace(tzinfo=None).isoformat(" "))
-            case date():
-                return self.date.format(value.isoformat())
-            case time():
-                return self.time.format(value.isoformat())
+            case dt.date() | dt.time():
+                return self._moment(value)
             case bytes():
                 return self.binary.format(value.hex())
             case tuple():
                 return self.array.format(", ".join(self.write(0, element) for element in value))
+
+    def _moment(self, value: dt.date | dt.time) -> str:
+        if isinstance(value, dt.time):
+            return self.time.format(value.isoformat())
+        if not isinstance(value, dt.datetime):
+            return self.date.format(value.isoformat())
+        if value.tzinfo is None:
+            return self.timestamp.format(value.isoformat(" "))
+        return self.timestamp_tz.format(value.astimezone(dt.UTC).replace(tzinfo=None).isoformat(" "))
 
     def _integer(self, value: int, *, is_plain: bool) -> str:
         if is_plain and -_INT <= value < _INT:

@@ -125,6 +125,9 @@ class ParameterSupport:
         return next((problem for element in one.elements if (problem := self._problem(element))), None)
 
 
+NO_PARAMETERS = ParameterSupport()
+
+
 def read_parameters(given: object) -> Parameters:
     """The values of a JSON list or object. Raises InvalidParameter, which names the parameter."""
     if isinstance(given, Mapping):

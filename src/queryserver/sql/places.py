@@ -74,6 +74,9 @@ class ScriptPlaces:
                 raise InvalidParameter(f"parameters: the text has no place :{name[:_LONGEST_SHOWN]}.")
 
 
+NO_PLACES = ScriptPlaces()
+
+
 def script_places(statements: Sequence[str], dialect: str, index: int, *, named: bool) -> ScriptPlaces:
     """The places of all statements of a script, of which number `index` (from 0) is chosen."""
     counts, names = list[int](), dict[str, None]()

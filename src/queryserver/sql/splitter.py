@@ -10,7 +10,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.sql.formatting import tokens
-from queryserver.sql.places import ScriptPlaces, script_places
+from queryserver.sql.places import NO_PLACES, ScriptPlaces, script_places
 from queryserver.sql.splitter_scan import (
     NOWHERE,
     UNKNOWN,
@@ -156,7 +156,7 @@ class Choice:
     """The statement before was the last one: no statement is left to run."""
     own_limit: int | None = None
     """The literal row limit that the statement itself ends with."""
-    places: ScriptPlaces = ScriptPlaces()
+    places: ScriptPlaces = NO_PLACES
     """Of the whole script; only searched for a call with parameters."""
 
 
@@ -194,7 +194,7 @@ def choose(
 
 def _places(statements: Script, dialect: str, index: int, named: bool | None) -> ScriptPlaces:
     if named is None:
-        return ScriptPlaces()
+        return NO_PLACES
     return script_places([one.text for one in statements], dialect, index, named=named)
 
 

@@ -41,7 +41,8 @@ _ASSIGNMENT_FIELDS = (
     "keeps_session", "row_limit", "history_id", "import_plan", "log_lines",
 )  # fmt: skip
 _ASSIGNMENT = f"""{", ".join(_ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
-    sealed_token, token_expires_at, sealed_parameters, rows, size_bytes, limit_source, deadline_at - clock_timestamp() as left,
+    sealed_token, token_expires_at, sealed_parameters, rows, size_bytes, limit_source,
+    deadline_at - clock_timestamp() as left,
     (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
 """

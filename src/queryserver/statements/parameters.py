@@ -51,7 +51,7 @@ class ParameterBook:
 
 
 def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupport) -> StatementParameters:
-    """The values with the part that belongs to the chosen statement. Raises InvalidParameter, which names the parameter."""
+    """The values for the chosen statement of a script. Raises InvalidParameter, which names the parameter."""
     support.require(parameters)
     places.require(parameters)
     return StatementParameters(parameters, places.before)

@@ -421,6 +421,7 @@ class HistoryData(WireModel):
     column: int | None
     database: str
     rows: int
+    parameters: int
     submitted: Time
     started: Time | None
     ended: Time | None

@@ -25,7 +25,7 @@ from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle
 from queryserver.engines.sessions import FollowingSession
 from queryserver.identity.model import User
 from queryserver.platform.threads import Tasks
-from queryserver.sql.parameters import ParameterSupport
+from queryserver.sql.parameters import NO_PARAMETERS
 from queryserver.sql.places import Bound
 
 _DATABASE_KEY = "use:database"
@@ -215,7 +215,7 @@ class Hs2Engine:
             wants_external_token=address.mechanism is Mechanism.JWT,
             acts_as_caller=address.impersonation or not address.username,
             places=tuple((member.host, member.port) for member in address.members),
-            parameters=variant.literals.support if variant.literals else ParameterSupport(),
+            parameters=variant.literals.support if variant.literals else NO_PARAMETERS,
         )
         self._pool = ConnectionPool(partial(connect, address), max_idle=_MAX_IDLE, idle_s=_IDLE_S)
         self._turns = itertools.count()

@@ -20,7 +20,7 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.engines.loading import cell_texts
 from queryserver.engines.statement_texts import PHOENIX, place_in
-from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
+from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType, Value
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
@@ -302,32 +302,40 @@ PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAM
 def typed_value(one: Parameter) -> bytes:
     """A value as a `TypedValue`. Raises StatementRejected for one that Phoenix cannot hold."""
     try:
-        match one.value:
-            case None:
-                return number(1, _NULL) + number(_IS_NULL, 1)
-            case bool():
-                return number(1, _BOOLEAN) + number(_BOOL_VALUE, one.value)
-            case int():
-                return _long(one.value)
-            case float():
-                return _double(one.value)
-            case Decimal():
-                return number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(one.value, "f"))
-            case datetime():
-                return _timestamp(one.value)
-            case date():
-                return _whole(_DATE, (one.value - _EPOCH.date()).days)
-            case time():
-                past = timedelta(hours=one.value.hour, minutes=one.value.minute, seconds=one.value.second)
-                return _clock(past // timedelta(microseconds=1) + one.value.microsecond)
-            case bytes():
-                return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, one.value)
-            case str():
-                return _text(one.value)
-            case tuple():
-                raise _Unfit("it is an array")
+        return _typed(one.value)
     except _Unfit as error:
         raise errors.StatementRejected(f"A parameter has a value that Phoenix cannot hold: {error}.") from error
+
+
+def _typed(value: Value) -> bytes:
+    match value:
+        case None:
+            return number(1, _NULL) + number(_IS_NULL, 1)
+        case bool():
+            return number(1, _BOOLEAN) + number(_BOOL_VALUE, value)
+        case int():
+            return _long(value)
+        case float():
+            return _double(value)
+        case Decimal():
+            return number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(value, "f"))
+        case bytes():
+            return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, value)
+        case str():
+            return _text(value)
+        case tuple():
+            raise _Unfit("it is an array")
+        case _:
+            return _moment(value)
+
+
+def _moment(value: date | time) -> bytes:
+    if isinstance(value, datetime):
+        return _timestamp(value)
+    if isinstance(value, date):
+        return _whole(_DATE, (value - _EPOCH.date()).days)
+    past = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
+    return _clock(past // timedelta(microseconds=1))
 
 
 def _writing(column: pa.Array) -> tuple[Write, pa.Array]:

@@ -278,10 +278,10 @@ ParametersField: TypeAlias = Annotated[
         {"anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}, {"type": "null"}]}
     ),
     Field(
-        description="Values for the places of the text: a list for `?` (`??` is a literal `?`), an object for `:name`. A"
-        ' value is plain JSON, a list for an array, or `{"type": …, "value": …}` with a type of boolean, bigint, double,'
-        " decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array. Without the field no places"
-        " are searched in the text."
+        description="Values for the places of the text: a list for `?` (`??` is a literal `?`), an object for `:name`."
+        ' A value is plain JSON, a list for an array, or `{"type": …, "value": …}` with a type of boolean, bigint,'
+        " double, decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array. Without the field"
+        " no places are searched in the text."
     ),
 ]
 

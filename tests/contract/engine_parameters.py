@@ -1,0 +1,140 @@
+"""Values of parameters reach an engine and come back: one part of the engine contract."""
+
+import datetime as dt
+import math
+from base64 import b64encode
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from tests.cases import every_case
+from tests.contract.engine_basis import EngineBasis
+from tests.contract.engine_driving import failure, run
+
+from queryserver.engines.protocol import Engine, EngineSession
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.statements import StatementRejected
+from queryserver.sql.parameters import ParameterType, read_parameters
+from queryserver.sql.places import Bound, StatementParameters
+
+TEXTS = (
+    "x",
+    'O\'Brien said "no" to `it` and [that]',
+    "Zoë 🐘 日本 %s %(x)s {y} $1 -- /* */",
+    "?",
+    ":x ::y ?? a?",
+    "\\",
+    "\\' or 1=1 -- ",
+    "'' \\n \\u0041 \\101 \\%",
+    "line\r\n-- no comment\n\ttab; drop table t",
+    "${env:PATH} ${hiveconf:x} $tag$ @v",
+)
+BLOB = bytes(range(256))
+
+
+def typed(kind: str, value: object) -> dict[str, object]:
+    return {"type": kind, "value": value}
+
+
+VALUES: tuple[tuple[Any, Any], ...] = (
+    (None, None),
+    (True, True),
+    (typed("boolean", False), False),
+    (0, 0),
+    (-5, -5),
+    (typed("bigint", -(2**63)), -(2**63)),
+    (typed("bigint", str(2**63 - 1)), 2**63 - 1),
+    (2.5, 2.5),
+    (-1e-5, -1e-5),
+    (typed("double", 1.7976931348623157e308), 1.7976931348623157e308),
+    (typed("decimal", "-1.50"), Decimal("-1.50")),
+    (typed("decimal", "12345678901234567890.123456"), Decimal("12345678901234567890.123456")),
+    *((text, text) for text in TEXTS),
+    (typed("varchar", "O'Brien"), "O'Brien"),
+    (typed("date", "2024-02-29"), dt.date(2024, 2, 29)),
+    (typed("date", "0987-06-05"), dt.date(987, 6, 5)),
+    (typed("time", "10:20:30"), dt.time(10, 20, 30)),
+    (typed("timestamp", "2024-01-31T10:20:30.125"), dt.datetime(2024, 1, 31, 10, 20, 30, 125000)),  # noqa: DTZ001 a value without zone
+    (typed("timestamp_tz", "2024-01-31 10:20:30+02:00"), dt.datetime(2024, 1, 31, 8, 20, 30, tzinfo=dt.UTC)),
+    (typed("binary", b64encode(BLOB).decode()), BLOB),
+    ([1, 2, None], [1, 2, None]),
+    (["a'b", "\\"], ["a'b", "\\"]),
+    *((typed(kind, None), None) for kind in ParameterType if kind is not ParameterType.ARRAY),
+)
+NOT_FINITE = ((typed("double", "NaN"), math.nan), (typed("double", "-Infinity"), -math.inf))
+
+
+class ParameterContract(EngineBasis):
+    """Part of `EngineContract`."""
+
+    def bound(self, statement: str, *values: object) -> Bound:
+        return Bound(statement, self.dialect_of_engine, StatementParameters(read_parameters(list(values))))
+
+    @pytest.fixture(autouse=True)
+    def _dialect(self, engine: Engine) -> None:
+        self.dialect_of_engine = engine.dialect
+
+    @pytest.mark.capability("Parameters")
+    async def test_values_come_back_from_their_places(self, engine: Engine, session: EngineSession) -> None:
+        support, tried = engine.capabilities.parameters, 0
+        assert support.types
+        with every_case() as attempt:
+            for given, value in (*VALUES, *(NOT_FINITE if support.not_finite else ())):
+                with attempt(repr(given)):
+                    parameters = read_parameters([given])
+                    try:
+                        support.require(parameters)
+                    except InvalidParameter:
+                        continue
+                    kind = parameters.by_position[0].type
+                    sql = self.facts.parameter_sql(kind or ParameterType.VARCHAR)
+                    answer = await run(session, self.bound(sql, given))
+                    assert is_same(answer.cell, value, exact=kind not in self.facts.inexact_parameters), answer.cell
+                    tried += 1
+        assert tried >= 20
+
+    @pytest.mark.capability("Parameters")
+    async def test_signs_in_quotes_and_comments_are_no_places(self, engine: Engine, session: EngineSession) -> None:
+        assert engine.capabilities.parameters.types
+        statement = self.facts.parameter_sql(ParameterType.BIGINT).replace("?", "length('a?:b') + ? /* ? :b */")
+        assert (await run(session, self.bound(statement, 7))).cell == 11
+
+    @pytest.mark.capability("Parameters")
+    async def test_a_value_has_several_places(self, engine: Engine, session: EngineSession) -> None:
+        assert engine.capabilities.parameters.types
+        statement = self.facts.parameter_sql(ParameterType.BIGINT).replace("?", "CASE WHEN :n > 5 THEN 100 + :n END")
+        given = StatementParameters(read_parameters({"n": 7}))
+        assert (await run(session, Bound(statement, engine.dialect, given))).cell == 107
+
+    @pytest.mark.capability("Parameters")
+    async def test_a_failure_shows_no_value(self, engine: Engine, session: EngineSession) -> None:
+        """The text after the place is misspelt: the position is that of the text with its places."""
+        assert engine.capabilities.parameters.types
+        statement = self.bound("SELECT\n ? AS a FROMM nowhere WHERE )", "s3cret'text")
+        error = await failure(session, statement)
+        assert isinstance(error, StatementRejected)
+        assert "s3cret" not in statement.without_values(error.message)
+        assert "733363726574" not in statement.without_values(error.message)  # hexadecimal
+        place = statement.position(error.place)
+        assert place is None or place.line == 2
+
+
+def is_same(got: Any, value: Any, *, exact: bool) -> bool:
+    """Whether an engine gave a value in one of the types that it has for it."""
+    if value is None or got is None:
+        return got is value
+    if isinstance(value, float) and math.isnan(value):
+        return math.isnan(got)
+    if isinstance(value, Decimal):
+        return Decimal(str(got)) == value if exact else math.isclose(float(got), float(value))
+    if isinstance(value, dt.datetime):
+        zone = value.tzinfo
+        seen = dt.datetime.fromisoformat(got) if isinstance(got, str) else got
+        return seen.replace(tzinfo=zone) == value if seen.tzinfo is None else seen == value
+    if isinstance(value, dt.date | dt.time):
+        return str(got).split(".")[0] == value.isoformat()
+    if isinstance(value, list) and isinstance(got, str):  # Hive's text of an array
+        return got.replace(" ", "") == repr(value).replace("None", "null").replace(" ", "")
+    if isinstance(value, float):
+        return math.isclose(float(got), value, rel_tol=1e-15)
+    return got == value
