@@ -94,6 +94,11 @@ class Connection:
         return self._client.core
 
     @property
+    def connector(self) -> str:
+        """The connector as it was given to `connect`."""
+        return self._session.connector
+
+    @property
     def dialect(self) -> str:
         """The dialect of the connector, such as `postgresql`. Opens the session."""
         self._opened()
@@ -163,6 +168,13 @@ class Connection:
         """
         self._is_fresh = not self._in_transaction
 
+    def ping(self) -> None:
+        """See that the session is there and the engine answers, or raise (an extension of PEP 249)."""
+        with self._lock:
+            is_fresh = self._is_fresh
+            self._in_session(self._pinged)
+            self._is_fresh = is_fresh
+
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine of the client; its failures leave as exceptions of PEP 249 (an extension)."""
         self._require_open()
@@ -207,6 +219,10 @@ class Connection:
         if not getattr(self, "_is_closed", True):
             self._is_closed = True
             servers.close_later(partial(_close, self._client, self._session))
+
+    async def _pinged(self) -> None:
+        await self._session.open()
+        await self._session.control("SELECT 1")
 
     async def _begin(self) -> None:
         await self._session.open()

@@ -43,7 +43,7 @@ class Session:
         limit: int | None,
     ) -> None:
         self._client = client
-        self._connector = connector
+        self.connector = connector
         self._settings = settings
         self._engine_login = engine_login
         self._database = database
@@ -68,7 +68,7 @@ class Session:
         answer = await self._client.transport.call(
             "POST",
             "editor/create_session",
-            {"session": {"type": self._connector, "properties": properties}},
+            {"session": {"type": self.connector, "properties": properties}},
             wait_s=WAIT_S,
         )
         if answer.get("status"):
@@ -79,7 +79,7 @@ class Session:
         """Close it: the engine undoes an open transaction and drops temporary tables. Never fails."""
         if self.id is None:
             return
-        session = {"type": self._connector, "id": self.id}
+        session = {"type": self.connector, "id": self.id}
         self.id = None
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
             try:
@@ -126,7 +126,7 @@ class Session:
         }
         body = await self._client.transport.call(
             "POST",
-            f"editor/execute/{segment(self._connector)}" if self._connector else "editor/execute",
+            f"editor/execute/{segment(self.connector)}" if self.connector else "editor/execute",
             fields,
             headers={"Idempotency-Key": str(uuid.uuid4())},
             is_repeatable=True,
@@ -140,7 +140,7 @@ class Session:
 
     async def _query(self, sql: str, parameters: Parameters | None) -> Result:
         return await self._client.query(
-            self._connector,
+            self.connector,
             sql,
             parameters,
             session_id=self.id,
