@@ -39,7 +39,7 @@ def connect(
 ) -> "Connection":
     """A connection to a connector (an id, a key of the settings, a dialect; "" the user's default).
 
-    `url`, `token`, `user`, `password`, `verify` and `timeout_s` are those of `queryserver_client.connect`, with the same
+    `url`, `token`, `user`, `password`, `verify` and `timeout_s` are those of `queryserver_client.connect`, with its
     environment variables. `database` is the current database of each statement. `settings` are those of the engine's
     session, `engine_login` a user and a password for the data source. `limit` is the most rows of a result; without it
     a result that the server had to cut is an error. `timeout` is the time limit of a statement in seconds.
@@ -127,7 +127,7 @@ class Connection:
     def autocommit(self, value: bool) -> None:
         with self._lock:
             if value and self._in_transaction:
-                raise errors.ProgrammingError("autocommit cannot be set within a transaction: commit or roll back first")
+                raise errors.ProgrammingError("autocommit cannot be set within a transaction")
             self._autocommit = value
 
     def cursor(self) -> Cursor:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import queryserver_client.errors as client
 
 
-class Warning(Exception):  # noqa: A001, N818 - the name is that of PEP 249
+class Warning(Exception):  # noqa: A001 - the name is that of PEP 249
     """Important warnings. Never raised by this module."""
 
 
@@ -89,7 +89,10 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[DatabaseError]], ...] = (
         ),
         DataError,
     ),
-    (re.compile(r"database is locked|deadlock|serializ|lock wait timeout|out of memory", re.IGNORECASE), OperationalError),
+    (
+        re.compile(r"database is locked|deadlock|serializ|lock wait timeout|out of memory", re.IGNORECASE),
+        OperationalError,
+    ),
     (re.compile(r"not (yet )?(supported|implemented)", re.IGNORECASE), NotSupportedError),
 )
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from queryserver_client import sync
 from queryserver_client.credentials import TokenSource
-from queryserver_client.sync import Connection as Client
-from queryserver_client.sync import connect_sync
+
+Client = sync.Connection
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Login:
         return f"Login({self.url!r}, user={self.user!r})"
 
     def open(self) -> Client:
-        return connect_sync(
+        return sync.connect_sync(
             self.url,
             token=self.token,
             user=self.user,

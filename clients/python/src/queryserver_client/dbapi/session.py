@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -82,12 +83,11 @@ class Session:
         session = {"type": self.connector, "id": self.id}
         self.id = None
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
-            try:
+            # When this fails it is gone already, or the server closes it when it has been idle.
+            with suppress(QueryserverError):
                 await self._client.transport.call(
                     "POST", "editor/close_session", {"session": session}, is_repeatable=True, wait_s=WAIT_S
                 )
-            except QueryserverError:
-                pass  # it is gone already, or the server closes it when it has been idle
 
     async def run(self, sql: str, parameters: Parameters | None) -> list[Result]:
         """Run all statements of a script in turn; the result of each. The first that fails ends the script."""

@@ -42,19 +42,14 @@ class AnyDialect(OtherDialect):
 
     supports_statement_cache = True
 
-
-def class_for(asked: type[QueryserverDialect], url: URL) -> type[QueryserverDialect]:
-    """`asked`, unless the URL leaves the choice to the server, which is then called once for a URL.
-
-    Raises ArgumentError when the server cannot be called with what the URL has.
-    """
-    if asked is not AnyDialect:
-        return asked
-    with _lock:
-        dialect = _known.get(url)
-        if dialect is None:
-            dialect = _known[url] = _dialect_of(url)
-    return CLASSES.get(dialect, OtherDialect)
+    @classmethod
+    def get_dialect_cls(cls, url: URL) -> type[QueryserverDialect]:
+        """The server is called once for a URL. Raises ArgumentError when it cannot be called with what the URL has."""
+        with _lock:
+            dialect = _known.get(url)
+            if dialect is None:
+                dialect = _known[url] = _dialect_of(url)
+        return CLASSES.get(dialect, OtherDialect)
 
 
 def _dialect_of(url: URL) -> str:

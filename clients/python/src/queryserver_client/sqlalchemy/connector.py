@@ -1,14 +1,17 @@
 """What all dialects here share: how they connect, execute and end, on top of the dialect of the engine itself."""
 
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from sqlalchemy import event, exc
+from sqlalchemy import event, exc, util
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.engine.default import DefaultDialect
 
-from queryserver_client import dbapi
+from queryserver_client import __version__, dbapi
 
 AUTOCOMMIT = "AUTOCOMMIT"
 
@@ -31,13 +34,6 @@ class QueryserverDialect(DefaultDialect):
         return dbapi
 
     @classmethod
-    def get_dialect_cls(cls, url: URL) -> type["QueryserverDialect"]:
-        """The class for the engine: that of `queryserver+<dialect>://`, or the one that the server names."""
-        from queryserver_client.sqlalchemy.choice import class_for
-
-        return class_for(cls, url)
-
-    @classmethod
     def engine_created(cls, engine: Engine) -> None:
         """A connection that goes back to the pool needs its session no more: the server may close it."""
         event.listen(engine, "checkin", _forget_state)
@@ -45,11 +41,7 @@ class QueryserverDialect(DefaultDialect):
     def create_connect_args(self, url: URL) -> tuple[Sequence[Any], dict[str, Any]]:
         return (), connect_arguments(url)
 
-    def retrieve_dbapi_version(self, dbapi: Any) -> Any:  # noqa: ARG002
-        from sqlalchemy import util
-
-        from queryserver_client import __version__
-
+    def retrieve_dbapi_version(self, dbapi: Any) -> Any:
         return util.parse_version_string(__version__)
 
     def connect(self, *cargs: Any, **cparams: Any) -> dbapi.Connection:
@@ -67,7 +59,7 @@ class QueryserverDialect(DefaultDialect):
                 raise exc.ArgumentError(message)
         return connection
 
-    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:  # noqa: ARG002
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         """Without values the text goes as it is, unless the compiler has doubled a `?` in it."""
         cursor.execute(statement, parameters if parameters or "??" in statement else None)
 
@@ -76,7 +68,7 @@ class QueryserverDialect(DefaultDialect):
         dbapi_connection.ping()
         return True
 
-    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:  # noqa: ARG002
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         return isinstance(e, dbapi.Error) and (e.is_disconnect or "connection is closed" in str(e))
 
     def get_isolation_level_values(self, dbapi_connection: Any) -> Sequence[Any]:
@@ -98,16 +90,16 @@ class QueryserverDialect(DefaultDialect):
     def detect_autocommit_setting(self, dbapi_conn: Any) -> bool:
         return bool(dbapi_conn.autocommit)
 
-    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:  # noqa: ARG002
+    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:
         return ["SERIALIZABLE"]
 
-    def _engine_level(self, dbapi_connection: Any) -> str:  # noqa: ARG002
+    def _engine_level(self, dbapi_connection: Any) -> str:
         return "SERIALIZABLE"
 
     def _set_engine_level(self, dbapi_connection: Any, level: str) -> None:
         """The engine has one level only."""
 
-    def _get_server_version_info(self, connection: Connection) -> Any:  # noqa: ARG002
+    def _get_server_version_info(self, connection: Connection) -> Any:
         return None
 
 
@@ -117,30 +109,28 @@ def connect_arguments(url: URL) -> dict[str, Any]:
     A password without a user is a token, and SQLAlchemy does not show it; `token=` is read as well. Without a host the
     address is QUERYSERVER_URL. Raises ArgumentError for a name that is not known.
     """
-    given = dict(url.query)
-    for name, value in given.items():
-        if name not in _QUERY:
-            raise exc.ArgumentError(f"the URL has an unknown argument {name}; known are {', '.join(sorted(_QUERY))}")
-        if not isinstance(value, str):
-            raise exc.ArgumentError(f"the URL has {name} twice")
-    read: Mapping[str, str] = {name: str(value) for name, value in given.items()}
+    read = _query(url)
     arguments: dict[str, Any] = {"url": _address(url, read), "connector": url.database or ""}
     if url.username:
         arguments |= {"user": url.username, "password": url.password}
     elif url.password:
         arguments["token"] = url.password
-    if read.get("token"):
-        arguments["token"] = read["token"]
-    if read.get("database"):
-        arguments["database"] = read["database"]
-    for name, kind in (("limit", int), ("timeout", float), ("timeout_s", float)):
-        if name in read:
-            arguments[name] = kind(read[name])
+    kinds: Mapping[str, Any] = {"token": str, "database": str, "limit": int, "timeout": float, "timeout_s": float}
+    arguments |= {name: kind(read[name]) for name, kind in kinds.items() if read.get(name)}
     if "verify" in read:
         arguments["verify"] = read["verify"].lower() not in {"0", "false", "no"}
-    if settings := {name.removeprefix("set."): value for name, value in read.items() if name.startswith("set.")}:
-        arguments["settings"] = settings
     return arguments
+
+
+def _query(url: URL) -> dict[str, str]:
+    read: dict[str, str] = {}
+    for name, value in url.query.items():
+        if name not in _QUERY:
+            raise exc.ArgumentError(f"the URL has an unknown argument {name}; known are {', '.join(sorted(_QUERY))}")
+        if not isinstance(value, str):
+            raise exc.ArgumentError(f"the URL has {name} twice")
+        read[name] = value
+    return read
 
 
 def _address(url: URL, read: Mapping[str, str]) -> str | None:
@@ -154,6 +144,6 @@ def _address(url: URL, read: Mapping[str, str]) -> str | None:
 _QUERY = frozenset({"scheme", "path", "token", "database", "limit", "timeout", "timeout_s", "verify"})
 
 
-def _forget_state(dbapi_connection: Any, record: Any) -> None:  # noqa: ARG001
+def _forget_state(dbapi_connection: Any, record: Any) -> None:
     if dbapi_connection is not None:
         dbapi_connection.forget_state()

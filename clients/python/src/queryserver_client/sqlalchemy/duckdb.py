@@ -4,12 +4,21 @@ DuckDB has no SERIAL. A primary key that numbers itself gets a sequence of its o
 created before the table and dropped after it.
 """
 
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
 from typing import Any
 
+from sqlalchemy import exc
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import postgresql as pg
-from sqlalchemy.dialects.postgresql.base import PGDDLCompiler, PGDialect, PGExecutionContext, PGIdentifierPreparer
-from sqlalchemy.dialects.postgresql.base import PGTypeCompiler
+from sqlalchemy.dialects.postgresql.base import (
+    PGDDLCompiler,
+    PGDialect,
+    PGExecutionContext,
+    PGIdentifierPreparer,
+    PGTypeCompiler,
+)
 from sqlalchemy.engine import interfaces
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.schema import Column, Table
@@ -19,29 +28,31 @@ from queryserver_client.sqlalchemy.postgresql import CASTS, Interval, QuestionMa
 from queryserver_client.sqlalchemy.reflection import MetadataCalls
 from queryserver_client.sqlalchemy.types import type_of
 
+_HERE = "database_name = current_database() AND schema_name = ?"
+
 
 class DuckDBTypes(PGTypeCompiler):
-    def visit_JSONB(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_JSONB(self, type_: Any, **kw: Any) -> str:
         return "JSON"
 
-    def visit_BYTEA(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_BYTEA(self, type_: Any, **kw: Any) -> Any:
         return "BLOB"
 
     visit_large_binary = visit_BLOB = visit_BYTEA
 
-    def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:
         return "TIMESTAMPTZ" if type_.timezone else "TIMESTAMP"
 
-    def visit_TIME(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_TIME(self, type_: Any, **kw: Any) -> str:
         return "TIMETZ" if type_.timezone else "TIME"
 
-    def visit_INTERVAL(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_INTERVAL(self, type_: Any, **kw: Any) -> str:
         return "INTERVAL"
 
-    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
         return "DOUBLE" if type_.precision is None or type_.precision > 24 else "FLOAT"
 
-    def visit_CHAR(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_CHAR(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR"
 
     visit_VARCHAR = visit_NVARCHAR = visit_NCHAR = visit_TEXT = visit_CHAR
@@ -137,17 +148,15 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
             return sqltypes.REAL()
         return type_of(text)
 
-    def has_sequence(self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any) -> bool:  # noqa: ARG002
+    def has_sequence(self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any) -> bool:
         return sequence_name in self.get_sequence_names(connection, schema)
 
-    def get_sequence_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:  # noqa: ARG002
-        sql = "SELECT sequence_name FROM duckdb_sequences() WHERE database_name = current_database() AND schema_name = ?"
+    def get_sequence_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        sql = f"SELECT sequence_name FROM duckdb_sequences() WHERE {_HERE}"
         return list(connection.exec_driver_sql(sql, (schema or self.default_schema_name,)).scalars())
 
-    def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None, **kw: Any) -> str:  # noqa: ARG002
-        from sqlalchemy import exc
-
-        sql = "SELECT sql FROM duckdb_views() WHERE database_name = current_database() AND schema_name = ? AND view_name = ?"
+    def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None, **kw: Any) -> str:
+        sql = f"SELECT sql FROM duckdb_views() WHERE {_HERE} AND view_name = ?"
         found = connection.exec_driver_sql(sql, (schema or self.default_schema_name, view_name)).scalar()
         if found is None:
             raise exc.NoSuchTableError(view_name)
@@ -157,12 +166,12 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
 def _numbered(column: Column[Any]) -> Column[Any] | None:
     """The column, when it is a primary key that numbers itself and has no default of its own."""
     table: Any = column.table
-    is_numbered = column is table._autoincrement_column and column.default is None and column.server_default is None  # noqa: SLF001
+    is_numbered = column is table._autoincrement_column and column.default is None and column.server_default is None
     return column if is_numbered and column.identity is None else None
 
 
 def _prefixes(table: Table) -> list[str]:
-    prefixes: Any = table._prefixes  # noqa: SLF001
+    prefixes: Any = table._prefixes
     return [str(one[0] if isinstance(one, tuple) else one) for one in prefixes]
 
 

@@ -1,5 +1,8 @@
 """MySQL and MariaDB behind a server: SQLAlchemy's own dialect, its reflection included, over the DB-API module."""
 
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,16 +24,12 @@ _CODES = (
 class MySQLDialect(QueryserverDialect, Engine):
     supports_statement_cache = True
     engine_dialects = ("mysql",)
-    colspecs = {
-        **Engine.colspecs,
-        sqltypes.Numeric: types.Numeric,
-        sqltypes.Float: types.Float,
-    }
+    colspecs = {**Engine.colspecs, sqltypes.Numeric: types.Numeric, sqltypes.Float: types.Float}
 
     def _get_server_version_info(self, connection: Any) -> Any:
-        return Engine._get_server_version_info(self, connection)  # noqa: SLF001
+        return Engine._get_server_version_info(self, connection)
 
-    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:  # noqa: ARG002
+    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:
         return _LEVELS
 
     def _engine_level(self, dbapi_connection: Any) -> str:
@@ -40,7 +39,7 @@ class MySQLDialect(QueryserverDialect, Engine):
         Engine.set_isolation_level(self, dbapi_connection, level)
         dbapi_connection.commit()
 
-    def _detect_charset(self, connection: Any) -> str:  # noqa: ARG002
+    def _detect_charset(self, connection: Any) -> str:
         return "utf8mb4"
 
     def _extract_error_code(self, exception: Any) -> int | None:

@@ -1,4 +1,7 @@
-"""Engines for which SQLAlchemy has no dialect: standard SQL in the engine's quotes, reflection by the metadata calls."""
+"""Engines that SQLAlchemy has no dialect for: standard SQL in their quotes, reflection by the metadata calls."""
+
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from typing import Any
 
@@ -25,11 +28,7 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
     default_schema_statement: str | None = None
     """What gives the current schema, where the engine has it."""
 
-    colspecs = {
-        sqltypes.Numeric: types.Numeric,
-        sqltypes.Float: types.Float,
-        sqltypes.Uuid: types.Uuid,
-    }
+    colspecs = {sqltypes.Numeric: types.Numeric, sqltypes.Float: types.Float, sqltypes.Uuid: types.Uuid}
 
     def _get_default_schema_name(self, connection: Connection) -> str | None:
         if self.default_schema_statement is None:
@@ -41,28 +40,28 @@ class TrinoCompiler(SQLCompiler):
     def limit_clause(self, select: Any, **kw: Any) -> str:
         """OFFSET comes first."""
         text = ""
-        if select._offset_clause is not None:  # noqa: SLF001
-            text += f"\nOFFSET {self.process(select._offset_clause, **kw)}"  # noqa: SLF001
-        if select._limit_clause is not None:  # noqa: SLF001
-            text += f"\nLIMIT {self.process(select._limit_clause, **kw)}"  # noqa: SLF001
+        if select._offset_clause is not None:
+            text += f"\nOFFSET {self.process(select._offset_clause, **kw)}"
+        if select._limit_clause is not None:
+            text += f"\nLIMIT {self.process(select._limit_clause, **kw)}"
         return text
 
 
 class TrinoTypes(GenericTypeCompiler):
-    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
         return "REAL" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
 
-    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
         return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
 
     visit_TIMESTAMP = visit_DATETIME
 
-    def visit_TEXT(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR"
 
     visit_CLOB = visit_TEXT
 
-    def visit_BLOB(self, type_: Any, **kw: Any) -> str:  # noqa: ARG002, N802
+    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
         return "VARBINARY"
 
     visit_large_binary = visit_BINARY = visit_BLOB
@@ -72,7 +71,7 @@ class TrinoTypes(GenericTypeCompiler):
 
 
 class TrinoNames(IdentifierPreparer):
-    def quote_schema(self, schema: str, force: Any = None) -> str:  # noqa: ARG002
+    def quote_schema(self, schema: str, force: Any = None) -> str:
         """`catalog.schema`, each part quoted; a part that holds a dot comes in quotes (Contract editor 10)."""
         return ".".join(
             part if part.startswith('"') and part.endswith('"') else self.quote(part) for part in name_parts(schema)
@@ -98,7 +97,7 @@ class PhoenixDialect(OtherDialect):
     requires_name_normalize = True
     supports_multivalues_insert = False
 
-    def _get_default_schema_name(self, connection: Connection) -> str:  # noqa: ARG002
+    def _get_default_schema_name(self, connection: Connection) -> str:
         """The schema without a name."""
         return ""
 

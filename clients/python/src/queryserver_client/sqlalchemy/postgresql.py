@@ -1,5 +1,8 @@
 """PostgreSQL behind a server: SQLAlchemy's own dialect, its reflection included, over the DB-API module."""
 
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -93,9 +96,9 @@ class PostgresqlDialect(QueryserverDialect, PGDialect):
     }
 
     def _get_server_version_info(self, connection: Any) -> Any:
-        return PGDialect._get_server_version_info(self, connection)  # noqa: SLF001
+        return PGDialect._get_server_version_info(self, connection)
 
-    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:  # noqa: ARG002
+    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:
         return _LEVELS
 
     def _engine_level(self, dbapi_connection: Any) -> str:

@@ -4,6 +4,9 @@ The calls read the engine anew: what was created a moment ago is seen. They know
 comments; engines behind them have no more, or the calls do not give it: indexes and constraints are empty.
 """
 
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,31 +28,26 @@ class MetadataCalls(DefaultDialect):
         return type_of(text)
 
     @reflection.cache
-    def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:  # noqa: ARG002
+    def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:
         return list(_call(connection)["databases"])
 
     @reflection.cache
-    def get_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:  # noqa: ARG002
+    def get_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
         return [one["name"] for one in self._listed(connection, schema) if one["type"] == "Table"]
 
     @reflection.cache
-    def get_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:  # noqa: ARG002
+    def get_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
         return [one["name"] for one in self._listed(connection, schema) if one["type"] == "View"]
 
     @reflection.cache
-    def get_materialized_view_names(
-        self,
-        connection: Connection,
-        schema: str | None = None,
-        **kw: Any,  # noqa: ARG002
-    ) -> list[str]:
+    def get_materialized_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
         return [one["name"] for one in self._listed(connection, schema) if one["type"] == "Materialized_view"]
 
-    def get_temp_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:  # noqa: ARG002
+    def get_temp_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
         """None: the calls have a session of their own, which does not see them."""
         return []
 
-    def get_temp_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:  # noqa: ARG002
+    def get_temp_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
         return []
 
     @reflection.cache
@@ -110,7 +108,7 @@ class MetadataCalls(DefaultDialect):
         return []
 
     @reflection.cache
-    def _table(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:  # noqa: ARG002
+    def _table(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
         try:
             return _call(connection, self._schema(schema), table_name)
         except exc.DBAPIError as error:

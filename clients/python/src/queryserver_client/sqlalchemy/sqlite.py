@@ -1,5 +1,8 @@
 """SQLite behind a server: SQLAlchemy's own dialect, its reflection included, over the DB-API module."""
 
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
 import datetime as dt
 from typing import Any
 
@@ -16,8 +19,12 @@ class _Native:
     """SQLite keeps texts; the server makes dates of the texts in columns that are declared so."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> types.Process:
-        read: Any = super().result_processor(dialect, coltype)  # pyright: ignore[reportAttributeAccessIssue]
-        return lambda value: read(value) if isinstance(value, str) else value
+        read: types.Process = super().result_processor(dialect, coltype)  # pyright: ignore[reportAttributeAccessIssue]
+
+        def process(value: Any) -> Any:
+            return read(value) if isinstance(value, str) else value
+
+        return process
 
 
 class Date(_Native, sqlite.DATE):
@@ -57,6 +64,6 @@ class SqliteDialect(QueryserverDialect, SQLiteDialect):
         return tuple(int(part) for part in str(found).split("."))
 
     @reflection.cache
-    def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:  # noqa: ARG002
+    def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:
         """Statements cannot attach other files."""
         return ["main"]

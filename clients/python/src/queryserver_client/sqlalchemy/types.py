@@ -1,5 +1,8 @@
 """SQLAlchemy's types for what the DB-API gives, and for the type texts of engines."""
 
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
 import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +81,8 @@ def interval_text(value: dt.timedelta | str | None) -> str | None:
 
 
 _INTERVAL = re.compile(
-    r"(?:(-?\d+) years? ?)?(?:(-?\d+) mon(?:th)?s? ?)?(?:(-?\d+) days? ?)?(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?"
+    r"(?:(-?\d+) years? ?)?(?:(-?\d+) mon(?:th)?s? ?)?(?:(-?\d+) days? ?)?"
+    r"(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?"
 )
 
 
@@ -107,7 +111,8 @@ def type_of(text: str) -> sqltypes.TypeEngine[Any]:
         return sqltypes.ARRAY(_element(arguments[0]))
     if word in {"DECIMAL", "NUMERIC"}:
         numbers = [int(one) for one in arguments[:2] if one.strip().isdecimal()]
-        return sqltypes.NUMERIC(*numbers)
+        precision, scale = [*numbers, None, None][:2]
+        return sqltypes.NUMERIC(precision, scale)
     if word in _TEXTS:
         length = int(arguments[0]) if arguments and arguments[0].strip().isdecimal() else None
         return _TEXTS[word](length)
