@@ -144,6 +144,6 @@ def _address(url: URL, read: Mapping[str, str]) -> str | None:
 _QUERY = frozenset({"scheme", "path", "token", "database", "limit", "timeout", "timeout_s", "verify"})
 
 
-def _forget_state(dbapi_connection: Any, record: Any) -> None:
+def _forget_state(dbapi_connection: Any, _record: Any) -> None:
     if dbapi_connection is not None:
         dbapi_connection.forget_state()

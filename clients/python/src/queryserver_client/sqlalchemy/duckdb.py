@@ -28,8 +28,6 @@ from queryserver_client.sqlalchemy.postgresql import CASTS, Interval, QuestionMa
 from queryserver_client.sqlalchemy.reflection import MetadataCalls
 from queryserver_client.sqlalchemy.types import type_of
 
-_HERE = "database_name = current_database() AND schema_name = ?"
-
 
 class DuckDBTypes(PGTypeCompiler):
     def visit_JSONB(self, type_: Any, **kw: Any) -> str:
@@ -152,11 +150,16 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
         return sequence_name in self.get_sequence_names(connection, schema)
 
     def get_sequence_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
-        sql = f"SELECT sequence_name FROM duckdb_sequences() WHERE {_HERE}"
+        sql = (
+            "SELECT sequence_name FROM duckdb_sequences() WHERE database_name = current_database() AND schema_name = ?"
+        )
         return list(connection.exec_driver_sql(sql, (schema or self.default_schema_name,)).scalars())
 
     def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None, **kw: Any) -> str:
-        sql = f"SELECT sql FROM duckdb_views() WHERE {_HERE} AND view_name = ?"
+        sql = (
+            "SELECT sql FROM duckdb_views()"
+            " WHERE database_name = current_database() AND schema_name = ? AND view_name = ?"
+        )
         found = connection.exec_driver_sql(sql, (schema or self.default_schema_name, view_name)).scalar()
         if found is None:
             raise exc.NoSuchTableError(view_name)
