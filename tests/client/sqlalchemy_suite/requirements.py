@@ -92,7 +92,7 @@ class Requirements(SuiteRequirements):
             POSTGRESQL: ("READ COMMITTED", ["READ COMMITTED", "READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
         }
         default, supported = levels.get(config.db.name, ("SERIALIZABLE", ["SERIALIZABLE"]))
-        return {"default": default, "supported": [*supported, "AUTOCOMMIT"]}
+        return {"default": default, "supported": ["AUTOCOMMIT", *supported]}
 
     @property
     def autocommit(self):

@@ -49,6 +49,10 @@ class Cursor:
         """Rows of the result, or rows that were changed; -1 when the engine does not say."""
         return self._rowcount
 
+    def count_before(self, rows: int) -> None:
+        """Add rows that earlier statements changed to `rowcount` (an extension of PEP 249)."""
+        self._rowcount += rows
+
     @property
     def rownumber(self) -> int | None:
         """The index of the next row; None without a result."""

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import event, exc, util
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.engine.interfaces import ExecuteStyle
 
 from queryserver_client import __version__, dbapi
 
@@ -24,6 +25,7 @@ class QueryserverDialect(DefaultDialect):
     supports_native_decimal = True
     returns_native_bytes = True
     supports_sane_multi_rowcount = True
+    use_insertmanyvalues_wo_returning = True  # a call for each row would take the time of as many calls
     default_paramstyle = "qmark"
     insertmanyvalues_max_parameters = 10_000  # the most values of one call
     engine_dialects: Sequence[str] = ()
@@ -61,7 +63,12 @@ class QueryserverDialect(DefaultDialect):
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         """Without values the text goes as it is, unless the compiler has doubled a `?` in it."""
+        is_more = context is not None and context.execute_style is ExecuteStyle.INSERTMANYVALUES
+        before = getattr(context, "queryserver_rows", 0)
         cursor.execute(statement, parameters if parameters or "??" in statement else None)
+        if is_more and cursor.rowcount >= 0:  # one of several batches of rows
+            context.queryserver_rows = before + cursor.rowcount
+            cursor.count_before(before)
 
     def do_ping(self, dbapi_connection: Any) -> bool:
         """A call that costs the engine nothing: the session is opened, or seen to be open."""

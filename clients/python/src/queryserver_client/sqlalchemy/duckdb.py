@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql.base import (
     PGIdentifierPreparer,
     PGTypeCompiler,
 )
-from sqlalchemy.engine import interfaces
+from sqlalchemy.engine import interfaces, reflection
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.schema import Column, Table
 
@@ -129,6 +129,7 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
 
     colspecs = {
         **CASTS,
+        sqltypes.Enum: sqltypes.Enum,
         sqltypes.JSON: cast(sqltypes.JSON),
         sqltypes.ARRAY: cast(sqltypes.ARRAY),
         pg.INTERVAL: Interval,
@@ -146,6 +147,7 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
             return sqltypes.REAL()
         return type_of(text)
 
+    @reflection.cache
     def has_sequence(self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any) -> bool:
         return sequence_name in self.get_sequence_names(connection, schema)
 
@@ -169,8 +171,10 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
 def _numbered(column: Column[Any]) -> Column[Any] | None:
     """The column, when it is a primary key that numbers itself and has no default of its own."""
     table: Any = column.table
-    is_numbered = column is table._autoincrement_column and column.default is None and column.server_default is None
-    return column if is_numbered and column.identity is None else None
+    default: Any = column.default
+    is_free = default is None or (default.is_sequence and default.optional)
+    has_other = column.server_default is not None and column.identity is None
+    return column if column is table._autoincrement_column and is_free and not has_other else None
 
 
 def _prefixes(table: Table) -> list[str]:

@@ -41,6 +41,9 @@ class Interval(pg.INTERVAL):
     def result_processor(self, dialect: Any, coltype: Any) -> types.Process:
         return types.interval_value
 
+    def literal_processor(self, dialect: Any) -> types.Process:
+        return lambda value: f"INTERVAL '{types.interval_text(value)}'"
+
     @classmethod
     def adapt_emulated_to_native(cls, interval: Any, **kw: Any) -> "Interval":
         return Interval(precision=interval.second_precision)
