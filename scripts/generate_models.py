@@ -1,9 +1,13 @@
-"""Make src/queryserver/api/schemas/generated.py from openapi/resources.yaml; with --check only compare.
+"""Make the wire models of the server and of its Python client from openapi/resources.yaml; with --check only compare.
 
-The models are what datamodel-code-generator gives, with four changes: a key outside `required` is left out of the
-answer while its value is None, so that no caller has to remember it; times stay text; the words of an enumeration
-are part of the schema, while the field takes any text or number of that type; and the descriptions of fields, which
-the API description takes from resources.yaml, are left out: with them, the models take twice as long to import.
+The models of the server, src/queryserver/api/schemas/generated.py, are what datamodel-code-generator gives, with four
+changes: a key outside `required` is left out of the answer while its value is None, so that no caller has to remember
+it; times stay text; the words of an enumeration are part of the schema, while the field takes any text or number of
+that type; and the descriptions of fields, which the API description takes from resources.yaml, are left out: with them,
+the models take twice as long to import.
+
+Those of the client, clients/python/src/queryserver_client/generated.py, are TypedDicts: they cost nothing when the
+client runs, and any further key of a newer server does no harm.
 """
 
 import argparse
@@ -16,34 +20,52 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "openapi" / "resources.yaml"
 TARGET = ROOT / "src" / "queryserver" / "api" / "schemas" / "generated.py"
+CLIENT_TARGET = ROOT / "clients" / "python" / "src" / "queryserver_client" / "generated.py"
 WIRE = "queryserver.api.schemas.fields"
 HEADER = "# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.\n"
 DOCSTRING = '"""The wire models: one class per resource of openapi/resources.yaml."""\n\n'
+CLIENT_DOCSTRING = '"""What the server answers: one TypedDict per resource of openapi/resources.yaml."""\n\n'
 OPTIONS = (
     "--input-file-type=openapi",
+    "--disable-timestamp",
+    "--enum-field-as-literal=all",
+    "--ignore-pyproject",
+    "--no-formatters",
+    "--use-schema-description",
+    "--use-standard-collections",
+    "--use-union-operator",
+)
+SERVER_OPTIONS = (
     "--output-model-type=pydantic_v2.BaseModel",
     "--target-python-version=3.11",
     "--target-pydantic-version=2.12",
     f"--base-class={WIRE}.WireModel",
     "--disable-future-imports",
-    "--disable-timestamp",
-    "--enum-field-as-literal=all",
-    "--ignore-pyproject",
-    "--no-formatters",
     "--use-annotated",
-    "--use-schema-description",
-    "--use-standard-collections",
-    "--use-union-operator",
 )
+CLIENT_OPTIONS = ("--output-model-type=typing.TypedDict", "--target-python-version=3.10")
 
 
 def generate() -> str:
-    """The text of the generated module; the same source gives the same text."""
-    beside_python = Path(sys.executable).parent
-    models = _run([str(beside_python / "datamodel-codegen"), f"--input={SOURCE}", *OPTIONS])
-    tree = _OmitAbsentKeys().visit(_WithoutDescriptions().visit(_PlainValues().visit(ast.parse(models))))
-    text = HEADER + DOCSTRING + ast.unparse(ast.fix_missing_locations(tree))
-    return _run([str(beside_python / "ruff"), "format", "-"], text)
+    """The text of the server's module; the same source gives the same text."""
+    tree = _models(SERVER_OPTIONS)
+    tree = _OmitAbsentKeys().visit(_WithoutDescriptions().visit(_PlainValues().visit(tree)))
+    return _formatted(DOCSTRING, tree)
+
+
+def generate_client() -> str:
+    """The text of the client's module."""
+    return _formatted(CLIENT_DOCSTRING, _OnlyTyping().visit(_models(CLIENT_OPTIONS)))
+
+
+def _models(options: tuple[str, ...]) -> ast.Module:
+    program = str(Path(sys.executable).with_name("datamodel-codegen"))
+    return ast.parse(_run([program, f"--input={SOURCE}", *OPTIONS, *options]))
+
+
+def _formatted(docstring: str, tree: ast.Module) -> str:
+    text = HEADER + docstring + ast.unparse(ast.fix_missing_locations(tree))
+    return _run([str(Path(sys.executable).with_name("ruff")), "format", "-"], text)
 
 
 class _OmitAbsentKeys(ast.NodeTransformer):
@@ -88,6 +110,26 @@ class _PlainValues(ast.NodeTransformer):
                 return node
 
 
+class _OnlyTyping(ast.NodeTransformer):
+    """Nothing but `typing` of Python 3.10 is needed at run time: NotRequired is younger, and only read by checkers.
+
+    The types of further keys (`extra_items`) are younger still, and left out.
+    """
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
+        if node.module == "typing":
+            names = sorted({alias.name for alias in node.names} | {"TYPE_CHECKING", "TypedDict"})
+            node.names = [ast.alias(name) for name in names]
+        if node.module != "typing_extensions":
+            return node
+        node.names = [ast.alias("NotRequired")]
+        return ast.If(ast.Name("TYPE_CHECKING"), [node], [])
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        node.keywords = []
+        return node
+
+
 class _WithoutDescriptions(ast.NodeTransformer):
     """`key: Annotated[X, Field(description=…)]` becomes `key: X`; what else is said of the key stays.
 
@@ -128,11 +170,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 when the committed file differs")
     check = parser.parse_args().check
-    wanted = generate()
+    wanted = {TARGET: generate(), CLIENT_TARGET: generate_client()}
     if not check:
-        TARGET.write_text(wanted, encoding="utf-8")
+        for target, text in wanted.items():
+            target.write_text(text, encoding="utf-8")
         return 0
-    present = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
+    return max(_compared(target, text) for target, text in wanted.items())
+
+
+def _compared(target: Path, wanted: str) -> int:
+    present = target.read_text(encoding="utf-8") if target.exists() else ""
     sys.stdout.writelines(
         difflib.unified_diff(present.splitlines(True), wanted.splitlines(True), "committed", "generated")
     )

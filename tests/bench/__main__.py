@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvloop
 from tests.bench import (
+    client_parts,
     engine_parts,
     fleet_parts,
     hostile_part,
@@ -49,6 +50,7 @@ _PARTS = {
     "many": parts.many_users,
     "unclosed": parts.unclosed,
     "stalls": parts.stalls,
+    "client": client_parts.client,
     "tables": engine_parts.many_tables,
 }
 

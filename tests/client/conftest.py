@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queryserver_client import Connection, Retries, connect
 from tests.api.conftest import make_settings, users_url
 from tests.api.driving import Api, open_api
 from tests.api.serving import served
 from tests.fakes.engine import FakeEngine
+
+from queryserver_client import Connection, Retries, connect
 
 __all__ = ["users_url"]
 

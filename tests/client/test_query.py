@@ -5,8 +5,9 @@ import datetime as dt
 from decimal import Decimal
 
 import pytest
-from queryserver_client import Connection, NoResultSet, StatementError, Truncated, connect_sync
 from tests.client.conftest import QUICK, Server
+
+from queryserver_client import Connection, NoResultSet, StatementError, Truncated, connect_sync
 
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
 
@@ -40,7 +41,7 @@ async def test_values_are_exact(db: Connection):
         None,
     )
     assert str(row[1]) == "12.50"
-    assert row[9] != row[9]  # noqa: PLR0124
+    assert row[9] != row[9]
     assert row[10:] == (True, 0.1)
 
 

@@ -153,20 +153,19 @@ async def test_a_data_source_is_added_as_printed(server: ServerProcess, tmp_path
 async def test_the_python_script_runs_as_printed(server, sample, tmp_path) -> None:
     script = tmp_path / "ask.py"
     script.write_text(block("python"))
-    answers = dict(map(ast.literal_eval, (await printed([sys.executable, str(script)], server, tmp_path)).splitlines()))
+    lines = (await printed([sys.executable, str(script)], server, tmp_path)).splitlines()
 
     prices: defaultdict[str, list[Decimal]] = defaultdict(list)
     for _number, _name, category, price, _weight, _discontinued in sample["products"].rows:
         prices[category].append(price)
     expected = [(category, len(found), max(found)) for category, found in sorted(prices.items())]
-    assert list(answers) == ["duckdb", "sqlite", "postgresql"]
-    for rows in answers.values():
-        assert [(category, count, Decimal(str(dearest))) for category, count, dearest in rows] == expected
+    rows = [ast.literal_eval(re.sub(r"Decimal\((.*?)\)", r"\1", line)) for line in lines]
+    assert [(category, count, Decimal(str(dearest))) for category, count, dearest in rows] == expected * 3
 
 
-def test_the_python_script_has_at_most_15_lines() -> None:
+def test_the_python_script_has_about_ten_lines() -> None:
     lines = [line for line in block("python").splitlines() if line]
-    assert len(lines) <= 15
+    assert len(lines) <= 11
     assert max(map(len, lines)) <= 120
 
 

@@ -8,7 +8,7 @@ import yaml
 from openapi_spec_validator import validate
 from pydantic import BaseModel
 from scripts.check_operations import RESOURCES, SERVED, read_operations
-from scripts.generate_models import TARGET, generate
+from scripts.generate_models import CLIENT_TARGET, TARGET, generate, generate_client
 from tests.cases import each
 
 from queryserver.api.schemas import fields as snippets
@@ -106,6 +106,7 @@ def reachable(names: set[str]) -> set[str]:
 
 def test_generated_models_are_in_sync_with_the_tables():
     assert TARGET.read_text(encoding="utf-8") == generate()
+    assert CLIENT_TARGET.read_text(encoding="utf-8") == generate_client()
 
 
 def test_the_tables_are_valid_openapi():

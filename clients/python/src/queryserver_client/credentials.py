@@ -14,8 +14,6 @@ import anyio
 from queryserver_client.errors import AuthenticationError, ConfigurationError
 
 TokenSource = Callable[[], "str | Awaitable[str]"]
-Post = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""Calls a path of `token/` without credentials; gives the JSON of its answer."""
 
 
 class Secret:
@@ -35,6 +33,10 @@ class Secret:
     def __reduce__(self) -> str:
         message = "a secret is not pickled"
         raise TypeError(message)
+
+
+Post = Callable[[str, Mapping[str, "str | Secret"]], Awaitable[dict[str, Any]]]
+"""Calls a path of `token/` without credentials; gives the JSON of its answer."""
 
 
 class Credentials(Protocol):
@@ -118,26 +120,26 @@ class Password:
     async def forget(self, post: Post) -> None:
         """Revoke the tokens of this login (Contract platform 3.6)."""
         if self._refresh is not None:
-            await post("token/revoke", {"token": self._refresh.reveal()})
+            await post("token/revoke", {"token": self._refresh})
             self._access = self._refresh = None
 
     async def _refreshed(self, post: Post) -> bool:
         if self._refresh is None:
             return False
         try:
-            self._keep(await post("token/refresh", {"refresh": self._refresh.reveal()}))
+            self._keep(await post("token/refresh", {"refresh": self._refresh}))
         except AuthenticationError:
             return False
         return True
 
     async def _log_in(self, post: Post) -> Secret:
-        return self._keep(await post("token/auth", {"username": self._user, "password": self._password.reveal()}))
+        return self._keep(await post("token/auth", {"username": self._user, "password": self._password}))
 
     def _keep(self, pair: Mapping[str, str]) -> Secret:
         if "refresh" in pair:
             self._refresh = Secret(pair["refresh"])
-        self._access = Secret(pair["access"])
-        return self._access
+        self._access = access = Secret(pair["access"])
+        return access
 
 
 def credentials_of(

@@ -8,7 +8,7 @@ every 15 s: a stream that is silent for longer, or breaks again and again, is gi
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import httpx
@@ -16,6 +16,9 @@ import httpx
 from queryserver_client.errors import ApiError, ConnectionLost
 from queryserver_client.status import Event, Logs, Progress, Status, logs_of, status_of
 from queryserver_client.transport import Call, Transport
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import ProgressEvent
 
 FIRST_WITHIN_S = 3.0
 SILENT_S = 20.0
@@ -125,8 +128,8 @@ def _event_of(name: str, data: Mapping[str, Any], position: int) -> Event | None
     if name in {"status", "end"}:
         return Event(status=status_of(data))
     if name == "progress":
-        jobs = cast("list[Mapping[str, Any]]", data.get("jobs", []))
-        return Event(progress=Progress(data["progress"], data["rows"], tuple(jobs)))
+        said = cast("ProgressEvent", data)
+        return Event(progress=Progress(said["progress"], said["rows"], tuple(said["jobs"])))
     if name != "log" or data["next_from"] <= position:
         return None
     logs = logs_of(data)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from queryserver_client.generated import ResultPage
     from queryserver_client.statement import Statement
 
 PAGE_ROWS = 10_000
@@ -52,19 +53,19 @@ class Result:
         statement: "Statement",
         status: Status,
         transport: Transport,
-        first: Mapping[str, Any],
+        first: "ResultPage | None",
         *,
         allow_truncated: bool = False,
     ) -> None:
         self.statement = statement
         self.status = status
-        self.columns: tuple[Column, ...] = columns_of(first["meta"])
+        self.columns: tuple[Column, ...] = columns_of(first["meta"]) if first else ()
         """Empty for a statement without a result set."""
         self.allow_truncated = allow_truncated
         """Whether rows are given although the server kept only the first ones."""
         self._transport = transport
-        self._first: list[Row] = decode_rows(first["data"], self.columns)
-        self._is_complete = not first["has_more"]
+        self._first: list[Row] = decode_rows(first["data"], self.columns) if first else []
+        self._is_complete = first is None or not first["has_more"]
 
     def __repr__(self) -> str:
         return (

@@ -16,6 +16,8 @@ from queryserver_client.transport import Transport
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from queryserver_client.generated import Handle, ResultPage
+
 FIRST_ROWS = 1000
 """Rows that come with the answer that says that a statement has ended."""
 WAIT_S = 30.0
@@ -41,11 +43,11 @@ class Statement:
         allow_truncated: bool = False,
     ) -> None:
         self.operation_id = operation_id
-        self.handle: Mapping[str, Any] = (body or {}).get("handle") or {}
-        """The handle of the contract (editor 2.1): place in the script, text, session. Empty when taken up by id."""
+        self.handle: Handle | None = (body or {}).get("handle")
+        """The handle of the contract (editor 2.1): place in the script, text, session. None when taken up by id."""
         self._transport = transport
         self._allow_truncated = allow_truncated
-        self._first: Mapping[str, Any] | None = (body or {}).get("result")
+        self._first: ResultPage | None = (body or {}).get("result")
         self._known: Status | None = status_of(body) if body and "query_status" in body else None
 
     def __repr__(self) -> str:
@@ -54,7 +56,7 @@ class Statement:
     @property
     def has_more_statements(self) -> bool:
         """Whether the script has a further statement, which `Connection.next` runs."""
-        return bool(self.handle.get("has_more_statements"))
+        return self.handle is not None and self.handle["has_more_statements"]
 
     @property
     def has_ended(self) -> bool:
@@ -109,7 +111,7 @@ class Statement:
         if first is None and status.state == "available":
             first = await self.fetch(0, FIRST_ROWS)
         allowed = self._allow_truncated if allow_truncated is None else allow_truncated
-        return Result(self, status, self._transport, first or _NOTHING, allow_truncated=allowed)
+        return Result(self, status, self._transport, first, allow_truncated=allowed)
 
     def events(self, log_from: int = 0) -> AsyncIterator[Event]:
         """States, progress and log lines as they come, until the statement has ended.
@@ -123,7 +125,7 @@ class Statement:
         fields = {"operationId": self.operation_id, "from": since}
         return logs_of(await self._transport.call("POST", "editor/get_logs", fields, is_repeatable=True))
 
-    async def fetch(self, start_row: int, rows: int) -> Mapping[str, Any]:
+    async def fetch(self, start_row: int, rows: int) -> "ResultPage":
         """A page in the form of the contract (editor 6.1). Raises StatementError when there is no result."""
         fields = {
             "operationId": self.operation_id,
@@ -135,15 +137,15 @@ class Statement:
         body, headers = await self._transport.answered("POST", "editor/fetch_result_data", fields, is_repeatable=True)
         if body.get("status"):
             raise statement_error(body, request_id=headers.get("X-Request-Id"))
-        return cast("Mapping[str, Any]", body["result"])
+        return cast("ResultPage", body["result"])
 
     async def cancel(self) -> Status:
         """Stop it, also at the engine. The state afterwards: canceled, or what came first."""
         body, headers = await self._transport.answered(
             "POST", "editor/cancel_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
         )
-        self._known = status_of(body, request_id=headers.get("X-Request-Id"))
-        return self._known
+        self._known = None  # this answer has the state, but not the error: that is of the next call
+        return status_of(body, request_id=headers.get("X-Request-Id"))
 
     async def close(self) -> None:
         """Delete the result, or stop the statement when it has not ended. May be repeated."""
@@ -191,6 +193,3 @@ def statement_of(transport: Transport, body: Mapping[str, Any], *, allow_truncat
     if not body.get("history_uuid"):
         raise statement_error(body)
     return Statement(transport, str(body["history_uuid"]), body=body, allow_truncated=allow_truncated)
-
-
-_NOTHING: Mapping[str, Any] = {"meta": [], "data": [], "has_more": False}

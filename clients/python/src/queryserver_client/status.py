@@ -3,9 +3,12 @@
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from queryserver_client.errors import StatementError, statement_error
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import Job, QueryStatus
 
 ACTIVE = frozenset({"waiting", "running"})
 
@@ -48,7 +51,7 @@ class Progress:
 
     percent: int
     rows: int
-    jobs: tuple[Mapping[str, Any], ...] = ()
+    jobs: "tuple[Job, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Logs:
     next_from: int
     """The number of lines known now; give it to get only later ones."""
     progress: int = 0
-    jobs: tuple[Mapping[str, Any], ...] = ()
+    jobs: "tuple[Job, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,9 @@ class Event:
 
 def status_of(body: Mapping[str, Any], *, request_id: str | None = None) -> Status:
     """From any answer with `query_status`."""
-    said = body.get("query_status")
-    if not isinstance(said, Mapping):
+    said = cast("QueryStatus | None", body.get("query_status"))
+    if said is None:
         raise statement_error(body, request_id=request_id)
-    said = cast("Mapping[str, Any]", said)
     return Status(
         state=said["state"],
         message=said["message"],

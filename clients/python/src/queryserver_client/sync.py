@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from queryserver_client.generated import Handle, ResultPage
+
 T = TypeVar("T")
 _CANCEL_WITHIN_S = 20.0
 
@@ -193,7 +195,7 @@ class Statement:
         return self.core.operation_id
 
     @property
-    def handle(self) -> Mapping[str, Any]:
+    def handle(self) -> "Handle | None":
         return self.core.handle
 
     @property
@@ -225,7 +227,7 @@ class Statement:
     def logs(self, since: int = 0) -> Logs:
         return self._loop.run(partial(self.core.logs, since))
 
-    def fetch(self, start_row: int, rows: int) -> Mapping[str, Any]:
+    def fetch(self, start_row: int, rows: int) -> "ResultPage":
         return self._loop.run(partial(self.core.fetch, start_row, rows))
 
     def cancel(self) -> Status:

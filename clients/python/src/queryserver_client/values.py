@@ -1,28 +1,22 @@
-"""Cells of typed JSON as values of Python (Contract editor 6.3). No digit is lost.
+"""Rows of typed JSON as rows of Python values (Contract editor 6.3).
 
-A text that a type of Python cannot hold stays text: a date beyond the year 9999, a timestamp with nanoseconds that are
-not zero, `infinity`. Intervals, UUIDs and JSON are text. Elements of arrays, maps and structs are converted when the
-text of the column's type names theirs (`nested.py`).
+Decimals, dates, times, timestamps and bytes have their types, also within arrays, maps and structs where the engine's
+text of the type names them (`nested.py`). Intervals, UUIDs and JSON are text, and so is a value that a type of Python
+cannot hold (`scalars.py`).
 """
 
-import base64
-import binascii
-import datetime as dt
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
-from typing import Any
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any
 
-Cell = Callable[[Any], Any]
+from queryserver_client import scalars
+from queryserver_client.nested import nested_decoder
+from queryserver_client.scalars import Cell
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import ColumnMeta
+
 Row = tuple[Any, ...]
-
-_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
-_TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d+))?\s*(.*)")
-_OFFSET = re.compile(r"([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?")
-_WIDE_INTEGERS = frozenset({"HUGEINT", "UHUGEINT"})
 
 
 @dataclass(frozen=True)
@@ -37,12 +31,9 @@ class Column:
     comment: str = ""
 
 
-def columns_of(meta: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+def columns_of(meta: "Sequence[ColumnMeta]") -> tuple[Column, ...]:
     """The columns that `meta` of an answer describes."""
-    return tuple(
-        Column(str(item["name"]), str(item["type"]), str(item["native_type"]), str(item.get("comment", "")))
-        for item in meta
-    )
+    return tuple(Column(item["name"], item["type"], item["native_type"], item["comment"]) for item in meta)
 
 
 def decode_rows(data: Sequence[Sequence[Any]], columns: Sequence[Column]) -> list[Row]:
@@ -62,108 +53,25 @@ def decode_rows(data: Sequence[Sequence[Any]], columns: Sequence[Column]) -> lis
 
 def decoder(column: Column) -> Cell | None:
     """What makes a value of a cell that is not NULL; None when the cell is one already."""
-    native = column.native_type.strip().upper()
+    native = column.native_type.strip().lower()
+    if column.type in _NESTED:
+        return nested_decoder(column.native_type)
     if column.type == "DECIMAL_TYPE":
-        return _wide_integer if native in _WIDE_INTEGERS else decimal
+        return scalars.wide_integer if native in _WIDE_INTEGERS else scalars.decimal
     if column.type == "STRING_TYPE":
-        return time if re.fullmatch(r"TIME(\(\d\))?( WITHOUT TIME ZONE)?", native) else None
+        # Other types of this name are text: a time with a zone, or what sqlite keeps in a column of times.
+        return scalars.time if native.partition("(")[0].strip() in _TIMES else None
     return _BY_TYPE.get(column.type)
 
 
-def decimal(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    try:
-        return Decimal(cell)
-    except InvalidOperation:
-        return cell
-
-
-def double(cell: Any) -> Any:
-    return _FLOATS.get(cell, cell) if isinstance(cell, str) else cell
-
-
-def binary(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    try:
-        return base64.b64decode(cell, validate=True)
-    except binascii.Error:
-        return cell  # a text in a binary column of sqlite, where each value has a type of its own
-
-
-def date(cell: Any) -> Any:
-    try:
-        return dt.date.fromisoformat(cell) if len(cell) == 10 else cell
-    except (TypeError, ValueError):
-        return cell
-
-
-def time(cell: Any) -> Any:
-    found = _TIME.fullmatch(cell) if isinstance(cell, str) else None
-    micros = _microseconds(found[4]) if found else None
-    if found is None or micros is None:
-        return cell
-    try:
-        return dt.time(int(found[1]), int(found[2]), int(found[3]), micros)
-    except ValueError:
-        return cell  # a duration of mysql: 100:00:00
-
-
-def timestamp(cell: Any) -> Any:
-    """A datetime, with a zone when the text has one."""
-    found = _TIMESTAMP.fullmatch(cell) if isinstance(cell, str) else None
-    if found is None:
-        return cell
-    micros = _microseconds(found[7])
-    zone = _zone(found[8]) if found[8] else None
-    if micros is None or (found[8] and zone is None):
-        return cell
-    year, month, day, hour, minute, second = (int(found[place]) for place in range(1, 7))
-    try:
-        return dt.datetime(year, month, day, hour, minute, second, micros, zone)
-    except ValueError:
-        return cell  # 0000-00-00 of mysql, 24:00:00
-
-
-def _wide_integer(cell: Any) -> Any:
-    try:
-        return int(cell)
-    except ValueError:
-        return cell
-
-
-def _microseconds(fraction: str | None) -> int | None:
-    """None when there are finer digits that are not zero."""
-    if not fraction:
-        return 0
-    if fraction[6:].strip("0"):
-        return None
-    return int(fraction[:6].ljust(6, "0"))
-
-
-def _zone(text: str) -> dt.tzinfo | None:
-    """Of an offset or a name; None when this machine does not know it."""
-    if text in {"UTC", "Z"}:
-        return dt.timezone.utc
-    if found := _OFFSET.fullmatch(text):
-        hours, minutes, seconds = (int(found[place] or 0) for place in (2, 3, 4))
-        offset = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
-        try:
-            return dt.timezone(-offset if found[1] == "-" else offset) if offset else dt.timezone.utc
-        except ValueError:
-            return None
-    try:
-        return ZoneInfo(text)
-    except (KeyError, ValueError, OSError):
-        return None
-
-
 _BY_TYPE: Mapping[str, Cell] = {
-    "FLOAT_TYPE": double,
-    "DOUBLE_TYPE": double,
-    "DATE_TYPE": date,
-    "TIMESTAMP_TYPE": timestamp,
-    "TIMESTAMPLOCALTZ_TYPE": timestamp,
-    "BINARY_TYPE": binary,
+    "FLOAT_TYPE": scalars.double,
+    "DOUBLE_TYPE": scalars.double,
+    "DATE_TYPE": scalars.date,
+    "TIMESTAMP_TYPE": scalars.timestamp,
+    "TIMESTAMPLOCALTZ_TYPE": scalars.timestamp,
+    "BINARY_TYPE": scalars.binary,
 }
+_NESTED = frozenset({"ARRAY_TYPE", "MAP_TYPE", "STRUCT_TYPE"})
+_WIDE_INTEGERS = frozenset({"hugeint", "uhugeint"})
+_TIMES = frozenset({"time", "time without time zone"})

@@ -5,7 +5,7 @@ import re
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from functools import partial
 from typing import Protocol
 
@@ -119,19 +119,19 @@ async def download(result: ResultSource, form: FileForm, *, threads: Executor) -
     """
     encoder = compressed(await _encoder(result, form, threads), form.coding)
     with closing(Ahead(encoder, threads)) as work:
-        piece = b""
+        piece, loop = b"", asyncio.get_running_loop()
         async with aclosing(result.tables()) as tables:
             async for table in tables:
-                for batch in _batches(table):
-                    piece += await work.then(partial(encoder.rows, batch))
+                for part in await loop.run_in_executor(threads, _slices, table):
+                    piece += await work.then(partial(_encoded, encoder, part))
                     if len(piece) >= _PIECE_BYTES:
-                        for part in _parts(piece):
-                            yield part
+                        for sent in _parts(piece):
+                            yield sent
                         piece = b""
         piece += await work.then(encoder.end)
         piece += await work.last()
-        for part in _parts(piece):
-            yield part
+        for sent in _parts(piece):
+            yield sent
 
 
 class Ahead:
@@ -172,8 +172,8 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
             loop = asyncio.get_running_loop()
             async with aclosing(result.tables()) as tables:
                 async for table in tables:
-                    for batch in _batches(table):
-                        await loop.run_in_executor(threads, limits.check, batch)
+                    for part in await loop.run_in_executor(threads, _slices, table):
+                        await loop.run_in_executor(threads, _checked, limits, part)
             return XlsxEncoder(columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
         case DownloadFormat.PARQUET | DownloadFormat.ARROW | DownloadFormat.FEATHER:
             async with aclosing(result.schemas()) as schemas:
@@ -189,7 +189,26 @@ def _parts(piece: bytes) -> Iterator[bytes]:
         yield piece[start : start + _SENT_BYTES]
 
 
-def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """A table in batches of some 1 MiB: what is encoded at a time, and what a cancelled download still waits for."""
+def _slices(table: pa.Table) -> list[pa.Table]:
+    """A table in slices of some 1 MiB: what is encoded at a time, and what a cancelled download still waits for.
+
+    Work for a thread: to count the bytes of many small blocks takes milliseconds.
+    """
     rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
-    return map(without_dictionaries, table.to_batches(max_chunksize=rows))
+    return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
+
+
+def _encoded(encoder: Encoder, part: pa.Table) -> bytes:
+    return b"".join([encoder.rows(batch) for batch in _batches(part)])
+
+
+def _checked(limits: XlsxLimits, part: pa.Table) -> None:
+    for batch in _batches(part):
+        limits.check(batch)
+
+
+def _batches(part: pa.Table) -> Iterator[pa.RecordBatch]:
+    """One batch where Arrow can join the blocks that rows are stored in: small ones cost every reader."""
+    with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # unions: their blocks are encoded one by one
+        part = part.combine_chunks()
+    return map(without_dictionaries, part.to_batches())

@@ -1,0 +1,2393 @@
+# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.
+"""What the server answers: one TypedDict per resource of openapi/resources.yaml."""
+
+from __future__ import annotations
+from typing import Any, Literal, TYPE_CHECKING, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+
+class ErrorBody(TypedDict):
+    """
+    A call that failed. `code` is stable, `message` is for a person and may change.
+    """
+
+    status: Literal[-1, 1, 2, 5, 401, -3, -4]
+    code: str
+    message: str
+    errors: NotRequired[dict[str, list[str]]]
+    error_id: NotRequired[str]
+    retry_after: NotRequired[int]
+    details: NotRequired[dict[str, Any]]
+    version: NotRequired[int]
+    running: NotRequired[int]
+
+
+class TokenMessage(TypedDict):
+    """
+    Why a token was refused.
+    """
+
+    token_class: Literal["AccessToken", "RefreshToken"]
+    token_type: Literal["access", "refresh"]
+    message: str
+
+
+class Unauthorized(TypedDict):
+    """
+    Body of every 401. Without credentials it holds `detail` alone.
+    """
+
+    detail: str
+    code: NotRequired[str]
+    messages: NotRequired[list[TokenMessage]]
+
+
+FieldErrors: TypeAlias = dict[str, list[str]]
+"\n400 of the token calls: each wrong field with its problems.\n"
+
+
+class TokenPair(TypedDict):
+    """
+    What a login gives.
+    """
+
+    refresh: str
+    access: str
+
+
+class TokenVerifyResponse(TypedDict):
+    """
+    The token would be accepted as bearer at this moment. No keys.
+    """
+
+
+class TokenRefreshResponse(TypedDict):
+    """
+    A new access token.
+    """
+
+    access: str
+    refresh: NotRequired[str]
+
+
+class TokenRevokeResponse(TypedDict):
+    """
+    The token is worth nothing any more. No keys.
+    """
+
+
+class Position(TypedDict):
+    """
+    A place in the script as sent. Both numbers are 0-based; columns count Unicode code points.
+    """
+
+    row: int
+    column: int
+
+
+class Handle(TypedDict):
+    """
+    One statement of a script as an operation of this service. `guid` and `secret` give no rights.
+    """
+
+    statement_id: int
+    statements_count: int
+    has_more_statements: bool
+    previous_statement_hash: str
+    start: Position
+    end: Position
+    statement: str
+    guid: str
+    secret: str
+    operation_type: Literal[0]
+    has_result_set: bool
+    modified_row_count: int | None
+    log_context: str | None
+    session_id: int
+    session_guid: str
+    session_type: str
+
+
+class QueryStatus(TypedDict):
+    """
+    Where an operation stands. A word other than `waiting` and `running` means: stop polling.
+    """
+
+    status: Literal["waiting", "running", "available", "failed", "canceled", "expired", "closed"]
+    has_result_set: bool
+    state: Literal["waiting", "running", "available", "success", "failed", "canceled", "timed_out", "expired", "closed"]
+    message: str
+    rows: int
+    truncated: bool
+    truncated_reason: Literal["row_limit", "byte_limit"] | None
+    truncated_by: Literal["default_limit", "limit", "result_max_rows", "result_max_bytes"] | None
+    modified_row_count: int | None
+    expires_at: str | None
+    submitted: str
+    started: str | None
+    ended: str | None
+    elapsed_ms: int
+    queued_ms: int
+    queue_position: int | None
+
+
+class StatusResponse(TypedDict):
+    """
+    Where an operation stands; from the service's own record, never from the engine.
+    """
+
+    status: Literal[0]
+    query_status: QueryStatus
+
+
+class ColumnMeta(TypedDict):
+    """
+    A column of a result.
+    """
+
+    name: str
+    type: Literal[
+        "BOOLEAN_TYPE",
+        "TINYINT_TYPE",
+        "SMALLINT_TYPE",
+        "INT_TYPE",
+        "BIGINT_TYPE",
+        "FLOAT_TYPE",
+        "DOUBLE_TYPE",
+        "DECIMAL_TYPE",
+        "STRING_TYPE",
+        "VARCHAR_TYPE",
+        "CHAR_TYPE",
+        "DATE_TYPE",
+        "TIMESTAMP_TYPE",
+        "TIMESTAMPLOCALTZ_TYPE",
+        "INTERVAL_YEAR_MONTH_TYPE",
+        "INTERVAL_DAY_TIME_TYPE",
+        "BINARY_TYPE",
+        "ARRAY_TYPE",
+        "MAP_TYPE",
+        "STRUCT_TYPE",
+        "UNION_TYPE",
+        "NULL_TYPE",
+        "USER_DEFINED_TYPE",
+    ]
+    comment: str
+    native_type: str
+    as_text: NotRequired[bool]
+
+
+class ResultPage(TypedDict):
+    """
+    A batch of rows. Every row has one cell per element of `meta`.
+    """
+
+    has_more: bool
+    type: Literal["table"]
+    isEscaped: bool
+    meta: list[ColumnMeta]
+    data: list[list[Any]]
+    start_row: int
+    rows_total: int | None
+    truncated: bool
+    truncated_reason: Literal["row_limit", "byte_limit"] | None
+    truncated_by: Literal["default_limit", "limit", "result_max_rows", "result_max_bytes"] | None
+    expires_at: str | None
+    message: NotRequired[str]
+
+
+class ResultResponse(TypedDict):
+    """
+    Answer of fetch_result_data.
+    """
+
+    status: Literal[0]
+    result: ResultPage
+
+
+class ResultMetadata(TypedDict):
+    """
+    The columns of a result.
+    """
+
+    meta: list[ColumnMeta]
+
+
+class ResultMetadataResponse(TypedDict):
+    """
+    Answer of fetch_result_metadata.
+    """
+
+    status: Literal[0]
+    result: ResultMetadata
+
+
+class ResultSize(TypedDict):
+    """
+    How much is stored; null while the statement has not ended.
+    """
+
+    rows: int | None
+    size: int | None
+    message: str
+    truncated: bool
+
+
+class ResultSizeResponse(TypedDict):
+    """
+    Answer of fetch_result_size.
+    """
+
+    status: Literal[0]
+    result: ResultSize
+
+
+class Job(TypedDict):
+    """
+    A job that the engine reports for a statement.
+    """
+
+    name: str
+    url: str
+    started: bool
+    finished: bool
+    percentJob: int | None
+
+
+class LogsResponse(TypedDict):
+    """
+    Log lines of an operation.
+    """
+
+    status: Literal[0]
+    progress: int
+    jobs: list[Job]
+    logs: str
+    isFullLogs: bool
+    next_from: int
+    submitted: str
+    started: str | None
+    ended: str | None
+    elapsed_ms: int
+    queued_ms: int
+    queue_position: int | None
+
+
+class ActionResult(TypedDict):
+    """
+    0 when the call changed something or had nothing to do, -1 when there was nothing left to close.
+    """
+
+    status: Literal[0, -1]
+
+
+class CancelResponse(TypedDict):
+    """
+    Answer of cancel_statement: the state that the operation has now.
+    """
+
+    status: Literal[0]
+    result: ActionResult
+    query_status: QueryStatus
+
+
+class CloseResponse(TypedDict):
+    """
+    Answer of close_statement.
+    """
+
+    status: Literal[0]
+    result: ActionResult
+    message: str
+
+
+class WatchResponse(TypedDict):
+    """
+    Status of any operation with its log, until `isSuccess` or `isFailure` is true.
+    """
+
+    status: Literal[0]
+    query_status: QueryStatus
+    id: int
+    operationId: str
+    watch_url: str
+    statement: str
+    log: str
+    jobs: list[Job]
+    isSuccess: bool
+    isFailure: bool
+
+
+class WatchFailure(TypedDict):
+    """
+    Watch of an operation that did not succeed.
+    """
+
+    status: Literal[1, 401, -3, -4]
+    code: str
+    message: str
+    line: int | None
+    column: int | None
+    query_status: QueryStatus
+    handle: Handle
+    history_id: int
+    history_uuid: str
+    id: int
+    operationId: str
+    watch_url: str
+    statement: str
+    log: str
+    jobs: list[Job]
+    isSuccess: bool
+    isFailure: bool
+
+
+class ProgressEvent(TypedDict):
+    """
+    Data of the server-sent event `progress`.
+    """
+
+    progress: int
+    rows: int
+    jobs: list[Job]
+
+
+LogEvent = TypedDict("LogEvent", {"from": int, "next_from": int, "logs": str})
+
+
+class ExplainResponse(TypedDict):
+    """
+    The engine's plan of a statement that was not run.
+    """
+
+    status: Literal[0]
+    explanation: str
+    statement: str
+
+
+class ExplainFailure(TypedDict):
+    """
+    The engine refuses to explain the statement; HTTP 200.
+    """
+
+    status: Literal[1]
+    code: str
+    message: str
+    line: int | None
+    column: int | None
+    statement: str
+
+
+class FormatResponse(TypedDict):
+    """
+    The same statements, laid out.
+    """
+
+    status: Literal[0]
+    formatted_statements: str
+
+
+class HistoryData(TypedDict):
+    """
+    What a history entry tells about its statement.
+    """
+
+    statement: str
+    lastExecuted: int
+    status: Literal["waiting", "running", "available", "failed", "canceled", "expired", "closed"]
+    parentSavedQueryUuid: str
+    state: Literal["waiting", "running", "available", "success", "failed", "canceled", "timed_out", "expired", "closed"]
+    message: str
+    line: int | None
+    column: int | None
+    database: str
+    rows: int
+    submitted: str
+    started: str | None
+    ended: str | None
+    elapsed_ms: int
+    queued_ms: int
+    queue_position: int | None
+
+
+class HistoryEntry(TypedDict):
+    """
+    One operation of the caller.
+    """
+
+    name: str
+    id: int
+    uuid: str
+    type: str
+    data: HistoryData
+    absoluteUrl: str
+
+
+class HistoryResponse(TypedDict):
+    """
+    The caller's operations, newest first.
+    """
+
+    status: Literal[0]
+    count: int
+    message: str
+    history: list[HistoryEntry]
+
+
+class Notebook(TypedDict):
+    """
+    An empty notebook; nothing of it is stored.
+    """
+
+    name: str
+    uuid: str
+    description: str
+    type: str
+    isSaved: bool
+    isManaged: bool
+    skipHistorify: bool
+    sessions: list[Any]
+    snippets: list[Any]
+    directoryUuid: str | None
+
+
+class NotebookResponse(TypedDict):
+    """
+    Answer of create_notebook.
+    """
+
+    status: Literal[0]
+    notebook: Notebook
+
+
+class Session(TypedDict):
+    """
+    An engine session of the caller. Credentials are never given back: a `password` is shown empty.
+    """
+
+    type: str
+    id: int
+    session_id: str
+    properties: list[dict[str, Any]]
+    configuration: dict[str, Any]
+    reuse_session: bool
+    http_addr: str | None
+    expires_at: str | None
+
+
+class CreateSessionResponse(TypedDict):
+    """
+    Answer of create_session.
+    """
+
+    status: Literal[0]
+    session: Session
+
+
+class ClosedSession(TypedDict):
+    """
+    The session that was closed.
+    """
+
+    id: int
+    application: str
+    status: Literal[4]
+
+
+class SessionClosure(TypedDict):
+    """
+    Outcome of a close. `session` is null when there was nothing left to close.
+    """
+
+    status: Literal[0]
+    message: str
+    session: ClosedSession | None
+
+
+class CloseSessionResponse(TypedDict):
+    """
+    Answer of close_session.
+    """
+
+    status: Literal[0]
+    session: SessionClosure
+
+
+class HealthCheck(TypedDict):
+    """
+    Outcome of one check.
+    """
+
+    ok: bool
+    ms: int
+
+
+class BrokerCheck(TypedDict):
+    """
+    Outcome of the broker's check.
+    """
+
+    ok: bool
+    ms: int
+    enabled: bool
+
+
+class HealthChecks(TypedDict):
+    """
+    What the service needs. No addresses, no error texts.
+    """
+
+    database: HealthCheck
+    schema: HealthCheck
+    result_store: HealthCheck
+    broker: BrokerCheck
+
+
+class ReadyResponse(TypedDict):
+    """
+    The instance takes calls.
+    """
+
+    status: Literal[0]
+    ready: bool
+    checks: HealthChecks
+
+
+class NotReadyResponse(TypedDict):
+    """
+    503: something that the service needs is missing, or the instance is being stopped.
+    """
+
+    status: Literal[-1]
+    code: Literal["not_ready", "stopping"]
+    message: str
+    ready: bool
+    checks: HealthChecks
+
+
+class DatabaseList(TypedDict):
+    """
+    Databases of a data source.
+    """
+
+    status: Literal[0]
+    databases: list[str]
+    truncated: bool
+
+
+class TableSummary(TypedDict):
+    """
+    A table or view in a list.
+    """
+
+    name: str
+    type: Literal["Table", "View", "Materialized_view"]
+    comment: str
+
+
+class DatabaseMetadata(TypedDict):
+    """
+    Tables and views of a database.
+    """
+
+    status: Literal[0]
+    tables_meta: list[TableSummary]
+    truncated: bool
+
+
+class ColumnSummary(TypedDict):
+    """
+    A column of a table; null where the engine does not tell.
+    """
+
+    name: str
+    type: str
+    comment: str
+    nullable: bool | None
+    default: str | None
+    autoincrement: bool | None
+    primary_key: bool | None
+    partition_key: bool
+
+
+class PartitionKey(TypedDict):
+    """
+    A column that partitions a table.
+    """
+
+    name: str
+    type: str
+
+
+class PrimaryKey(TypedDict):
+    """
+    A column of the primary key.
+    """
+
+    name: str
+
+
+class ForeignKey(TypedDict):
+    """
+    A column that refers to another table.
+    """
+
+    name: str
+    to: str
+
+
+class TableMetadata(TypedDict):
+    """
+    Columns and keys of a table or view.
+    """
+
+    status: Literal[0]
+    name: str
+    comment: str
+    is_view: bool
+    support_updates: bool | None
+    hdfs_link: str | None
+    columns: list[str]
+    extended_columns: list[ColumnSummary]
+    partition_keys: list[PartitionKey]
+    primary_keys: list[PrimaryKey]
+    foreign_keys: list[ForeignKey]
+
+
+class FunctionSummary(TypedDict):
+    """
+    A function in a list; empty text where the engine does not tell.
+    """
+
+    name: str
+    signature: str
+    return_type: str
+    is_builtin: str
+    is_persistent: str
+
+
+class FunctionList(TypedDict):
+    """
+    Functions of a data source or of one database.
+    """
+
+    status: Literal[0]
+    functions: list[FunctionSummary]
+    truncated: bool
+
+
+class FunctionDetail(TypedDict):
+    """
+    One function; no keys at all when the engine's catalogue cannot list functions.
+    """
+
+    name: NotRequired[str]
+    signature: NotRequired[str]
+    description: NotRequired[str]
+    return_type: NotRequired[str]
+    is_builtin: NotRequired[str]
+    is_persistent: NotRequired[str]
+
+
+class FunctionResponse(TypedDict):
+    """
+    Details of one function.
+    """
+
+    status: Literal[0]
+    function: FunctionDetail
+
+
+class SampleResponse(TypedDict):
+    """
+    Sample rows of a table, or values of a column.
+    """
+
+    status: Literal[0]
+    headers: list[str]
+    full_headers: list[ColumnMeta]
+    rows: list[list[Any]]
+    message: str
+    isEscaped: bool
+
+
+class SampleStart(TypedDict):
+    """
+    The operation that will give the sample.
+    """
+
+    status: Literal[0]
+    handle: Handle
+
+
+class SampleStartResponse(TypedDict):
+    """
+    Answer of a sample with `async`.
+    """
+
+    status: Literal[0]
+    result: SampleStart
+    operationId: str
+    history_uuid: str
+
+
+class DatabaseDescription(TypedDict):
+    """
+    Description of a database.
+    """
+
+    status: Literal[0]
+    message: str
+    db_name: str
+    name: str
+    comment: str
+    location: str
+    hdfs_link: str
+    owner_name: str
+    owner_type: str
+    parameters: str
+
+
+class DescribedColumn(TypedDict):
+    """
+    A column of a described table, partition columns included.
+    """
+
+    name: str
+    type: str
+    comment: str
+    nullable: bool | None
+    default: str | None
+
+
+class TableProperty(TypedDict):
+    """
+    One property or statistic of a described table.
+    """
+
+    col_name: str
+    data_type: str
+    comment: str
+
+
+class TableDetailProperties(TypedDict):
+    """
+    Properties of a described table that every engine fills.
+    """
+
+    owner: str
+    create_time: str | Literal[""]
+    table_type: Literal["MANAGED_TABLE", "EXTERNAL_TABLE", "VIRTUAL_VIEW", "MATERIALIZED_VIEW"]
+    format: str
+
+
+class TableDetails(TypedDict):
+    """
+    Properties and statistics of a described table.
+    """
+
+    properties: TableDetailProperties
+    stats: dict[str, str]
+
+
+class TableDescription(TypedDict):
+    """
+    Description of a table or view.
+    """
+
+    status: Literal[0]
+    message: str
+    name: str
+    comment: str
+    is_view: bool
+    path_location: str
+    hdfs_link: str
+    cols: list[DescribedColumn]
+    partition_keys: list[PartitionKey]
+    primary_keys: list[PrimaryKey]
+    foreign_keys: list[ForeignKey]
+    properties: list[TableProperty]
+    stats: list[TableProperty]
+    details: TableDetails
+
+
+class ColumnDescription(TypedDict):
+    """
+    Statistics of a column that the engine already has.
+    """
+
+    status: Literal[0]
+    message: str
+    col_name: str
+    data_type: str
+    min: str | None
+    max: str | None
+    num_nulls: int | None
+    distinct_count: int | None
+    avg_col_len: float | None
+    max_col_len: int | None
+    num_trues: int | None
+    num_falses: int | None
+
+
+class AnalyzeResponse(TypedDict):
+    """
+    The operation that computes the statistics.
+    """
+
+    status: Literal[0]
+    message: str
+    redirect: str
+    watch_url: str
+    operationId: str
+    history_uuid: str
+    history_id: int
+    handle: Handle
+
+
+class DialectProperties(TypedDict):
+    """
+    What the editor needs to know of a dialect; no keys at all for types that are not SQL.
+    """
+
+    is_sql: NotRequired[bool]
+    sql_identifier_quote: NotRequired[str]
+    sql_identifier_comment_single: NotRequired[str]
+    has_catalog: NotRequired[bool]
+    has_database: NotRequired[bool]
+    has_table: NotRequired[bool]
+    has_live_queries: NotRequired[bool]
+    has_optimizer_risks: NotRequired[bool]
+    has_optimizer_values: NotRequired[bool]
+    has_auto_limit: NotRequired[bool]
+    has_reference_language: NotRequired[bool]
+    has_reference_functions: NotRequired[bool]
+    has_use_statement: NotRequired[bool]
+
+
+class Interpreter(TypedDict):
+    """
+    A place that statements can be sent to.
+    """
+
+    name: str
+    type: str
+    id: str
+    displayName: str
+    buttonName: str
+    tooltip: str
+    optimizer: Literal["off"]
+    page: str
+    is_sql: bool
+    is_batchable: bool
+    dialect: str
+    dialect_properties: DialectProperties
+
+
+class CatalogEntry(TypedDict):
+    """
+    A data source whose tables can be browsed.
+    """
+
+    name: str
+    type: str
+    id: str
+    displayName: str
+    buttonName: str
+    tooltip: str
+    page: str
+    is_sql: bool
+    is_catalog: bool
+
+
+class BrowserEntry(TypedDict):
+    """
+    A browser that the caller may use.
+    """
+
+    type: Literal["hdfs", "s3", "abfs", "ofs", "file", "tables", "yarn", "importer", "celery-beat"]
+    displayName: str
+    buttonName: str
+    tooltip: str
+    page: str
+
+
+class EditorApp(TypedDict):
+    """
+    The editor and its interpreters.
+    """
+
+    name: str
+    displayName: str
+    buttonName: str
+    interpreters: list[Interpreter]
+    default_limit: int
+    interpreter_names: list[str]
+    page: str
+    default_sql_interpreter: str
+    source_autocomplete_disabled: bool
+
+
+class BrowserApp(TypedDict):
+    """
+    The browsers.
+    """
+
+    name: str
+    displayName: str
+    buttonName: str
+    interpreters: list[BrowserEntry]
+    interpreter_names: list[str]
+
+
+class SchedulerApp(TypedDict):
+    """
+    The scheduler.
+    """
+
+    name: str
+    displayName: str
+    buttonName: str
+    interpreters: list[BrowserEntry]
+    interpreter_names: list[str]
+    page: str
+
+
+class HomeApp(TypedDict):
+    """
+    The document page.
+    """
+
+    name: str
+    displayName: str
+    buttonName: str
+    interpreters: list[Any]
+    page: str
+
+
+class AppConfig(TypedDict):
+    """
+    The applications that the caller may use.
+    """
+
+    editor: EditorApp
+    catalogs: list[CatalogEntry]
+    browser: BrowserApp
+    scheduler: NotRequired[SchedulerApp]
+    home: HomeApp
+
+
+class ServiceFlags(TypedDict):
+    """
+    Flags of the service and of the caller.
+    """
+
+    is_admin: bool
+    is_yarn_enabled: bool
+    enable_task_server: bool
+    enable_workflow_creation_action: bool
+    allow_sample_data_from_views: bool
+    enable_sharing: bool
+    collect_usage: bool
+
+
+class StorageBrowserConfig(TypedDict):
+    """
+    What a file browser may offer.
+    """
+
+    enable_chunked_file_upload: bool
+    enable_new_storage_browser: bool
+    restrict_file_extensions: list[str] | None
+    concurrent_max_connection: int
+    file_upload_chunk_size: int
+    enable_file_download_button: bool
+    max_file_editor_size: int
+    enable_extract_uploaded_archive: bool
+
+
+class ImporterConfig(TypedDict):
+    """
+    What the importer takes.
+    """
+
+    is_enabled: bool
+    restrict_local_file_extensions: list[str] | None
+    max_local_file_size_upload_limit: int
+
+
+class Cluster(TypedDict):
+    """
+    A cluster; credentials are always empty.
+    """
+
+    id: str
+    name: str
+    type: str
+    credentials: dict[str, Any]
+
+
+class DocumentsConfig(TypedDict):
+    """
+    Document types of the caller.
+    """
+
+    types: list[str]
+
+
+class ClientConfiguration(TypedDict):
+    """
+    Answer of get_config.
+    """
+
+    app_config: AppConfig
+    main_button_action: Interpreter | EditorApp
+    button_actions: list[EditorApp | SchedulerApp]
+    default_sql_interpreter: str
+    cluster_type: str
+    has_computes: bool
+    vw_name: str
+    img_version: str
+    hue_version: str
+    svc_config: ServiceFlags
+    hue_config: ServiceFlags
+    storage_browser: StorageBrowserConfig
+    importer: ImporterConfig
+    clusters: list[Cluster]
+    documents: DocumentsConfig
+    status: Literal[0]
+
+
+class Namespace(TypedDict):
+    """
+    A namespace of a data source.
+    """
+
+    id: str
+    name: str
+    status: Literal["CREATED"]
+    computes: list[Cluster]
+
+
+class Compute(TypedDict):
+    """
+    A compute of a data source.
+    """
+
+    id: str
+    name: str
+    namespace: str
+    interface: str
+    type: str
+    options: dict[str, Any]
+
+
+class NamespacesResponse(TypedDict):
+    """
+    The namespaces, by the interface that the request names.
+    """
+
+    status: Literal[0]
+
+
+class ComputesResponse(TypedDict):
+    """
+    The computes, by the interface that the request names.
+    """
+
+    status: Literal[0]
+
+
+class ClustersResponse(TypedDict):
+    """
+    The clusters, by the interface that the request names.
+    """
+
+    status: Literal[0]
+
+
+class BannersResponse(TypedDict):
+    """
+    The banner of the service.
+    """
+
+    system: str | None
+    configured: str
+    status: Literal[0]
+
+
+class ConfigProblem(TypedDict):
+    """
+    A problem of the settings; secrets are masked.
+    """
+
+    name: str
+    message: str
+    value: str
+    level: Literal["error", "warning"]
+
+
+class CheckConfigResponse(TypedDict):
+    """
+    Problems of the settings.
+    """
+
+    hue_config_dir: str
+    config_errors: list[ConfigProblem]
+    status: Literal[0]
+
+
+class ServerLogsResponse(TypedDict):
+    """
+    The last lines of the server's log.
+    """
+
+    hue_hostname: str
+    logs: list[str]
+    status: Literal[0]
+
+
+class AdminStatement(TypedDict):
+    """
+    A statement of any user, without its text.
+    """
+
+    id: str
+    history_id: int
+    user: str
+    connector: str
+    dialect: str
+    state: Literal["waiting", "running", "available", "success", "failed", "canceled", "timed_out", "expired", "closed"]
+    submitted: str
+    started: str | None
+    ended: str | None
+    elapsed_ms: int
+    queued_ms: int
+    rows: int
+    bytes: int
+    progress: int
+    server: str | None
+    session_id: int
+    error_code: str | None
+    cancel_requested: bool
+    canceled_by: str | None
+    is_import: bool
+
+
+class AdminStatementsResponse(TypedDict):
+    """
+    Statements of all users, newest first.
+    """
+
+    status: Literal[0]
+    statements: list[AdminStatement]
+    next_after: int | None
+
+
+class AdminStatementResponse(TypedDict):
+    """
+    One statement of any user, with its text.
+    """
+
+    status: Literal[0]
+    statement: AdminStatement
+    text: str
+    text_is_cut: bool
+    database: str | None
+    message: str
+    row_limit: int
+    timeout_s: int
+    deadline: str
+
+
+class AdminCancelResponse(TypedDict):
+    """
+    The statement after the cancel was requested: ended, or still running while its engine has not confirmed.
+    """
+
+    status: Literal[0]
+    statement: AdminStatement
+
+
+class AppExamplesResponse(TypedDict):
+    """
+    Examples that can be installed.
+    """
+
+    apps: dict[str, str]
+    status: Literal[0]
+
+
+class InstallAppExamplesResponse(TypedDict):
+    """
+    The examples are installed.
+    """
+
+    message: str
+    status: Literal[0]
+
+
+class HdfsConfig(TypedDict):
+    """
+    Facts about a cluster and the caller; false, empty and null while it does not answer.
+    """
+
+    is_trash_enabled: bool
+    is_hdfs_superuser: bool
+    groups: list[str]
+    users: list[str]
+    superuser: str | None
+    supergroup: str | None
+
+
+class NoConfig(TypedDict):
+    """
+    File systems other than hdfs are not described.
+    """
+
+
+class Filesystem(TypedDict):
+    """
+    A file system that the caller may use.
+    """
+
+    file_system: Literal["hdfs", "s3a", "abfs", "ofs", "file"]
+    name: str
+    user_home_directory: str
+    config: HdfsConfig | NoConfig
+
+
+FilesystemList: TypeAlias = list[Filesystem]
+"\nAnswer of storage/filesystems.\n"
+
+
+class FileStats(TypedDict):
+    """
+    Attributes of an entry; the same keys for every store.
+    """
+
+    path: str
+    name: str
+    size: int
+    atime: int | None
+    mtime: int | None
+    mode: int
+    user: str
+    group: str
+    aclBit: bool
+    blockSize: int
+    replication: int
+
+
+class FileEntry(TypedDict):
+    """
+    An entry of a directory view.
+    """
+
+    path: str
+    name: str
+    stats: FileStats
+    mtime: str
+    humansize: str
+    type: Literal["dir", "file", "link", "unknown"]
+    rwx: str
+    mode: str
+    url: str
+    is_sentry_managed: bool
+
+
+class FlatFileEntry(TypedDict):
+    """
+    An entry of storage/list.
+    """
+
+    path: str
+    name: str
+    size: int
+    atime: int | None
+    mtime: int | None
+    mode: int
+    user: str
+    group: str
+    aclBit: bool
+    blockSize: int
+    replication: int
+    type: Literal["dir", "file", "link", "unknown"]
+    rwx: str
+
+
+class StatResponse(TypedDict):
+    """
+    Attributes of one entry.
+    """
+
+    status: Literal[0]
+    path: str
+    name: str
+    size: int
+    atime: int | None
+    mtime: int | None
+    mode: int
+    user: str
+    group: str
+    aclBit: bool
+    blockSize: int
+    replication: int
+    type: Literal["dir", "file", "link", "unknown"]
+    rwx: str
+
+
+class Breadcrumb(TypedDict):
+    """
+    A step of the way to a path.
+    """
+
+    url: str
+    label: str
+
+
+class ListingPage(TypedDict):
+    """
+    Which part of a directory this is, in both vocabularies.
+    """
+
+    number: int
+    page_number: int
+    page_size: int
+    num_pages: int
+    total_pages: int
+    total_count: int
+    total_size: int
+    previous_page_number: int
+    next_page_number: int
+    start_index: int
+    end_index: int
+    total_is_exact: bool
+
+
+class FileListing(TypedDict):
+    """
+    Answer of storage/list.
+    """
+
+    status: Literal[0]
+    path: str
+    files: list[FlatFileEntry]
+    page: ListingPage
+
+
+class DirectoryView(TypedDict):
+    """
+    Answer of storage/view on a directory.
+    """
+
+    status: Literal[0]
+    path: str
+    current_dir_path: str
+    current_request_path: str
+    breadcrumbs: list[Breadcrumb]
+    files: list[FileEntry]
+    page: ListingPage
+    pagesize: int
+    descending: str | None
+    home_directory: str | None
+    is_trash_enabled: bool
+    is_fs_superuser: bool
+    groups: list[str]
+    users: list[str]
+    superuser: str | None
+    supergroup: str | None
+    is_sentry_managed: bool
+    apps: list[str]
+    show_download_button: bool
+    show_upload_button: bool
+    is_embeddable: bool
+    cwd_set: bool
+    file_filter: str
+    s3_listing_not_allowed: str
+
+
+class FileDisplay(TypedDict):
+    """
+    Answer of storage/display.
+    """
+
+    status: Literal[0]
+    path: str
+    contents: str
+    offset: int
+    length: int
+    end: int
+    mode: Literal["text"]
+    compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"]
+
+
+class FileWindow(TypedDict):
+    """
+    The shown part of a file.
+    """
+
+    offset: int
+    length: int
+    end: int
+    dirname: str
+    mode: Literal["text", "binary"]
+    compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"]
+    size: int
+    max_chunk_size: str
+    contents: str
+    masked_binary_data: bool
+    xxd: NotRequired[list[list[Any]]]
+
+
+class FileView(TypedDict):
+    """
+    Answer of storage/view on a file.
+    """
+
+    path: str
+    name: str
+    stats: FileStats
+    mtime: str
+    humansize: str
+    type: Literal["dir", "file", "link", "unknown"]
+    rwx: str
+    mode: str
+    url: str
+    is_sentry_managed: bool
+    status: Literal[0]
+    success: bool
+    contents: str
+    filename: str
+    editable: bool
+    show_download_button: bool
+    is_embeddable: bool
+    breadcrumbs: list[Breadcrumb]
+    view: FileWindow
+
+
+class ContentSummaryCounts(TypedDict):
+    """
+    What is below a path; -1 means no quota.
+    """
+
+    directoryCount: int
+    fileCount: int
+    length: int
+    quota: int
+    spaceConsumed: int
+    spaceQuota: int
+    typeQuota: dict[str, Any]
+    replication: int
+
+
+class ContentSummaryResponse(TypedDict):
+    """
+    Answer of storage/content_summary; further keys of the store are passed on.
+    """
+
+    status: Literal[0]
+    message: str
+    path: str
+    directoryCount: int
+    fileCount: int
+    length: int
+    quota: int
+    spaceConsumed: int
+    spaceQuota: int
+    typeQuota: dict[str, Any]
+    replication: int
+    summary: ContentSummaryCounts
+
+
+class PathResponse(TypedDict):
+    """
+    The path that was changed.
+    """
+
+    status: Literal[0]
+    path: str
+
+
+class SaveResponse(TypedDict):
+    """
+    Answer of storage/save.
+    """
+
+    status: Literal[0]
+    path: str
+    size: int
+
+
+class ReplicationResponse(TypedDict):
+    """
+    Answer of storage/set_replication.
+    """
+
+    status: Literal[0]
+    path: str
+    replication: int
+
+
+class ChownResponse(TypedDict):
+    """
+    Answer of storage/chown.
+    """
+
+    status: Literal[0]
+    path: str
+    user: str | None
+    group: str | None
+
+
+class ChmodResponse(TypedDict):
+    """
+    Answer of storage/chmod.
+    """
+
+    status: Literal[0]
+    path: str
+    mode: str
+
+
+class TransferResponse(TypedDict):
+    """
+    Answer of rename, move and copy.
+    """
+
+    status: Literal[0]
+    path: str
+    source: str
+    message: str
+    details: NotRequired[dict[str, Any]]
+    skipped_files: NotRequired[str]
+
+
+SkippedFiles: TypeAlias = str
+
+
+class DeleteResponse(TypedDict):
+    """
+    Answer of storage/rmtree.
+    """
+
+    status: Literal[0]
+    path: str
+    trashed: bool
+    trash_path: str | None
+
+
+class BulkResponse(TypedDict):
+    """
+    Outcome of each item of a bulk call, by the path as sent.
+    """
+
+    status: Literal[0, -1]
+    code: NotRequired[str]
+    message: NotRequired[str]
+    results: dict[str, dict[str, Any]]
+
+
+class RunningOperation(TypedDict):
+    """
+    The work goes on after the answer; HTTP 202.
+    """
+
+    status: Literal[0]
+    path: str
+    operation_id: str
+    state: Literal["running"]
+
+
+class OperationProgress(TypedDict):
+    """
+    How far a long operation is.
+    """
+
+    status: Literal[0]
+    operation_id: str
+    state: Literal["running", "done", "failed"]
+    done: int
+    total: int | None
+    result: dict[str, Any] | str | None
+
+
+class TrashPathResponse(TypedDict):
+    """
+    Where the trash of a path is.
+    """
+
+    status: Literal[0]
+    path: str
+    trash_path: str | None
+
+
+class RestoreResponse(TypedDict):
+    """
+    Answer of storage/trash/restore.
+    """
+
+    status: Literal[0]
+    path: str
+    source: str
+
+
+class PurgeResponse(TypedDict):
+    """
+    Answer of storage/trash/purge.
+    """
+
+    status: Literal[0]
+    path: str
+    purged: int
+
+
+class UploadResponse(TypedDict):
+    """
+    A file arrived.
+    """
+
+    status: Literal[0]
+    path: str
+    data: str
+    size: int
+    sha256: str
+    next: str | None
+    result: FileEntry
+    file_stats: FlatFileEntry
+
+
+class UploadPartResponse(TypedDict):
+    """
+    A part of a file arrived.
+    """
+
+    status: Literal[0]
+    uuid: str
+    path: str
+    part: int
+    received: list[list[int]]
+    offset: int
+
+
+class UploadStateResponse(TypedDict):
+    """
+    How much of a part upload has arrived.
+    """
+
+    status: Literal[0]
+    uuid: str
+    path: str
+    offset: int
+    received: list[list[int]]
+    missing_parts: list[int]
+    total_size: int
+    expires_at: str
+
+
+class UploadCompleteResponse(TypedDict):
+    """
+    All parts arrived and make one file.
+    """
+
+    status: Literal[0]
+    path: str
+    uuid: str
+    size: int
+    result: FileEntry
+    success: bool
+    data: str
+    next: str | None
+
+
+class AvailableSpaceResponse(TypedDict):
+    """
+    Bytes that the caller may still stage; -1 when no limit is known.
+    """
+
+    status: Literal[0]
+    upload_available_space: int
+
+
+class ImporterError(TypedDict):
+    """
+    A failure of the importer.
+    """
+
+    error: str
+    code: str
+
+
+class ImportedFile(TypedDict):
+    """
+    A file arrived; `file_path` is a reference to hand back unchanged.
+    """
+
+    file_path: str
+    size: int
+    expires_at: str
+
+
+class DelimitedMetadata(TypedDict):
+    """
+    How a text file is delimited, in real characters.
+    """
+
+    type: Literal["csv", "tsv", "delimiter_format"]
+    field_separator: str
+    quote_char: str
+    record_separator: str
+    encoding: str
+    confidence: float
+
+
+class ExcelMetadata(TypedDict):
+    """
+    The sheets of a workbook.
+    """
+
+    type: Literal["excel"]
+    sheet_names: list[str]
+
+
+class RecordsMetadata(TypedDict):
+    """
+    guess_metadata of a file of records, which names its columns itself.
+    """
+
+    type: Literal["parquet", "ndjson", "avro", "arrow"]
+
+
+class HeaderGuess(TypedDict):
+    """
+    Whether the first row looks like column names.
+    """
+
+    has_header: bool
+
+
+class PreviewColumn(TypedDict):
+    """
+    A column typed for the chosen dialect.
+    """
+
+    name: str
+    type: str
+    precision: NotRequired[int]
+    scale: NotRequired[int]
+    source: NotRequired[int]
+    format: NotRequired[str]
+
+
+class PreviewWarning(TypedDict):
+    """
+    What was odd in the file.
+    """
+
+    code: Literal["long_rows", "short_rows", "unclosed_quote", "undecodable", "truncated_sample"]
+    count: int
+    rows: list[int]
+
+
+class Preview(TypedDict):
+    """
+    The first rows of a file as a table.
+    """
+
+    type: Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson", "avro", "arrow"]
+    columns: list[PreviewColumn]
+    preview_data: list[list[str]]
+    warnings: NotRequired[list[PreviewWarning]]
+
+
+SqlTypes: TypeAlias = list[str]
+"\nType names of a dialect, sorted and unique.\n"
+
+
+class CreateTableResponse(TypedDict):
+    """
+    The operation that creates the table.
+    """
+
+    status: Literal[0]
+    history_uuid: str
+    history_id: int
+    path: str
+    table: str
+
+
+class ConnectorSetting(TypedDict):
+    """
+    One setting; secrets are masked.
+    """
+
+    name: str
+    value: str | int | float | bool
+
+
+class ConnectorType(TypedDict):
+    """
+    A kind of data source that can be configured.
+    """
+
+    dialect: str
+    interface: str
+    category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+    nice_name: str
+    description: str
+    name: str
+    settings: list[ConnectorSetting]
+    properties: DialectProperties
+    is_runnable: bool
+
+
+class Connector(TypedDict):
+    """
+    A configured data source.
+    """
+
+    id: str
+    name: str
+    nice_name: str
+    dialect: str
+    interface: str
+    category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+    description: str
+    settings: list[ConnectorSetting]
+    dialect_properties: DialectProperties
+    is_runnable: bool
+    version: int
+    groups: NotRequired[list[str]]
+    last_modified: str
+
+
+class ConnectorGroup(TypedDict):
+    """
+    Instances of one category.
+    """
+
+    category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+    category_name: str
+    description: str
+    values: list[Connector]
+
+
+class ConnectorTypeGroup(TypedDict):
+    """
+    Types of one category.
+    """
+
+    category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+    category_name: str
+    description: str
+    values: list[ConnectorType]
+
+
+class ConnectorCategoryEntry(TypedDict):
+    """
+    A category of connectors.
+    """
+
+    name: str
+    type: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+    description: str
+
+
+class ConnectorTypeList(TypedDict):
+    """
+    The catalogue of types.
+    """
+
+    connectors: list[ConnectorTypeGroup]
+    categories: list[ConnectorCategoryEntry]
+    status: Literal[0]
+
+
+class ConnectorList(TypedDict):
+    """
+    The instances that the caller may see.
+    """
+
+    connectors: list[ConnectorGroup]
+    status: Literal[0]
+
+
+class ConnectorTemplate(TypedDict):
+    """
+    A type with its defaults, to be named and sent to update.
+    """
+
+    dialect: str
+    interface: str
+    category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+    nice_name: str
+    description: str
+    name: str
+    settings: list[ConnectorSetting]
+    properties: DialectProperties
+    is_runnable: bool
+    dialect_properties: DialectProperties
+    id: str | None
+
+
+class ConnectorTemplateResponse(TypedDict):
+    """
+    Answer of instance/new.
+    """
+
+    connector: ConnectorTemplate
+    status: Literal[0]
+
+
+class ConnectorResponse(TypedDict):
+    """
+    One instance, not wrapped.
+    """
+
+    id: str
+    name: str
+    nice_name: str
+    dialect: str
+    interface: str
+    category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+    description: str
+    settings: list[ConnectorSetting]
+    dialect_properties: DialectProperties
+    is_runnable: bool
+    version: int
+    groups: NotRequired[list[str]]
+    last_modified: str
+    status: Literal[0]
+
+
+class ConnectorUpdateResponse(TypedDict):
+    """
+    The instance as stored.
+    """
+
+    connector: Connector
+    saved_as: bool
+    status: Literal[0]
+
+
+class ConnectorDeleteResponse(TypedDict):
+    """
+    The instance is gone.
+    """
+
+    id: str
+    status: Literal[0]
+
+
+class ConnectionCheck(TypedDict):
+    """
+    One step of a connection test.
+    """
+
+    name: Literal["resolve", "connect", "login", "statement"]
+    ok: bool
+    ms: int
+
+
+class ConnectorTestResponse(TypedDict):
+    """
+    Outcome of a connection test.
+    """
+
+    status: Literal[0]
+    ok: bool
+    warnings: str
+    hasWarnings: bool
+    reason: Literal["", "dns", "refused", "timeout", "tls", "auth", "engine", "other"]
+    checks: list[ConnectionCheck]
+    duration_ms: int
+    server_version: str | None
+
+
+class ConnectorExamplesResponse(TypedDict):
+    """
+    Which examples were installed.
+    """
+
+    status: Literal[0]
+    message: str
+    added: list[str]
+    updated: list[str]
+    unchanged: list[str]
+
+
+class Group(TypedDict):
+    """
+    A group of users.
+    """
+
+    id: int
+    name: str
+
+
+class User(TypedDict):
+    """
+    A user.
+    """
+
+    id: int
+    username: str
+    first_name: str
+    last_name: str
+    email: str
+    last_login: str | None
+    editURL: str
+    groups: NotRequired[list[Group]]
+
+
+class UsersResponse(TypedDict):
+    """
+    Users by their ids.
+    """
+
+    users: list[User]
+    status: Literal[0]
+
+
+class UserSummary(TypedDict):
+    """
+    A user in a list.
+    """
+
+    id: int
+    username: str
+    groups: list[str]
+    is_active: bool
+    superuser: bool
+
+
+class UserListResponse(TypedDict):
+    """
+    Users that match, ordered by name.
+    """
+
+    users: list[UserSummary]
+    count: int
+    status: Literal[0]
+
+
+class UserAutocompleteResponse(TypedDict):
+    """
+    Users and groups that match.
+    """
+
+    users: list[User]
+    groups: list[Group]
+    status: Literal[0]
+
+
+class Preferences(TypedDict):
+    """
+    What a user wants where a call does not say it.
+    """
+
+    big_numbers: Literal["number", "text"]
+
+
+class PreferencesResponse(TypedDict):
+    """
+    The preferences of the caller.
+    """
+
+    status: Literal[0]
+    preferences: Preferences
+
+
+class SearchRecord(TypedDict):
+    """
+    Something that was found. Only `hue_name` and `hue_description` are HTML.
+    """
+
+    originalName: str
+    name: str
+    selectionName: str
+    hue_name: str
+    hue_description: str
+    description: str
+    originalDescription: str
+    type: str
+    sourceType: str
+    parentPath: str
+    owner: str
+    tags: list[str]
+    identity: str
+    created: str | None
+    lastModified: str | None
+    connector: str | None
+    dialect: str | None
+    properties: dict[str, Any]
+    customProperties: dict[str, Any]
+    link: str
+    doc_type: str | None
+    uuid: str | None
+    parentUuid: str | None
+    last_modified: str | None
+    internalType: NotRequired[str]
+    meanings: NotRequired[list[dict[str, Any]]]
+    meaningNames: NotRequired[list[str]]
+    classifications: NotRequired[list[dict[str, Any]]]
+    original_name: NotRequired[str]
+
+
+class SearchSource(TypedDict):
+    """
+    How one source answered.
+    """
+
+    ok: bool
+    matched: int
+    truncated: bool
+    message: str
+
+
+class SearchResponse(TypedDict):
+    """
+    What was found, merged over the sources.
+    """
+
+    results: list[SearchRecord]
+    facets: dict[str, dict[str, int]]
+    count: int
+    totalMatched: int
+    limit: int
+    offset: int
+    sources: dict[str, SearchSource]
+    warnings: list[str]
+    status: Literal[0]
+
+
+class Worker(TypedDict):
+    """
+    A worker process.
+    """
+
+    id: str
+    started: str
+    heartbeat: str
+    running: int
+    capacity: int
+
+
+class TaskServerStatus(TypedDict):
+    """
+    State of the task server.
+    """
+
+    enabled: bool
+    beat_enabled: bool
+    beat_running: bool
+    broker_ok: bool
+    queued: int
+    running: int
+    workers: list[Worker]
+    status: Literal[0]
+
+
+class Task(TypedDict):
+    """
+    A task of the task server.
+    """
+
+    id: str
+    name: str
+    params: dict[str, Any]
+    state: Literal["queued", "running", "finished", "failed", "canceled"]
+    owner: str
+    created: str
+    started: str | None
+    ended: str | None
+    progress: int
+    message: str
+    result: dict[str, Any] | None
+
+
+class TaskListResponse(TypedDict):
+    """
+    Tasks, newest first.
+    """
+
+    tasks: list[Task]
+    count: int
+    status: Literal[0]
+
+
+class TaskResponse(TypedDict):
+    """
+    One task.
+    """
+
+    task: Task
+    status: Literal[0]
+
+
+class ScheduleNotice(TypedDict):
+    """
+    Whom to tell about the runs of a schedule.
+    """
+
+    on: list[str]
+    to: list[str]
+    url: str | None
+    attach_csv: bool
+
+
+class Schedule(TypedDict):
+    """
+    A statement or task that runs at set times.
+    """
+
+    id: int
+    version: int
+    next_run: str | None
+    last_run: str | None
+    last_status: Literal["", "finished", "failed", "skipped"]
+    last_history_uuid: str | None
+    total_runs: int
+    name: str
+    enabled: bool
+    owner: str
+    kind: Literal["statement", "task"]
+    connector: str | None
+    database: str | None
+    statement: str | None
+    task: str | None
+    params: dict[str, Any]
+    cron: str | None
+    interval_s: int | None
+    timezone: str
+    overlap: Literal["skip", "queue"]
+    expires_at: str | None
+    notify: ScheduleNotice | None
+
+
+class ScheduleListResponse(TypedDict):
+    """
+    Schedules by name.
+    """
+
+    schedules: list[Schedule]
+    count: int
+    beat_running: bool
+    status: Literal[0]
+
+
+class ScheduleResponse(TypedDict):
+    """
+    One schedule.
+    """
+
+    schedule: Schedule
+    status: Literal[0]
+
+
+class ScheduleDeleteResponse(TypedDict):
+    """
+    The schedule is gone.
+    """
+
+    id: int
+    status: Literal[0]
+
+
+class ScheduleRunResponse(TypedDict):
+    """
+    The schedule was started once.
+    """
+
+    fire_id: str
+    status: Literal[0]
+
+
+class EmailTestResponse(TypedDict):
+    """
+    Outcome of a test mail.
+    """
+
+    ok: bool
+    message: str
+    status: Literal[0]
+
+
+class StatementFailure(TypedDict):
+    """
+    Report about a recorded statement that did not succeed; HTTP 200.
+    """
+
+    status: Literal[1, 401, -3, -4]
+    code: str
+    message: str
+    line: int | None
+    column: int | None
+    query_status: QueryStatus
+    handle: Handle
+    history_id: int
+    history_uuid: str
+    history_parent_uuid: NotRequired[str]
+
+
+class ExecuteResponse(TypedDict):
+    """
+    A statement is recorded and will be run.
+    """
+
+    status: Literal[0]
+    history_id: int
+    history_uuid: str
+    handle: Handle
+    query_status: QueryStatus
+    history_parent_uuid: NotRequired[str]
+    result: NotRequired[ResultPage]
+
+
+class NestedType(TypedDict):
+    """
+    Type of the elements of an array, or of the keys or values of a map.
+    """
+
+    type: str
+    native_type: str
+    item: NotRequired[NestedType]
+    key: NotRequired[NestedType]
+    value: NotRequired[NestedType]
+    fields: NotRequired[list[NestedField]]
+
+
+class NestedField(TypedDict):
+    """
+    A field of a struct or row.
+    """
+
+    name: str
+    type: str
+    native_type: str
+    item: NotRequired[NestedType]
+    key: NotRequired[NestedType]
+    value: NotRequired[NestedType]
+    fields: NotRequired[list[NestedField]]
+
+
+class ColumnMetadata(TypedDict):
+    """
+    A column or a nested part of one. Arrays add `item`, maps `key` and `value`, structs `fields`.
+    """
+
+    status: Literal[0]
+    name: str
+    type: str
+    native_type: str
+    comment: str
+    nullable: bool | None
+    default: str | None
+    primary_key: bool | None
+    partition_key: bool
+    sample: list[Any]
+    item: NotRequired[NestedType]
+    key: NotRequired[NestedType]
+    value: NotRequired[NestedType]
+    fields: NotRequired[list[NestedField]]

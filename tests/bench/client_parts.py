@@ -1,0 +1,105 @@
+"""The Python client of `clients/python`: large results into Arrow, and what streaming costs in memory."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pyarrow as pa
+from tests.bench.setting import Bench, Measured
+
+from queryserver_client import Connection, Result, connect
+
+ROWS = 1_000_000
+_TIMES = 5
+_MIXED = """SELECT i AS id, i * 3 AS big, i / 7.0::DOUBLE AS ratio, (i % 1000)::DECIMAL(10, 2) AS price,
+i % 2 = 0 AS flag, 'item ' || i AS label, md5(i::VARCHAR) AS code, DATE '2020-01-01' + (i % 1000)::INTEGER AS day,
+TIMESTAMP '2020-01-01' + to_seconds(i) AS at, (i % 100)::SMALLINT AS small FROM range({rows}) AS r(i)"""
+
+
+async def client(bench: Bench) -> list[Measured]:
+    """A result of a million rows of ten columns, against the same rows in an Arrow file on the disk."""
+    file = bench.data_dir / "rows.arrow"
+    async with connect(bench.server.base_url, token=bench.tokens[0]) as db:
+        result = await db.query("duckdb", _MIXED.format(rows=ROWS), limit=ROWS)
+        grown = await _growth(result)
+        table = await result.arrow()
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        mib = file.stat().st_size / 2**20
+        del table
+        disk_s = statistics.median([_read(file) for _ in range(_TIMES)])
+        served = bench.processor_s
+        arrow_s, own_s = await _timed(result.arrow)
+        served = (bench.processor_s - served) / _TIMES
+        batches_s, _ = await _timed(lambda: _streamed(result))
+        bare_s, _ = await _timed(lambda: _bare(bench, result))
+        rows_s, _ = await _timed(lambda: _counted(result), times=1)
+        small = [await _small(db) for _ in range(200)]
+    return [
+        Measured(f"client: 1M rows x 10 columns into Arrow, {mib:.0f} MiB", f"{mib / arrow_s:.0f} MiB/s"),
+        Measured("client: the same read from an Arrow file on disk", f"{mib / disk_s:.0f} MiB/s"),
+        Measured("client: into Arrow / from disk", f"{disk_s / arrow_s:.2f}", ">= 0.5"),
+        Measured("client: the same bytes by a bare socket", f"{mib / bare_s:.0f} MiB/s"),
+        Measured("client: processor of client / of server for it", f"{own_s:.2f} / {served:.2f} s"),
+        Measured("client: the same as batches", f"{mib / batches_s:.0f} MiB/s"),
+        Measured("client: memory that streaming adds", f"{grown:.0f} MiB", "<= 50 MiB"),
+        Measured("client: the same as rows of Python", f"{ROWS / rows_s:.0f} rows/s"),
+        Measured("client: SELECT 1, query and rows, median", f"{statistics.median(small) * 1000:.1f} ms"),
+    ]
+
+
+def _read(file: Path) -> float:
+    began = time.perf_counter()
+    with pa.OSFile(str(file)) as source:
+        assert pa.ipc.open_stream(source).read_all().num_rows == ROWS
+    return time.perf_counter() - began
+
+
+async def _timed(work: Callable[[], Awaitable[object]], times: int = _TIMES) -> tuple[float, float]:
+    """Median of the seconds, and of the seconds of processor of this process."""
+    walls, processors = list[float](), list[float]()
+    for _ in range(times):
+        used, began = time.process_time(), time.perf_counter()
+        await work()
+        walls.append(time.perf_counter() - began)
+        processors.append(time.process_time() - used)
+    return statistics.median(walls), statistics.median(processors)
+
+
+async def _streamed(result: Result) -> None:
+    assert sum([batch.num_rows async for batch in result.batches()]) == ROWS
+
+
+async def _bare(bench: Bench, result: Result) -> None:
+    """What the server can give at most: the same call, its bytes dropped."""
+    address = urlsplit(bench.server.base_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**20)
+    head = f"GET /api/v1/editor/download/{result.operation_id}?format=arrow HTTP/1.1\r\nHost: {address.netloc}\r\n"
+    writer.write(f"{head}Authorization: Bearer {bench.tokens[0]}\r\nConnection: close\r\n\r\n".encode())
+    read = 0
+    while chunk := await reader.read(2**20):
+        read += len(chunk)
+    writer.close()
+    assert read > 50 * 2**20
+
+
+async def _counted(result: Result) -> None:
+    assert sum([len(page) async for page in result.pages()]) == ROWS
+
+
+async def _growth(result: Result) -> float:
+    """MiB that this process has more at most while it reads the stream, batch by batch: to be measured first."""
+    before, most = psutil.Process().memory_info().rss, 0
+    async for _ in result.batches():
+        most = max(most, psutil.Process().memory_info().rss)
+    return (most - before) / 2**20
+
+
+async def _small(db: Connection) -> float:
+    began = time.perf_counter()
+    await (await db.query("duckdb", "SELECT 1")).rows()
+    return time.perf_counter() - began

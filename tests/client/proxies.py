@@ -1,0 +1,105 @@
+"""TCP proxies as they stand between a client and its server: one that cuts connections, one that holds events back."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+_CHUNK_BYTES = 65_536
+_END_OF_STREAM = b"0\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How one connection ends: after so many bytes of requests, or of answers."""
+
+    of_requests: int | None = None
+    of_answers: int | None = None
+
+
+@dataclass
+class Proxy:
+    """Each new connection takes the next of `cuts`; without one it is passed on whole."""
+
+    url: str = ""
+    cuts: deque[Cut] = field(default_factory=deque)
+    holds_events: bool = False
+    """Whether the bytes of event streams are kept until the stream ends."""
+    connections: int = 0
+    answered_bytes: int = 0
+    """Bytes of answers passed on, over all connections."""
+
+
+@asynccontextmanager
+async def proxy(target: str) -> AsyncGenerator[Proxy]:
+    """A proxy before the server at the address `target`."""
+    parts, made, tasks = urlsplit(target), Proxy(), set[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.connections += 1
+        cut = made.cuts.popleft() if made.cuts else Cut()
+        try:
+            far_reader, far_writer = await asyncio.open_connection(parts.hostname, parts.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        ways = {
+            asyncio.create_task(_pass_requests(reader, far_writer, cut.of_requests)),
+            asyncio.create_task(_pass_answers(made, far_reader, writer, cut.of_answers)),
+        }
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            writer.transport.abort()
+            far_writer.transport.abort()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield made
+    finally:
+        listener.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pass_requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None) -> None:
+    passed = 0
+    with suppress(OSError):
+        while chunk := await reader.read(_CHUNK_BYTES):
+            whole = chunk if most is None else chunk[: most - passed]
+            passed += len(whole)
+            writer.write(whole)
+            await writer.drain()
+            if len(whole) < len(chunk):
+                return
+
+
+async def _pass_answers(
+    made: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
+) -> None:
+    passed, held = 0, b""
+    with suppress(OSError):
+        while chunk := await reader.read(_CHUNK_BYTES):
+            chunk = held + chunk
+            if made.holds_events and b"text/event-stream" in chunk and not chunk.endswith(_END_OF_STREAM):
+                held = chunk
+                continue
+            held = b""
+            whole = chunk if most is None else chunk[: most - passed]
+            passed += len(whole)
+            made.answered_bytes += len(whole)
+            writer.write(whole)
+            await writer.drain()
+            if len(whole) < len(chunk):
+                return

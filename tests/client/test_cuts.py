@@ -1,0 +1,132 @@
+"""Connections that are cut at any byte: no statement is lost or run twice, files are whole (issue 20, 3)."""
+
+import random
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.cases import each
+from tests.client.conftest import QUICK, Server
+from tests.client.proxies import Cut, Proxy, proxy
+
+from queryserver_client import ConnectionLost, Retries, connect
+
+MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
+WHOLE_ANSWER = 2600
+"""More bytes than the answer of execute has, with its head."""
+WHOLE_REQUEST = 700
+
+
+@pytest.fixture
+async def line(server: Server) -> AsyncIterator[Proxy]:
+    async with proxy(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+async def token(server: Server) -> str:
+    return await server.token()
+
+
+async def ask_once(server: Server, line: Proxy, token: str, *cuts: Cut) -> None:
+    """A statement of its own while connections are cut so: it gives its row, and the engine saw it once."""
+    word = uuid.uuid4().hex
+    line.cuts = deque(cuts)
+    async with connect(line.url, token=token, retries=QUICK) as db:
+        assert await (await db.query("mysql", f"text {word}")).rows() == [(word,)]
+    assert server.engine.executions.count(f"text {word}") == 1
+
+
+def places(end: int, step: int) -> range:
+    """Places up to `end`; each run tries other ones."""
+    return range(random.randrange(step), end, step)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@each("of_answers", (0, 1, 30, 300, 900, 1500, 2000))
+async def test_an_answer_that_is_cut_runs_the_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
+    await ask_once(server, line, token, Cut(of_answers=of_answers))
+
+
+@each("of_requests", (0, 1, 100, 300, 400, 500))
+async def test_a_request_that_is_cut_runs_the_statement_once(server: Server, line: Proxy, token: str, of_requests: int):
+    await ask_once(server, line, token, Cut(of_requests=of_requests))
+
+
+async def test_several_cuts_in_a_row(server: Server, line: Proxy, token: str):
+    cuts = [Cut(of_answers=500), Cut(of_requests=200), Cut(of_answers=0), Cut(of_answers=1500)]
+    await ask_once(server, line, token, *cuts)
+    assert line.connections >= 5
+
+
+@pytest.mark.slow
+async def test_a_cut_at_any_byte_of_request_or_answer_runs_the_statement_once(server: Server, line: Proxy, token: str):
+    for of_answers in places(WHOLE_ANSWER, 13):
+        await ask_once(server, line, token, Cut(of_answers=of_answers))
+    for of_requests in places(WHOLE_REQUEST, 7):
+        await ask_once(server, line, token, Cut(of_requests=of_requests))
+
+
+async def test_pages_and_arrow_are_whole_whatever_is_cut(server: Server, line: Proxy, token: str):
+    async with connect(server.url, token=token) as direct:
+        result = await direct.query("duckdb", MIXED.format(30_000), limit=100_000)
+        rows, table = await result.rows(), await result.arrow()
+    for _ in range(5):
+        cuts = [Cut(of_answers=random.randrange(800_000)) for _ in range(4)]
+        async with connect(line.url, token=token, retries=QUICK) as db:
+            line.cuts = deque(cuts)
+            again = await db.statement(result.operation_id).result()
+            assert await again.rows() == rows, cuts
+            assert (await again.arrow()).equals(table), cuts
+
+
+@each("suffix", ("csv", "parquet", "arrow", "feather"))
+async def test_a_download_that_is_cut_is_continued(server: Server, line: Proxy, token: str, target: Path, suffix: str):
+    async with connect(server.url, token=token) as direct:
+        result = await direct.query("duckdb", MIXED.format(20_000), limit=100_000)
+        whole = (await result.download(target / f"whole.{suffix}")).read_bytes()
+    async with connect(line.url, token=token, retries=QUICK) as db:
+        before, connections = line.answered_bytes, line.connections
+        line.cuts = deque([Cut(of_answers=len(whole) // 3), Cut(of_answers=len(whole) // 2)])
+        saved = await (await db.statement(result.operation_id).result()).download(target / f"cut.{suffix}")
+    assert saved.read_bytes() == whole
+    assert line.connections - connections == 3
+    assert line.answered_bytes - before < len(whole) * 1.3, "bytes that were there were sent again"
+    assert f"cut.{suffix}" in names(target)
+    assert not [name for name in names(target) if name.endswith(".part")]
+
+
+async def test_a_download_that_fails_leaves_the_former_file(server: Server, line: Proxy, token: str, target: Path):
+    (target / "old.csv").write_text("old")
+    async with connect(line.url, token=token, retries=Retries(total_s=0)) as db:
+        result = await db.query("duckdb", MIXED.format(20_000), limit=100_000)
+        async with connect(line.url, token=token, retries=Retries(total_s=0)) as fresh:
+            line.cuts = deque([Cut(of_answers=100_000)] * 9)
+            again = await fresh.statement(result.operation_id).result()
+            with pytest.raises(ConnectionLost, match="cut after"):
+                await again.download(target / "old.csv")
+    assert names(target) == ["old.csv"]
+    assert (target / "old.csv").read_text() == "old"
+
+
+@pytest.mark.slow
+async def test_an_arrow_stream_that_is_cut_at_any_byte_is_whole(server: Server, line: Proxy, token: str):
+    async with connect(server.url, token=token) as direct:
+        result = await direct.query("duckdb", "SELECT i AS n, 'row ' || i AS t FROM range(20) AS r(i)")
+        table = await result.arrow()
+    for of_answers in places(3500, 17):
+        async with connect(line.url, token=token, retries=QUICK) as db:
+            line.cuts = deque([Cut(of_answers=of_answers)])
+            again = await db.statement(result.operation_id).result()
+            assert (await again.arrow()).equals(table), of_answers
+
+
+async def test_a_server_that_cannot_be_reached_is_an_error_that_says_so():
+    async with connect("http://127.0.0.1:9", token="t", retries=Retries(total_s=0.3)) as db:
+        with pytest.raises(ConnectionLost, match="tries"):
+            await db.query("duckdb", "SELECT 1")

@@ -1,0 +1,149 @@
+"""Progress, logs, cancellation: what happens while a statement runs (issue 20, section 3)."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.api.driving import until
+from tests.cases import each
+from tests.client.conftest import QUICK, Server
+from tests.client.proxies import Cut, Proxy, proxy
+
+from queryserver_client import Connection, StatementCanceled, StatementTimeout, WaitTimeout, connect
+
+SCRIPT = """
+import os
+from queryserver_client import connect_sync
+with connect_sync() as db:
+    db.query("mysql", os.environ["STATEMENT"])
+"""
+
+
+def long_statement() -> str:
+    """A statement that no other test runs, and that would take minutes."""
+    return f"sleep 300.{random.randrange(10**9)}"
+
+
+@pytest.fixture
+async def line(server: Server) -> AsyncIterator[Proxy]:
+    async with proxy(server.url) as made:
+        yield made
+
+
+async def canceled_at_engine(server: Server, statement: str) -> None:
+    assert server.engine.executions.count(statement) == 1
+    await until(lambda: not server.engine.running)
+
+
+class TestCancel:
+    @each("follows", (False, True))
+    async def test_canceling_the_task_cancels_the_statement_at_the_engine(
+        self, server: Server, db: Connection, follows: bool
+    ):
+        statement = long_statement()
+        seen: list[str] = []
+        query = db.query("mysql", statement, on_log=seen.append) if follows else db.query("mysql", statement)
+        task = asyncio.create_task(query)
+        await until(lambda: statement in server.engine.executions and bool(seen or not follows))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await canceled_at_engine(server, statement)
+
+    async def test_a_time_limit_of_the_caller_cancels_it_too(self, server: Server, db: Connection):
+        statement = long_statement()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await db.query("mysql", statement)
+        await canceled_at_engine(server, statement)
+
+    async def test_a_callback_that_fails_cancels_it(self, server: Server, db: Connection):
+        statement = long_statement()
+
+        def fail(_: str) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await db.query("mysql", statement, on_log=fail)
+        await until(lambda: not server.engine.running)
+
+    async def test_a_handle_leaves_it_running_until_it_is_canceled(self, server: Server, db: Connection):
+        statement = await db.submit("mysql", long_statement())
+        with pytest.raises(WaitTimeout):
+            await statement.wait(0.2)
+        await until(lambda: server.engine.running == 1)
+        assert (await statement.cancel()).state == "canceled"
+        with pytest.raises(StatementCanceled):
+            await statement.result()
+
+    async def test_leaving_the_block_of_a_handle_ends_it(self, server: Server, db: Connection):
+        async with await db.submit("mysql", long_statement()) as statement:
+            await until(lambda: server.engine.running == 1)
+        await until(lambda: not server.engine.running)
+        assert (await statement.wait()).state == "canceled"
+
+    async def test_the_time_limit_of_the_statement_is_an_error_of_its_own(self, db: Connection):
+        with pytest.raises(StatementTimeout):
+            await db.query("mysql", long_statement(), timeout=1)
+
+    async def test_ctrl_c_in_a_sync_program_reaches_the_engine(self, server: Server):
+        statement = long_statement()
+        environment = {
+            **os.environ,
+            "QUERYSERVER_URL": server.url,
+            "QUERYSERVER_TOKEN": await server.token(),
+            "STATEMENT": statement,
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SCRIPT, env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        await until(lambda: statement in server.engine.executions)
+        process.send_signal(signal.SIGINT)
+        _, errors = await asyncio.wait_for(process.communicate(), 30)
+        assert b"KeyboardInterrupt" in errors
+        assert process.returncode != 0
+        assert environment["QUERYSERVER_TOKEN"].encode() not in errors
+        await canceled_at_engine(server, statement)
+
+
+class TestEvents:
+    async def events_of(self, db: Connection, statement: str) -> list[str]:
+        """Log lines, between them the states and whether there was progress."""
+        submitted = await db.submit("mysql", statement)
+        lines, states, progressed = list[str](), list[str](), False
+        async for event in submitted.events():
+            lines += event.log.lines if event.log else ()
+            states += [event.status.state] if event.status else []
+            progressed |= event.progress is not None
+        assert lines == list((await submitted.logs()).lines)
+        assert states[-1] == "available"
+        assert progressed
+        return states
+
+    async def test_states_progress_and_logs_come_as_they_happen(self, db: Connection):
+        states = await self.events_of(db, "sleep 1.5 then rows 3")
+        assert "running" in states
+        assert not db.transport.are_events_held
+
+    async def test_they_come_behind_a_proxy_that_holds_events_back(self, server: Server, line: Proxy):
+        line.holds_events = True
+        async with connect(line.url, token=await server.token(), retries=QUICK) as db:
+            states = await self.events_of(db, "sleep 5 then rows 3")
+            assert db.transport.are_events_held
+        assert states == ["running", "available"]
+
+    @each("place", (300, 600, 900, 1200))
+    async def test_no_line_is_lost_or_doubled_when_the_stream_breaks(self, server: Server, line: Proxy, place: int):
+        token = await server.token()
+        async with connect(server.url, token=token) as direct, connect(line.url, token=token, retries=QUICK) as db:
+            submitted = await direct.submit("mysql", "sleep 1.2 then rows 3")
+            line.cuts.extend([Cut(of_answers=place)] * 2)
+            lines = list[str]()
+            async for event in db.statement(submitted.operation_id).events():
+                lines += event.log.lines if event.log else ()
+            assert lines == list((await submitted.logs()).lines)
+        assert not line.cuts

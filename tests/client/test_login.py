@@ -1,0 +1,56 @@
+"""A user with a password, against a real server (issue 20, section 3)."""
+
+import httpx
+import pytest
+from tests.api.token.logins import PASSWORD, accounts
+from tests.client.conftest import QUICK, Server
+
+from queryserver_client import AuthenticationError, connect
+
+
+class Watched(httpx.AsyncHTTPTransport):
+    """The real transport, which notes the tokens of calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bearers: list[str] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if "Authorization" in request.headers:
+            self.bearers.append(request.headers["Authorization"])
+        return await super().handle_async_request(request)
+
+
+@pytest.fixture
+async def username(server: Server) -> str:
+    caller = await server.api.user("password")
+    await accounts(server.api).set_password(caller.username, PASSWORD)
+    return caller.username
+
+
+async def test_a_user_logs_in_and_the_token_ends_with_the_block(server: Server, username: str):
+    watched = Watched()
+    async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
+        assert await (await db.query("duckdb", "SELECT 1")).rows() == [(1,)]
+    (bearer,) = set(watched.bearers)
+    async with httpx.AsyncClient(base_url=server.url) as plain:
+        answer = await plain.get("/api/v1/editor/get_history", headers={"Authorization": bearer})
+    assert answer.status_code == 401
+
+
+async def test_a_token_that_was_revoked_meanwhile_is_replaced(server: Server, username: str):
+    watched = Watched()
+    async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
+        await db.transport.call("GET", "editor/get_history")
+        token = watched.bearers[-1].removeprefix("Bearer ")
+        async with httpx.AsyncClient(base_url=server.url) as plain:
+            answer = await plain.post("/api/v1/token/revoke", json={"token": token, "all": True})
+        assert answer.status_code == 200
+        assert await (await db.query("duckdb", "SELECT 2")).rows() == [(2,)]
+    assert len(set(watched.bearers)) == 2
+
+
+async def test_a_wrong_password_is_an_error_that_says_so(server: Server, username: str):
+    async with connect(server.url, user=username, password="wrong", retries=QUICK) as db:
+        with pytest.raises(AuthenticationError, match="No active account"):
+            await db.query("duckdb", "SELECT 1")

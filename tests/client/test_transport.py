@@ -1,0 +1,251 @@
+"""Which calls are repeated, and who calls: against a scripted server (issue 20, section 3)."""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from tests.cases import each
+from tests.client.conftest import QUICK
+
+from queryserver_client import (
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    Connection,
+    ConnectionLost,
+    NotFound,
+    Retries,
+    ServerUnavailable,
+    TooManyRequests,
+    connect,
+)
+from queryserver_client.credentials import credentials_of
+from queryserver_client.retries import retry_after
+from queryserver_client.transport import Call
+
+Answer = httpx.Response | type[httpx.TransportError]
+DONE = httpx.Response(200, json={"status": 0})
+SECRET = "top-secret-token"
+
+
+class Scripted:
+    """Gives its answers in turn, then the last one for ever."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, httpx.Response):
+            return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+        raise answer("broken")
+
+
+def db_of(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> Connection:
+    options = {"token": SECRET, "retries": QUICK, **more}
+    return connect("http://server", http_transport=httpx.MockTransport(answer), **options)
+
+
+def failure(status: int, code: str, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, json={"status": -1, "code": code, "message": "No."}, headers=named)
+
+
+PROXY_PAGE = httpx.Response(502, text="<html>Bad Gateway</html>")
+
+
+@each(
+    "first, is_repeatable, tries",
+    (
+        (httpx.ConnectError, False, 2),
+        (httpx.ConnectTimeout, False, 2),
+        (httpx.ReadError, False, 1),
+        (httpx.ReadError, True, 2),
+        (httpx.ReadTimeout, True, 2),
+        (httpx.RemoteProtocolError, True, 2),
+        (failure(429, "too_many_requests", Retry_After="0"), False, 2),
+        (failure(429, "quota_exceeded", Retry_After="0"), True, 1),
+        (failure(503, "stopping", Retry_After="0"), False, 2),
+        (failure(503, "service_unavailable", Retry_After="0"), False, 1),
+        (failure(503, "service_unavailable", Retry_After="0"), True, 2),
+        (PROXY_PAGE, False, 1),
+        (PROXY_PAGE, True, 2),
+        (httpx.Response(504, text=""), True, 2),
+        (httpx.Response(500, text="<html>of a proxy</html>"), True, 2),
+        (failure(500, "internal_error"), True, 1),
+        (failure(404, "operation_not_found"), True, 1),
+    ),
+)
+async def test_what_may_be_repeated_is(first: Answer, is_repeatable: bool, tries: int):
+    server = Scripted(first, DONE)
+    async with db_of(server) as db:
+        call = Call("POST", "editor/x", json={}, is_repeatable=is_repeatable)
+        if tries == 1:
+            with pytest.raises((ApiError, ConnectionLost)):
+                await db.transport.send(call)
+        else:
+            await db.transport.send(call)
+    assert len(server.requests) == tries
+
+
+async def test_a_repeated_execute_has_the_same_key_and_another_statement_another_one():
+    answer = {"status": 1, "code": "rejected", "message": "No.", "query_status": None}
+    server = Scripted(httpx.ReadError, PROXY_PAGE, httpx.Response(200, json=answer))
+    async with db_of(server) as db:
+        for _ in range(2):
+            with pytest.raises(Exception, match=r"No\."):
+                await db.query("duckdb", "SELECT 1")
+    keys = [request.headers["Idempotency-Key"] for request in server.requests]
+    assert len(keys) == 4
+    assert len(set(keys)) == 2
+    assert keys[0] == keys[1] == keys[2]
+
+
+async def test_a_wait_that_is_longer_than_the_time_for_retries_is_an_error_at_once():
+    server = Scripted(failure(429, "login_throttled", Retry_After="300"))
+    began = time.monotonic()
+    async with db_of(server) as db:
+        with pytest.raises(TooManyRequests) as caught:
+            await db.transport.call("GET", "x")
+    assert (caught.value.retry_after, caught.value.code) == (300, "login_throttled")
+    assert time.monotonic() - began < 5
+
+
+async def test_the_time_for_retries_ends():
+    server = Scripted(PROXY_PAGE)
+    async with db_of(server, retries=Retries(total_s=0.2, first_s=0.01)) as db:
+        with pytest.raises(ServerUnavailable, match="Bad Gateway"):
+            await db.transport.call("GET", "x")
+    assert len(server.requests) > 2
+
+
+async def test_errors_carry_code_and_request_id():
+    body = {"status": 2, "code": "operation_not_found", "message": "No such operation."}
+    server = Scripted(httpx.Response(404, json=body, headers={"X-Request-Id": "abc"}))
+    async with db_of(server) as db:
+        with pytest.raises(NotFound, match=r"operation_not_found.*abc") as caught:
+            await db.statement("x").logs()
+    error = caught.value
+    assert (error.status, error.code, error.message, error.request_id) == (
+        404,
+        "operation_not_found",
+        "No such operation.",
+        "abc",
+    )
+
+
+async def test_another_program_at_the_address_is_an_error_that_says_so():
+    async with db_of(Scripted(httpx.Response(200, text="<html>Welcome</html>"))) as db:
+        with pytest.raises(ApiError, match="not JSON"):
+            await db.transport.call("GET", "x")
+
+
+@each(
+    "value, seconds",
+    (("7", 7), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", None), ("", None), ("-1", None)),
+)
+def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None):
+    assert retry_after({"Retry-After": value}) == seconds
+
+
+class TestCredentials:
+    async def test_a_function_gives_a_new_token_when_the_server_refuses_the_last_one(self):
+        given = iter(("old", "new", "unused"))
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            return (
+                DONE if request.headers["Authorization"] == "Bearer new" else httpx.Response(401, json={"detail": "no"})
+            )
+
+        async def token() -> str:
+            return next(given)
+
+        async with db_of(answer, token=token) as db:
+            await db.transport.call("GET", "x")
+            await db.transport.call("GET", "x")
+        assert next(given) == "unused"
+
+    async def test_a_fixed_token_that_is_refused_is_an_error(self):
+        server = Scripted(httpx.Response(401, json={"detail": "Given token not valid", "code": "token_not_valid"}))
+        async with db_of(server) as db:
+            with pytest.raises(AuthenticationError, match="not valid"):
+                await db.transport.call("GET", "x")
+        assert len(server.requests) == 1
+
+    async def test_a_password_logs_in_refreshes_logs_in_again_and_logs_out(self):
+        calls: list[str] = []
+        valid = {"access-1"}
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            path = request.url.path.removeprefix("/api/v1/")
+            calls.append(path)
+            if path == "token/auth":
+                valid.add("access-3")
+                number = 1 + 2 * (calls.count("token/auth") > 1)
+                return httpx.Response(200, json={"refresh": "r", "access": f"access-{number}"})
+            if path == "token/refresh":
+                if calls.count("token/refresh") > 1:
+                    return httpx.Response(401, json={"detail": "revoked", "code": "token_not_valid"})
+                valid.add("access-2")
+                return httpx.Response(200, json={"access": "access-2"})
+            if path == "token/revoke":
+                return httpx.Response(200, json={})
+            known = request.headers["Authorization"].removeprefix("Bearer ") in valid
+            return DONE if known else httpx.Response(401, json={"detail": "expired"})
+
+        async with db_of(answer, token=None, user="ana", password=SECRET) as db:
+            await db.transport.call("GET", "a")
+            valid.clear()
+            await db.transport.call("GET", "b")
+            valid.clear()
+            await db.transport.call("GET", "c")
+        assert calls == [
+            *("token/auth", "a"),
+            *("b", "token/refresh", "b"),
+            *("c", "token/refresh", "token/auth", "c"),
+            "token/revoke",
+        ]
+
+    async def test_a_wrong_password_is_tried_once(self):
+        server = Scripted(httpx.Response(401, json={"detail": "No active account found with the given credentials"}))
+        async with db_of(server, token=None, user="ana", password="wrong") as db:
+            with pytest.raises(AuthenticationError, match="No active account"):
+                await db.transport.call("GET", "a")
+        assert len(server.requests) == 1
+
+    def test_the_environment_gives_address_and_credentials(self, monkeypatch: pytest.MonkeyPatch):
+        for name in ("URL", "TOKEN", "USER", "PASSWORD"):
+            monkeypatch.delenv(f"QUERYSERVER_{name}", raising=False)
+        with pytest.raises(ConfigurationError, match="QUERYSERVER_URL"):
+            connect()
+        with pytest.raises(ConfigurationError, match="QUERYSERVER_TOKEN"):
+            connect("http://server")
+        with pytest.raises(ConfigurationError, match="either"):
+            connect("http://server", token="t", user="ana", password="p")
+        with pytest.raises(ConfigurationError, match="credentials"):
+            connect("http://ana:p@server", token="t")
+        monkeypatch.setenv("QUERYSERVER_URL", "http://server/api/v1/")
+        monkeypatch.setenv("QUERYSERVER_USER", "ana")
+        monkeypatch.setenv("QUERYSERVER_PASSWORD", "p")
+        assert connect().transport.url == "http://server"
+        assert type(credentials_of(None, None, None)).__name__ == "Password"
+        monkeypatch.setenv("QUERYSERVER_TOKEN", "t")
+        assert type(credentials_of(None, None, None)).__name__ == "FixedToken"
+
+    @each("given", ({"token": SECRET}, {"token": None, "user": "ana", "password": SECRET}))
+    async def test_no_secret_is_in_a_text_or_in_a_traceback_with_its_variables(self, given: dict[str, Any]):
+        async with db_of(Scripted(httpx.ReadError), retries=Retries(total_s=0), **given) as db:
+            texts = [repr(db), repr(db.transport), repr(vars(db.transport))]
+            try:
+                await db.query("duckdb", "SELECT 1")
+            except ConnectionLost as error:
+                traced = traceback.TracebackException.from_exception(error, capture_locals=True)
+                frames = [frame for frame in traced.stack if "queryserver_client" in frame.filename]
+                assert len(frames) >= 4
+                texts += [str(frame.locals) for frame in frames] + [str(error), str(error.__cause__)]
+        assert not [text for text in texts if SECRET in text]
