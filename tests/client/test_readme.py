@@ -43,7 +43,6 @@ async def test_each_example_runs(
     assert (target / "rows.parquet").exists()
 
 
-@pytest.mark.xfail(reason="the field parameters of execute is built in another branch", strict=True)
 async def test_the_examples_with_parameters_run(db: Connection):
     for block in blocks("python parameters"):
         await run(block, {"db": db, "datetime": dt})

@@ -68,7 +68,10 @@ class EngineFacts:
     """Answers at least 100,000 rows, then fails."""
     nothing_sql: tuple[str, ...] = ("", "  \n", "-- nothing", "/* nothing */")
     parameter_sql: Callable[[ParameterType], str] = lambda _: "SELECT ? AS v"
-    """One row with the value of one place, of that type."""
+    """One row with the value of one place, of that type; with `parameter_read_sql` a change that stores it."""
+    parameter_read_sql: Callable[[ParameterType], str] | None = None
+    number_sql: Callable[[str], str] = lambda expression: f"SELECT {expression} AS v"
+    """One row with the value of an expression, an integer from 0 to 1000."""
     inexact_parameters: Collection[ParameterType] = ()
     """What the engine keeps with fewer digits."""
     driver_words: tuple[str, ...] = ()

@@ -17,9 +17,11 @@ from tests.ports import free_port
 from queryserver.engines.catalog_queries import escaped_literal
 from queryserver.engines.phoenix.connection import PhoenixAddress
 from queryserver.engines.phoenix.engine import PhoenixEngine
+from queryserver.engines.phoenix.protocol import PARAMETERS
 from queryserver.engines.protocol import Engine, OperationState, SessionOptions
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ResultType
+from queryserver.sql.parameters import ParameterType
 
 NUMBERS = 1024
 """Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
@@ -88,6 +90,8 @@ def _wide_rows(count: int, width: int) -> str:
     return f"SELECT LPAD('x', {width}, 'x') AS t FROM {tables} LIMIT {count}"
 
 
+_DECLARED = {ParameterType.DECIMAL: "DECIMAL(38,6)", ParameterType.BINARY: "VARBINARY"}
+
 FACTS = EngineFacts(
     # The limit makes the Query Server itself count what the region server sends.
     slow_sql="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 20000000)",
@@ -111,6 +115,10 @@ FACTS = EngineFacts(
     duplicate_columns_sql='SELECT 1 AS "a", 2 AS "a"',
     no_rows_sql='SELECT 1 AS "a", \'x\' AS "b" FROM qs.n WHERE n < 0',
     fails_midway_sql=f"SELECT 1 / (150000 - a.n * {NUMBERS} - b.n) FROM qs.n AS a, qs.n AS b",
+    # Phoenix gives no type to a place of its own, as in `SELECT ?`.
+    parameter_sql=lambda kind: f"UPSERT INTO qs.given (id, p_{kind}) VALUES (1, ?)",
+    parameter_read_sql=lambda kind: f"SELECT p_{kind} FROM qs.given WHERE id = 1",
+    number_sql=lambda expression: f"SELECT n FROM qs.n WHERE n = {expression}",
     driver_words=("org.apache", "java.", "Exception", "\tat ", "127.0.0.1", "httpx"),
 )
 
@@ -120,6 +128,7 @@ async def make_tables(url: str) -> None:
     engine = PhoenixEngine(PhoenixAddress(url))
     columns = ", ".join(f"c{number} {native}" for number, (native, *_) in enumerate(_TYPED))
     values = ", ".join(literal for _, literal, *_ in _TYPED)
+    given = ", ".join(f"p_{kind} {_DECLARED.get(kind, kind.upper())}" for kind in PARAMETERS.types)
     try:
         async with engine.session(USER, NO_OPTIONS) as session:
             for sql in (
@@ -130,6 +139,7 @@ async def make_tables(url: str) -> None:
                 f"CREATE TABLE IF NOT EXISTS qs.typed (id INTEGER PRIMARY KEY, {columns})",
                 f"UPSERT INTO qs.typed VALUES (1, {values})",
                 "UPSERT INTO qs.typed (id) VALUES (2)",
+                f"CREATE TABLE IF NOT EXISTS qs.given (id INTEGER PRIMARY KEY, {given})",
             ):
                 await run(session, sql)
     finally:

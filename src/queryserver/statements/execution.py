@@ -24,6 +24,7 @@ from queryserver.errors.statements import (
     EngineError,
     EngineTimeout,
     EngineUnavailable,
+    ErrorPlace,
     OutcomeUnknown,
     SessionLost,
     StatementRejected,
@@ -34,7 +35,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
 from queryserver.sql.places import Bound
-from queryserver.sql.positions import position_of
+from queryserver.sql.positions import Position, position_of
 from queryserver.sql.splitter import changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome
@@ -411,9 +412,14 @@ class Execution:
         position = None
         # To open a session, and for an import, the engine is sent other statements than the client's.
         if self.was_sent and assignment.import_plan is None:
-            bound = self._bound
-            position = bound.position(error.place) if bound else position_of(error.place, assignment.statement)
+            position = self._position(error.place)
         return Outcome(StatementState.FAILED, error_code=error.code, message=message, error_position=position)
+
+    def _position(self, place: ErrorPlace | None) -> Position | None:
+        if self._bound is None:
+            return position_of(place, self.assignment.statement)
+        # Which text another process has sent is not known.
+        return None if self.assignment.resumption else self._bound.position(place)
 
     def _without_values(self, lines: Sequence[str]) -> Sequence[str]:
         """What the engine says about a statement, which may repeat its text."""

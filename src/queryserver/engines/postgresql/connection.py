@@ -89,6 +89,15 @@ class PostgresqlConnection(asyncpg.Connection):
             Field(column.name, oid, modifier) for column, (oid, modifier) in zip(columns, described, strict=True)
         )
 
+    async def type_names(self, oids: Sequence[int]) -> Sequence[str]:
+        """The names of types as SQL has them. asyncpg knows those of its codecs."""
+        found = await self.fetch(
+            "SELECT pg_catalog.format_type(number, NULL) AS name"
+            " FROM unnest($1::text::oid[]) WITH ORDINALITY AS wanted (number, place) ORDER BY place",
+            f"{{{','.join(map(str, oids))}}}",
+        )
+        return [row["name"] for row in found]
+
     @contextmanager
     def watched(self) -> Generator["RefusalTap"]:
         """Around a COPY: shows at once that the server has refused a row, which asyncpg notices only at the end.
@@ -225,7 +234,8 @@ class PostgresqlStatement(StatementSource):
                 await connection.execute("SET default_transaction_read_only = on")
             prepared, fields = await connection.prepare_described(self._sql)
             if self._values.has_other_types(wanted := prepared.get_parameters()):
-                prepared, fields = await connection.prepare_described(self._values.sql(wanted))
+                names = await connection.type_names([one.oid for one in wanted])
+                prepared, fields = await connection.prepare_described(self._values.sql(names))
                 wanted = prepared.get_parameters()
             if len(wanted) != (sent := len(self._values.texts)):
                 raise errors.StatementRejected(f"there is no parameter ${sent + 1}")

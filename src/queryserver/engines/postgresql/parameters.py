@@ -44,8 +44,8 @@ class PostgresqlValues:
         self._sent = [number for number, one in enumerate(values) if one.value is not None]
         self.texts: Sequence[str] = tuple(_text(values[number]) for number in self._sent)
 
-    def sql(self, wanted: Sequence[Type] = ()) -> str:
-        """`wanted`: the types that the server found for the numbers, in their order."""
+    def sql(self, wanted: Sequence[str] = ()) -> str:
+        """`wanted`: the names of the types that the server found for the numbers, in their order."""
         places = {number: place for place, number in enumerate(self._sent)}
 
         def write(number: int, one: Parameter) -> str:
@@ -56,26 +56,16 @@ class PostgresqlValues:
             place = places[number]
             name = type_name(one)
             if one.type is T.VARCHAR and one.is_plain:
-                other = _other_type(wanted[place]) if wanted else None
-                if other is None:
+                if not wanted:
                     return f"${place + 1}"
-                name = other
+                name = wanted[place]
             return f"CAST(${place + 1}::text AS {name})"
 
         return written(self._statement, write)
 
     def has_other_types(self, wanted: Sequence[Type]) -> bool:
         """Whether a bare text stands where the server wants no text."""
-        return len(wanted) == len(self.texts) and any(map(_other_type, wanted))
-
-
-def _other_type(wanted: Type) -> str | None:
-    """The name of a type that is no text."""
-    if wanted.oid in _TEXTS:
-        return None
-    element = wanted.name.removesuffix("[]")
-    schema, name = (part.replace('"', '""') for part in (wanted.schema, element))
-    return f'"{schema}"."{name}"' + ("[]" if element != wanted.name else "")
+        return len(wanted) == len(self.texts) and any(one.oid not in _TEXTS for one in wanted)
 
 
 def type_name(one: Parameter) -> str:

@@ -199,8 +199,8 @@ class ConnectionStopper:
                     return
 
 
-PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY})
-"""What drivers of PEP 249 take; arrays differ."""
+PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY, ParameterType.TIMESTAMP_TZ})
+"""What drivers of PEP 249 take. Arrays differ, and some drivers leave out the offset of a time (PyMySQL)."""
 
 BoundValues: TypeAlias = "tuple[Any, ...] | dict[str, Any]"
 

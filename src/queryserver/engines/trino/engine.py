@@ -30,6 +30,7 @@ from queryserver.engines.trino.operation import TrinoOperation, TrinoSession
 from queryserver.identity.model import User
 from queryserver.imports.model import BaseType
 from queryserver.sql.literals import TRINO
+from queryserver.sql.parameters import NO_PARAMETERS
 
 _kernels: Any = pyarrow.compute
 
@@ -187,7 +188,7 @@ class TrinoEngine:
             wants_external_token=takes_token,
             acts_as_caller=address.has_impersonation or not address.username,
             places=((address.host, address.port),),
-            parameters=TRINO.support,
+            parameters=TRINO.support if variant.executes_immediately else NO_PARAMETERS,
         )
 
     @asynccontextmanager

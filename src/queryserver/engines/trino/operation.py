@@ -130,10 +130,14 @@ class TrinoOperation:
     read and more are wanted: so another process can continue from `position`.
     """
 
-    def __init__(self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0) -> None:
+    def __init__(
+        self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0, characters_before: int = 0
+    ) -> None:
+        """`characters_before`: of the text that was sent before the statement."""
         self.columns: tuple[Column, ...] = ()
         self._log_lines = KeptLines()
         self._coordinator = coordinator
+        self._characters_before = characters_before
         self._declared: tuple[TrinoType, ...] = ()
         self._raw_columns: Sequence[Json] = ()
         self._page = first
@@ -282,7 +286,7 @@ class TrinoOperation:
             if page.error.get("errorName") == "USER_CANCELED":
                 self._canceled = True
             else:
-                self._error = protocol.engine_error(page.error)
+                self._error = protocol.engine_error(page.error, before=self._characters_before)
 
     async def _rows_left(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
         if self._page.spooled is None:
@@ -314,14 +318,15 @@ class TrinoOperation:
             raise self._error
 
 
-def _with_values(statement: str | Bound) -> str:
+_IMMEDIATELY = "EXECUTE IMMEDIATE "
+
+
+def _with_values(statement: Bound) -> str:
     """`EXECUTE IMMEDIATE … USING …`: a statement of its own, which needs no name in the session (Trino 418)."""
-    if isinstance(statement, str):
-        return statement
     text = doubled_quotes(statement.written(lambda _number, _one: "?"))
     if not statement.order:
-        return f"EXECUTE IMMEDIATE {text}"
-    return f"EXECUTE IMMEDIATE {text} USING {', '.join(TRINO.write(0, one) for one in statement.order)}"
+        return _IMMEDIATELY + text
+    return f"{_IMMEDIATELY}{text} USING {', '.join(TRINO.write(0, one) for one in statement.order)}"
 
 
 class TrinoSession(FollowingSession[TrinoOperation]):
@@ -351,7 +356,10 @@ class TrinoSession(FollowingSession[TrinoOperation]):
                     await self._coordinator.finish("ROLLBACK")
 
     async def _start(self, statement: str | Bound) -> TrinoOperation:
-        return TrinoOperation(self._coordinator, await self._coordinator.start(_with_values(statement)))
+        if isinstance(statement, str):
+            return TrinoOperation(self._coordinator, await self._coordinator.start(statement))
+        page = await self._coordinator.start(_with_values(statement))
+        return TrinoOperation(self._coordinator, page, characters_before=len(_IMMEDIATELY) + 1)
 
     def _token(self, operation: TrinoOperation) -> str:
         return json.dumps({**operation.position(), "session": asdict(self._coordinator.state)})

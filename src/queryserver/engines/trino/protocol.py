@@ -87,8 +87,8 @@ def given_up(transient: Transient, *, sent: bool) -> errors.EngineError:
     return errors.EngineUnavailable(transient.message)
 
 
-def engine_error(error: Mapping[str, Any]) -> errors.EngineError:
-    """The member `error` of an answer."""
+def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineError:
+    """The member `error` of an answer. `before`: characters of ours before a statement in EXECUTE IMMEDIATE."""
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
     if name in {"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"}:
@@ -97,9 +97,17 @@ def engine_error(error: Mapping[str, Any]) -> errors.EngineError:
     match error.get("errorLocation"):
         # Both from 1; Trino's parser counts code points.
         case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
+            if before and (line == 1 or _OF_THE_PARSER in message):
+                # The parser adds them to the columns of every line, all that comes after it to those of the first.
+                column = max(column - before, 1)
+                rejected = _rejected(_PLACE.sub(f"line {line}:{column}: ", message), name)
             return rejected.at(errors.LineColumn(line, column))
         case _:
             return rejected
+
+
+_OF_THE_PARSER = ". Expecting: "
+_PLACE = re.compile(r"\Aline \d+:\d+: ")
 
 
 def _rejected(message: str, name: str) -> TrinoRejected:
@@ -122,11 +130,16 @@ class TrinoVariant:
     capabilities: str = ""  # without `PARAMETRIC_DATETIME` the engine cuts times to milliseconds
     encodings: str = ""  # of spooled results that we can read, best first; empty: the engine has none
 
+    executes_immediately: bool = False
+    """It has EXECUTE IMMEDIATE, which takes parameters."""
+
     def header(self, name: str) -> str:
         return f"{self.header_prefix}{name}"
 
 
-TRINO = TrinoVariant("trino", "X-Trino-", "PATH,PARAMETRIC_DATETIME,SESSION_AUTHORIZATION", "json+zstd,json")
+TRINO = TrinoVariant(
+    "trino", "X-Trino-", "PATH,PARAMETRIC_DATETIME,SESSION_AUTHORIZATION", "json+zstd,json", executes_immediately=True
+)
 PRESTO = TrinoVariant("presto", "X-Presto-")
 
 

@@ -1,0 +1,202 @@
+"""Parameters of statements: lists for `?`, objects for `:name`, of scripts, sealed in the record (docs/clients.md)."""
+
+import json
+from typing import Any
+
+from tests.api.dialects import DUCKDB, Dialect, every_dialect
+from tests.api.driving import Caller, verdict
+from tests.cases import each
+
+SECRET = "s3cret-value-17"
+
+
+async def rows(ana: Caller, dialect: object, statement: str, parameters: object, **fields: Any) -> list[list[Any]]:
+    body = await ana.run(dialect, statement, parameters=json.dumps(parameters), **fields)
+    assert body["status"] == 0, body
+    return (await ana.page(body["history_uuid"]))["data"]
+
+
+async def refusal(ana: Caller, dialect: object, statement: str, parameters: object) -> str:
+    """The message of a call that is refused before anything is recorded."""
+    before = (await ana.history())["count"]
+    answer = await ana.post_json(f"editor/execute/{dialect}", statement=statement, parameters=parameters)
+    assert verdict(answer) == (400, -1, "invalid_parameter"), answer.text
+    assert (await ana.history())["count"] == before
+    return answer.json()["message"]
+
+
+@every_dialect
+async def test_a_list_gives_values_for_question_marks(ana: Caller, dialect: Dialect):
+    statement = "SELECT ? AS a, 'a?' AS b, ? AS c -- ?"
+    assert await rows(ana, dialect, statement, [7, "O'Brien"]) == [[7, "a?", "O'Brien"]]
+    assert await rows(ana, dialect, "SELECT 1 AS a WHERE 'x??' = ? /* ?? */", ["x??"]) == [[1]]
+
+
+@every_dialect
+async def test_an_object_gives_values_for_names(ana: Caller, dialect: Dialect):
+    statement = "SELECT :b AS b, ':b' AS text, :a AS a, :b AS again"
+    assert await rows(ana, dialect, statement, {"a": None, "b": 2.5}) == [[2.5, ":b", None, 2.5]]
+
+
+async def test_the_values_of_json_bodies_come_as_json_and_those_of_forms_as_text(ana: Caller):
+    for sent in ([5], json.dumps([5])):
+        answer = await ana.post_json("editor/execute/sqlite", statement="SELECT ? AS a", parameters=sent, wait=30)
+        assert (await ana.page(answer.json()["history_uuid"]))["data"] == [[5]]
+
+
+async def test_casts_slices_and_operators_are_no_places(ana: Caller):
+    listed = """SELECT '{"a": 1}'::jsonb ?? 'a' AS has, ?::int AS n"""
+    assert await rows(ana, "postgresql", listed, ["5"]) == [[True, 5]]
+    named = "SELECT (ARRAY[1, 2, 3])[1:2] AS part, :n::int AS n"
+    assert await rows(ana, "postgresql", named, {"n": 5}) == [[[1, 2], 5]]
+
+
+async def test_a_text_takes_the_type_of_its_place(ana: Caller):
+    statement = (
+        "SELECT count(*) AS n FROM generate_series(DATE '2024-01-01', '2024-01-31', '1 day') d WHERE d::date <= ?"
+    )
+    assert await rows(ana, "postgresql", statement, ["2024-01-10"]) == [[10]]
+    body = await ana.run("postgresql", statement, parameters=json.dumps(["no date"]))
+    assert body["status"] == 1
+    assert "invalid input syntax for type" in body["message"]
+
+
+@every_dialect
+async def test_without_parameters_no_place_is_searched(ana: Caller, dialect: Dialect):
+    """The engine's own rules hold: an open place is its error, and PostgreSQL's operators reach it."""
+    assert (await ana.run(dialect, "SELECT :a AS a"))["status"] == 1 or dialect.name == "sqlite"
+    statement = """SELECT '{"a": 1}'::jsonb ? 'a' AS a"""
+    if dialect.name == "postgresql":
+        assert (await ana.result(dialect, statement))["data"] == [[True]]
+
+
+@every_dialect
+async def test_the_places_of_a_script_are_counted_over_its_whole_text(ana: Caller, dialect: Dialect):
+    script = "SELECT ? AS a;\nSELECT 'no place?' AS b;\nSELECT ? AS c, ? AS d"
+    body = await ana.run(dialect, script, parameters=json.dumps([1, 2, 3]))
+    assert (await ana.page(body["history_uuid"]))["data"] == [[1]]
+    for expected in ([["no place?"]], [[2, 3]]):
+        body = await ana.told(f"editor/execute/{dialect}", operationId=body["history_uuid"], wait=60)
+        assert body["status"] == 0, body
+        assert (await ana.page(body["history_uuid"]))["data"] == expected
+    entries = [entry["data"] for entry in (await ana.history())["history"][:3]]
+    assert [entry["parameters"] for entry in entries] == [2, 0, 1]
+    assert entries[0]["statement"] == "SELECT ? AS c, ? AS d"
+
+
+async def test_the_next_statement_takes_new_values_where_they_are_sent(ana: Caller):
+    first = await ana.run(DUCKDB, "SELECT :a AS a; SELECT :a + 1 AS b", parameters='{"a": 1}')
+    following = await ana.told(
+        "editor/execute", operationId=first["history_uuid"], parameters='{"a": 41}', wait=60, rows=5
+    )
+    assert following["result"]["data"] == [[42]]
+
+
+async def test_a_long_script_is_searched_in_a_process_of_its_own(ana: Caller):
+    script = ";".join(f"SELECT {number} AS n, ? AS v" for number in range(3_000))
+    body = await ana.run("sqlite", script, parameters=json.dumps(list(range(3_000))))
+    body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=60, rows=5)
+    assert body["result"]["data"] == [[1, 1]]
+
+
+@each("statement, parameters, says", [
+    ("SELECT ?", [], "1 places, and 0 values"),
+    ("SELECT ?, '?'", [1, SECRET], "1 places, and 2 values"),
+    ("SELECT 1; SELECT ?", [], "1 places, and 0 values"),
+    ("SELECT :a", {"b": SECRET}, "the place :a has no value"),
+    ("SELECT :a", {"a": 1, "unused": SECRET}, "no place :unused"),
+    ("SELECT ?", [{"type": "date", "value": SECRET}], "1 has a value that is not of its type date"),
+    ("SELECT :a", {"a": {"type": "bigint", "value": SECRET}}, ":a has a value that is not of its type bigint"),
+    ("SELECT ?", [{"type": "money", "value": SECRET}], "1 must have a `type`"),
+    ("SELECT ?", [{"value": SECRET}], "1 must have a `type`"),
+    ("SELECT ?", [{"type": "varchar"}], "1 must have the members"),
+    ("SELECT ?", [2**63], "1 must be an integer of 64 bits"),
+    ("SELECT ?, ?", [1, [SECRET]], "2 is of type array, which this connector cannot take"),
+    ("SELECT ?", [{"type": "double", "value": "NaN"}], "1 is NaN or infinite"),
+    ("SELECT :a", {"a b": SECRET}, "names are of letters"),
+    ("SELECT ?", 5, "a JSON list or a JSON object"),
+])  # fmt: skip
+async def test_what_does_not_fit_is_refused_before_anything_is_recorded(
+    ana: Caller, statement: str, parameters: object, says: str
+):
+    message = await refusal(ana, "sqlite", statement, parameters)
+    assert says in message
+    assert SECRET not in message
+
+
+async def test_a_connector_without_parameters_refuses_them(ana: Caller):
+    assert "takes no parameters" in await refusal(ana, "mysql", "rows 1", [])
+
+
+async def test_values_stand_in_the_record_only_sealed(ana: Caller):
+    body = await ana.run("postgresql", "SELECT ?::text AS a; SELECT 2", parameters=json.dumps([SECRET]))
+    assert (await ana.page(body["history_uuid"]))["data"] == [[SECRET]]
+    operation = body["history_uuid"]
+    row = await ana.api.database.row("select * from statements where id = $1", operation)
+    assert row is not None
+    assert row["sealed_parameters"] is not None
+    kept = {name: value for name, value in row.items() if name != "inline_result"}
+    logs = await ana.api.database.fetch("select * from statement_logs where statement_id = $1", operation)
+    scripts = await ana.api.database.fetch("select * from scripts where id = $1", row["script_id"])
+    seen = repr([kept, [dict(one) for one in logs], [dict(one) for one in scripts]])
+    assert SECRET not in seen
+    assert "SELECT ?::text AS a" in seen
+
+
+@each("statement", ["SELECT CAST(? AS DATE) AS a", "SELECT 1 WHERE ? )"])
+@each("dialect", ["duckdb", "postgresql"])
+async def test_a_failure_shows_no_value(ana: Caller, dialect: str, statement: str):
+    body = await ana.run(dialect, statement, parameters=json.dumps([SECRET]))
+    assert body["status"] == 1
+    logs = await ana.on(body["history_uuid"], "get_logs")
+    assert SECRET not in json.dumps([body, logs, await ana.history()])
+
+
+async def test_an_error_is_placed_in_the_text_with_its_places(ana: Caller):
+    for dialect in ("duckdb", "sqlite", "postgresql"):
+        body = await ana.run(dialect, "SELECT :a AS a,\n :long_name AS b )", parameters='{"a": 1, "long_name": "x"}')
+        assert (body["line"], body["column"]) == (2, 18), (dialect, body)
+
+
+async def test_the_same_key_with_other_values_is_a_conflict(ana: Caller):
+    async def send(value: object, key: str) -> Any:
+        fields = {"statement": "SELECT ? AS a", "client_request_id": key}
+        if value is not None:
+            fields["parameters"] = json.dumps(value)
+        return await ana.post("editor/execute/sqlite", **fields)
+
+    first = (await send([1], "key")).json()["history_uuid"]
+    assert (await send([1], "key")).json()["history_uuid"] == first
+    for other in ([2], [{"type": "bigint", "value": 1}], None):
+        assert verdict(await send(other, "key"))[::2] == (409, "idempotency_conflict")
+
+
+async def test_a_limit_and_the_kind_of_a_statement_are_seen_with_places(ana: Caller):
+    assert await rows(ana, DUCKDB, DUCKDB.rows(50) + " LIMIT ?", [3]) == [[0], [1], [2]]
+    body = await ana.run(DUCKDB, "SELECT range AS n FROM range(?)", parameters="[50]", limit=2)
+    assert body["query_status"]["truncated_by"] == "limit", body
+    assert len((await ana.page(body["history_uuid"]))["data"]) == 2
+
+
+async def test_a_connector_that_is_read_only_refuses_changes_with_places(ana: Caller):
+    assert await rows(ana, "replica", "SELECT ? AS a", [1]) == [[1]]
+    body = await ana.run("replica", "CREATE TABLE t AS SELECT ? AS a", parameters="[1]")
+    assert (body["status"], body["code"]) == (1, "rejected")
+
+
+@every_dialect
+async def test_explain_takes_parameters(ana: Caller, dialect: Dialect):
+    script = "SELECT 1 WHERE 1 = ?; SELECT ?"
+    answer = await ana.post_json(f"editor/explain/{dialect}", statement=script, parameters=[1, 2])
+    body = answer.json()
+    assert body["status"] == 0, body
+    assert body["statement"] == "SELECT 1 WHERE 1 = ?"
+    assert body["explanation"]
+    refused = await ana.post_json(f"editor/explain/{dialect}", statement="SELECT ?", parameters=[])
+    assert verdict(refused) == (400, -1, "invalid_parameter")
+
+
+async def test_a_refused_plan_is_placed_in_the_text_with_its_places(ana: Caller):
+    fields = {"statement": "SELECT\n?,\n1 )", "parameters": ["a\nlong text"]}
+    answer = await ana.post_json("editor/explain/postgresql", **fields)
+    assert (answer.json()["line"], answer.json()["column"]) == (3, 3), answer.text

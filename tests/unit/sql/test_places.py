@@ -1,0 +1,116 @@
+"""Places of parameters in statements, and statements with their values (docs/clients.md)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cases import each
+
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.statements import Character, LineColumn
+from queryserver.sql.parameters import read_parameters
+from queryserver.sql.places import Bound, ScriptPlaces, StatementParameters, places_in, script_places
+from queryserver.sql.positions import Position
+from queryserver.sql.splitter import Script, choose
+
+
+def marks(statement: str, dialect: str) -> str:
+    """The statement with its `?` places as `{}`."""
+    places = [place for place in places_in(statement, dialect, named=False) if not place.is_literal]
+    for place in reversed(places):
+        statement = f"{statement[: place.start]}{{}}{statement[place.stop :]}"
+    return statement
+
+
+def bound(statement: str, values: object, dialect: str = "duckdb", *, before: int = 0) -> Bound:
+    return Bound(statement, dialect, StatementParameters(read_parameters(values), before))
+
+
+@each("dialect, statement, expected", [
+    ("duckdb", "SELECT '?', \"?\" -- ?\n, ? /* ? /* ? */ ? */", "SELECT '?', \"?\" -- ?\n, {} /* ? /* ? */ ? */"),
+    ("hive", r"SELECT '\'?', ?, `?`", r"SELECT '\'?', {}, `?`"),
+    ("postgresql", "SELECT $a$?$a$, E'\\'?', ?, a$b$?", "SELECT $a$?$a$, E'\\'?', {}, a$b${}"),
+    ("postgresql", "SELECT a ?? b, a ??| c, ???", "SELECT a ?? b, a ??| c, ??{}"),
+    ("sqlite", "SELECT [a?], `?`, ?", "SELECT [a?], `?`, {}"),
+    ("mysql", "SELECT 5--?\n, # ?\n ? /*! , ? */", "SELECT 5--{}\n, # ?\n {} /*! , {} */"),
+    ("", "SELECT '?", "SELECT '?"),
+    ("", "?" + "x" * 10_000 + "'" + "?" * 10_000 + "' ?", "{}" + "x" * 10_000 + "'" + "?" * 10_000 + "' {}"),
+])  # fmt: skip
+def test_signs_in_quotes_and_comments_are_no_places(dialect: str, statement: str, expected: str):
+    assert marks(statement, dialect) == expected
+
+
+@each("statement, names", [
+    ("SELECT :a, :b_1,:a", ["a", "b_1", "a"]),
+    ("SELECT x::int, :a::int, a[1:n], a[:n], {'k':v}, f(x):y, t.c:d, `q`:r", ["a", "n"]),
+    ("SET @a := 5, b:=:c", ["c"]),
+    ("SELECT ':a' -- :b\n /* :c */ : d, :1, :é", []),
+    ("(:a)+:b>:c", ["a", "b", "c"]),
+])  # fmt: skip
+def test_names_are_places_where_no_word_stands_before(statement: str, names: list[str]):
+    assert [place.name for place in places_in(statement, "mysql", named=True)] == names
+
+
+def test_a_statement_has_its_part_of_the_list():
+    script = "SELECT ?; SELECT '?'; SELECT ?, ?"
+    texts = [one.text for one in Script(script, "duckdb")]
+    assert script_places(texts, "duckdb", 2, named=False) == ScriptPlaces(total=3, before=1, own=2)
+    values = bound(texts[2], [1, 2, 3], before=1)
+    assert values.written(lambda number, one: f"<{number} {one.value}>") == "SELECT <0 2> , <1 3>"
+    choice = choose(script, "duckdb", None, full_form=True, named=False)
+    assert choice is not None
+    assert choice.places == ScriptPlaces(total=3, before=0, own=1)
+
+
+def test_a_value_of_a_name_is_written_once_by_its_number():
+    values = bound("SELECT :b, :a, :b", {"a": 1, "b": 2})
+    assert values.written(lambda number, _: f"${number + 1}") == "SELECT $1 , $2 , $1"
+    assert [one.value for one in values.values] == [2, 1]
+    assert [one.value for one in values.order] == [2, 1, 2]
+
+
+def test_blanks_keep_a_value_from_its_neighbours():
+    assert bound("a-?AND b", [-5]).written(lambda _n, _one: "-5") == "a- -5 AND b"
+
+
+def test_two_signs_are_one_where_values_are_a_list():
+    assert bound("a ?? b AND c = ?", [1]).written(lambda _n, _one: "x") == "a ? b AND c = x"
+    assert bound("a ?? b AND c = :n", {"n": 1}).written(lambda _n, _one: "x") == "a ?? b AND c = x"
+
+
+def test_each_place_needs_a_value():
+    with pytest.raises(InvalidParameter):
+        bound("SELECT ?, ?", [1])
+    with pytest.raises(InvalidParameter):
+        bound("SELECT :a", {"b": 1})
+
+
+def test_a_position_is_that_in_the_text_with_its_places():
+    values = bound("SELECT ?,\r\n ?, x )\n", ["a\nlong\ntext", "b"])
+    written = values.written(lambda _number, one: f"'{one.value}'")
+    at = written.index("x )")
+    assert values.position(Character(at)) == Position(2, 5)
+    assert values.position(Character(at + 2)) == Position(2, 7)
+    assert values.position(Character(written.index("text"))) == Position(1, 8)
+    assert values.position(LineColumn(4, None)) == Position(2, None)
+    assert values.position(None) is None
+
+
+@given(st.lists(st.sampled_from(["?", "x", "\n", "\r\n", "'?'", " ", "é", "??"]), max_size=12), st.data())
+def test_every_position_outside_of_values_is_found_again(parts: list[str], data: st.DataObject):
+    """A character that is written as it was is at its own place."""
+    statement = "".join(parts) + "@"
+    values = bound(statement, ["v"] * marks(statement, "duckdb").count("{}"))
+    width = data.draw(st.integers(1, 9))
+    written = values.written(lambda _number, _one: "v" * width)
+    expected = bound(statement, ["v"] * len(values.order))
+    found = values.position(Character(written.index("@")))
+    assert found == expected.position(Character(statement.index("@")))
+
+
+def test_what_an_engine_says_shows_the_places():
+    values = bound("SELECT *\nFROM t WHERE a = ?", ["s3cret"])
+    values.written(lambda _number, one: f"'{one.value}'")
+    line = "Compiling command(queryId=1): FROM t WHERE a = 's3cret'"
+    assert values.without_values(line) == "Compiling command(queryId=1): FROM t WHERE a = ?"
+    assert "s3cret" not in values.without_values('invalid input syntax: "s3cret"')
+    assert "s3cret" not in repr(values)
