@@ -237,7 +237,9 @@ def close_sessions(connection: dbapi.Connection) -> None:
 def test_a_program_ends_with_an_open_connection_and_its_session_is_closed(server: Server, connect: Connect):
     keywords = connect.keywords  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
+        import atexit
         from queryserver_client import dbapi
+        atexit.register(lambda: connection.rollback())
         connection = dbapi.connect({server.url!r}, "duckdb", token={keywords["token"]!r})
         print(connection.execute("SELECT 42").fetchone()[0])
     """

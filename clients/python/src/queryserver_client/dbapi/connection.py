@@ -82,7 +82,7 @@ class Connection:
         self._autocommit = autocommit
         self._in_transaction = False
         self._is_fresh = True
-        self._is_closed = False
+        self._is_closed = self._is_exiting = False
         servers.close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -145,6 +145,8 @@ class Connection:
 
     def rollback(self) -> None:
         """Undo the changes of the transaction. Without one nothing is sent."""
+        if self._is_exiting:
+            return  # the end of the session has undone them
         self._require_open()
         try:
             self._end("ROLLBACK")
@@ -160,6 +162,11 @@ class Connection:
                 return
             self._is_closed = True
             _close(self._client, self._session)
+
+    def close_at_exit(self) -> None:
+        """As `close`, when the program ends: pools that are closed after it may still roll back."""
+        self._is_exiting = True
+        self.close()
 
     def forget_state(self) -> None:
         """Say that no temporary table and no setting of the session is needed any more (an extension of PEP 249).

@@ -68,7 +68,7 @@ _abandoned: "deque[Callable[[], None]]" = deque()
 class Closable(Protocol):
     """A connection."""
 
-    def close(self) -> None: ...
+    def close_at_exit(self) -> None: ...
 
 
 def acquire(login: Login) -> Client:
@@ -122,4 +122,4 @@ def _close_abandoned() -> None:
 def _close_all() -> None:
     _close_abandoned()
     for connection in list(_open):
-        connection.close()
+        connection.close_at_exit()
