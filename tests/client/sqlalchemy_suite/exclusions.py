@@ -5,6 +5,8 @@ from collections.abc import Mapping
 UNSEEN = "the metadata calls have a session of their own, which does not see what is not committed"
 FOREIGN_KEYS = "DuckDB checks foreign keys row by row, and refuses what was deleted in the same transaction"
 
+ONE_LEVEL = "it has one level of isolation"
+
 EXCLUDED: Mapping[str, Mapping[str, str]] = {
     "duckdb": {
         "BizarroCharacterTest": UNSEEN,
@@ -18,9 +20,11 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "DistinctOnTest": "its compiler is that of PostgreSQL, which has DISTINCT ON",
         "IdentityAutoincrementTest": "DuckDB has no identity columns",
         "LongNameBlowoutTest": "DuckDB has names of any length",
+        "IsolationLevelTest::test_dialect_user_setting_is_restored": ONE_LEVEL,
         "TrueDivTest::test_truediv_divisor": "DuckDB divides decimals as doubles",
         "NumericTest::test_decimal_coerce_round_trip": "DuckDB makes a decimal with three digits of a number",
-    }
+    },
+    "sqlite": {"IsolationLevelTest::test_dialect_user_setting_is_restored": ONE_LEVEL},
 }
 
 

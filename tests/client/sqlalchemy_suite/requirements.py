@@ -105,6 +105,11 @@ class Requirements(SuiteRequirements):
     sequences_optional = sequences
 
     @property
+    def implements_get_lastrowid(self):
+        """The others give new keys by RETURNING."""
+        return on(SQLITE)
+
+    @property
     def insert_returning(self):
         return exclusions.open()
 

@@ -403,6 +403,7 @@ class HistoryData(TypedDict):
     column: int | None
     database: str
     rows: int
+    parameters: int
     submitted: str
     started: str | None
     ended: str | None

@@ -63,12 +63,12 @@ class QueryserverDialect(DefaultDialect):
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         """Without values the text goes as it is, unless the compiler has doubled a `?` in it."""
-        is_more = context is not None and context.execute_style is ExecuteStyle.INSERTMANYVALUES
-        before = getattr(context, "queryserver_rows", 0)
         cursor.execute(statement, parameters if parameters or "??" in statement else None)
-        if is_more and cursor.rowcount >= 0:  # one of several batches of rows
-            context.queryserver_rows = before + cursor.rowcount
-            cursor.count_before(before)
+        # One of several batches of rows: the count is that of all.
+        is_batch = context is not None and context.execute_style is ExecuteStyle.INSERTMANYVALUES
+        if context is not None and is_batch and cursor.rowcount >= 0:
+            cursor.count_before(getattr(context, "queryserver_rows", 0))
+            context.queryserver_rows = cursor.rowcount
 
     def do_ping(self, dbapi_connection: Any) -> bool:
         """A call that costs the engine nothing: the session is opened, or seen to be open."""
