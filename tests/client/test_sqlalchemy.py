@@ -156,10 +156,12 @@ def test_pandas_and_polars_read_and_write(engine: sa.Engine):
 
 
 @in_thread
-def test_question_marks_of_operators_reach_postgresql(url: str):
+def test_operators_of_json_reach_postgresql(url: str):
     engine = sa.create_engine(url.replace("queryserver:", "queryserver+postgresql:") % "postgresql")
     document = sa.cast({"a": 1}, pg.JSONB)
     with engine.connect() as connection:
+        assert connection.scalar(sa.select(document["a"])) == 1
+        assert connection.scalar(sa.select(sa.cast({"b": [1, 7]}, sa.JSON)["b"][1].as_integer())) == 7
         assert connection.scalar(sa.select(document.has_key("a"))) is True
         assert connection.scalar(sa.select(document.has_any(sa.cast(["b"], pg.ARRAY(sa.Text))))) is False
         assert connection.scalar(sa.text("SELECT CAST('{}' AS jsonb) ? 'a'")) is False

@@ -24,6 +24,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "TrueDivTest::test_truediv_divisor": "DuckDB divides decimals as doubles",
         "NumericTest::test_decimal_coerce_round_trip": "DuckDB makes a decimal with three digits of a number",
     },
+    "postgresql": {"DistinctOnTest": "it has DISTINCT ON, which the test expects to be ignored"},
     "sqlite": {"IsolationLevelTest::test_dialect_user_setting_is_restored": ONE_LEVEL},
 }
 

@@ -68,6 +68,14 @@ class Requirements(SuiteRequirements):
     fk_constraint_option_reflection_ondelete_restrict = foreign_key_constraint_option_reflection_ondelete
 
     @property
+    def reflects_pk_names(self):
+        return on(POSTGRESQL)
+
+    @property
+    def reflect_table_options(self):
+        return exclusions.open()
+
+    @property
     def primary_key_constraint_reflection(self):
         return exclusions.open()
 

@@ -49,6 +49,20 @@ class Interval(pg.INTERVAL):
         return Interval(precision=interval.second_precision)
 
 
+class IntIndex(sqltypes.JSON.JSONIntIndexType):
+    """The place in a JSON array."""
+
+    __visit_name__ = "json_int_index"
+    render_bind_cast = True
+
+
+class StrIndex(sqltypes.JSON.JSONStrIndexType):
+    """The key in a JSON object."""
+
+    __visit_name__ = "json_str_index"
+    render_bind_cast = True
+
+
 class _Vector:
     """Numbers with blanks between them, as the catalog has them."""
 
@@ -78,8 +92,8 @@ CASTS: dict[Any, Any] = {
     sqltypes.LargeBinary: cast(sqltypes.LargeBinary),
     sqltypes.Uuid: cast(types.Uuid),
     sqltypes.Interval: Interval,
-    sqltypes.JSON.JSONIntIndexType: cast(sqltypes.JSON.JSONIntIndexType),
-    sqltypes.JSON.JSONStrIndexType: cast(sqltypes.JSON.JSONStrIndexType),
+    sqltypes.JSON.JSONIntIndexType: IntIndex,
+    sqltypes.JSON.JSONStrIndexType: StrIndex,
 }
 
 
