@@ -77,6 +77,11 @@ class Result:
         return self.statement.operation_id
 
     @property
+    def first_rows(self) -> Sequence[Row]:
+        """The rows that came with the answer that the statement has ended; for a small result all of them."""
+        return self._first
+
+    @property
     def row_count(self) -> int:
         """Rows of the result, exactly."""
         return self.status.rows

@@ -5,6 +5,7 @@ the event loop of the connection's thread. Ctrl-C while one runs cancels it ther
 server, and goes on when that is done.
 """
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -46,6 +47,8 @@ class Loop:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal(name="queryserver-client"))
+        # The thread is a daemon; a program that ends with an open connection would wait for it for ever otherwise.
+        atexit.register(self.close)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""
@@ -85,6 +88,7 @@ class Loop:
                 self.run(close)
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         self._stack.close()
 
 

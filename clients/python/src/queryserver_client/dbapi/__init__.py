@@ -1,0 +1,78 @@
+"""DB-API 2.0 (PEP 249) over a server.
+
+    from queryserver_client import dbapi
+
+    with dbapi.connect("https://…", "duckdb", token=…) as connection:
+        cursor = connection.execute("SELECT * FROM sales WHERE id = ?", [7])
+        print(cursor.fetchall())
+
+A connection is one session at the server, opened with the first statement. On engines with transactions (postgresql,
+mysql, duckdb, sqlite) the first statement begins one, which `commit` or `rollback` ends, unless `autocommit` is set;
+other engines commit each statement by themselves.
+"""
+
+from queryserver_client.dbapi.connection import Connection, connect
+from queryserver_client.dbapi.cursor import Cursor
+from queryserver_client.dbapi.errors import (
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,  # noqa: A004
+)
+from queryserver_client.dbapi.types import (
+    BINARY,
+    DATETIME,
+    NUMBER,
+    ROWID,
+    STRING,
+    Binary,
+    Date,
+    DateFromTicks,
+    Time,
+    TimeFromTicks,
+    Timestamp,
+    TimestampFromTicks,
+)
+
+apilevel = "2.0"
+threadsafety = 2
+"""Threads may share the module and connections; a cursor belongs to one thread."""
+paramstyle = "qmark"
+"""`?` with a sequence. With a mapping, `:name` works as well."""
+
+__all__ = [
+    "BINARY",
+    "DATETIME",
+    "NUMBER",
+    "ROWID",
+    "STRING",
+    "Binary",
+    "Connection",
+    "Cursor",
+    "DataError",
+    "DatabaseError",
+    "Date",
+    "DateFromTicks",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Time",
+    "TimeFromTicks",
+    "Timestamp",
+    "TimestampFromTicks",
+    "Warning",
+    "apilevel",
+    "connect",
+    "paramstyle",
+    "threadsafety",
+]

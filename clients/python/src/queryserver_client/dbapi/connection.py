@@ -1,0 +1,287 @@
+"""`connect`, and a connection of PEP 249: one connector of a server, one session, one transaction at a time."""
+
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from queryserver_client.connection import Connection as AsyncClient
+from queryserver_client.credentials import TokenSource
+from queryserver_client.dbapi import errors, servers
+from queryserver_client.dbapi.cursor import Cursor
+from queryserver_client.dbapi.session import BEGINNINGS, Session, is_lost, last_id_statement
+from queryserver_client.encoding import Parameters
+from queryserver_client.errors import StatementError
+from queryserver_client.result import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+def connect(
+    url: str | None = None,
+    connector: str = "",
+    *,
+    token: "str | TokenSource | None" = None,
+    user: str | None = None,
+    password: str | None = None,
+    database: str | None = None,
+    autocommit: bool = False,
+    settings: Mapping[str, str] | None = None,
+    engine_login: tuple[str, str] | None = None,
+    limit: int | None = None,
+    timeout: float | None = None,
+    verify: Any = True,
+    timeout_s: float = 30.0,
+) -> "Connection":
+    """A connection to a connector (an id, a key of the settings, a dialect; "" the user's default).
+
+    `url`, `token`, `user`, `password`, `verify` and `timeout_s` are those of `queryserver_client.connect`, with its
+    environment variables. `database` is the current database of each statement. `settings` are those of the engine's
+    session, `engine_login` a user and a password for the data source. `limit` is the most rows of a result; without it
+    a result that the server had to cut is an error. `timeout` is the time limit of a statement in seconds.
+
+    Nothing is sent before the first statement.
+    """
+    login = servers.Login(url, token, user, password, verify, timeout_s)
+    with errors.translated():
+        client = servers.acquire(login)
+    session = Session(
+        client.core,
+        connector,
+        settings=settings or {},
+        engine_login=engine_login,
+        database=database,
+        timeout_s=timeout,
+        limit=limit,
+    )
+    return Connection(client, session, autocommit=autocommit)
+
+
+class Connection:
+    """Made by `connect`. Threads may share it: they take turns."""
+
+    Warning = errors.Warning
+    Error = errors.Error
+    InterfaceError = errors.InterfaceError
+    DatabaseError = errors.DatabaseError
+    DataError = errors.DataError
+    OperationalError = errors.OperationalError
+    IntegrityError = errors.IntegrityError
+    InternalError = errors.InternalError
+    ProgrammingError = errors.ProgrammingError
+    NotSupportedError = errors.NotSupportedError
+
+    def __init__(self, client: servers.Client, session: Session, *, autocommit: bool) -> None:
+        self._client = client
+        self._session = session
+        self._lock = threading.RLock()
+        self._autocommit = autocommit
+        self._in_transaction = False
+        self._is_fresh = True
+        self._is_closed = self._is_exiting = False
+        servers.close_at_exit(self)
+
+    def __repr__(self) -> str:
+        return f"Connection({self._client.core.transport.url!r})"
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client behind it, for calls that PEP 249 does not have; `run` runs them."""
+        return self._client.core
+
+    @property
+    def connector(self) -> str:
+        """The connector as it was given to `connect`."""
+        return self._session.connector
+
+    @property
+    def dialect(self) -> str:
+        """The dialect of the connector, such as `postgresql`. Opens the session."""
+        self._opened()
+        return self._session.dialect
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether `commit` and `rollback` mean anything; else the engine commits each statement by itself."""
+        return self.dialect in BEGINNINGS
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction was begun that is neither committed nor rolled back."""
+        return self._in_transaction
+
+    @property
+    def closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether each statement is committed by itself. Initially False, as PEP 249 has it."""
+        return self._autocommit
+
+    @autocommit.setter
+    def autocommit(self, value: bool) -> None:
+        with self._lock:
+            if value and self._in_transaction:
+                raise errors.ProgrammingError("autocommit cannot be set within a transaction")
+            self._autocommit = value
+
+    def cursor(self) -> Cursor:
+        self._require_open()
+        return Cursor(self)
+
+    def execute(self, operation: str, parameters: Parameters | None = None) -> Cursor:
+        """A new cursor that has executed this (an extension of PEP 249)."""
+        return self.cursor().execute(operation, parameters)
+
+    def commit(self) -> None:
+        """Make the changes of the transaction last. Without one nothing is sent."""
+        self._require_open()
+        self._end("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo the changes of the transaction. Without one nothing is sent."""
+        if self._is_exiting:
+            return  # the end of the session has undone them
+        self._require_open()
+        try:
+            self._end("ROLLBACK")
+        except errors.DatabaseError as error:
+            # The engine, or the end of the session, has undone it: sqlite after some errors.
+            if not isinstance(error.__cause__, StatementError) or error.code == "outcome_unknown":
+                raise
+
+    def close(self) -> None:
+        """Close the session, which rolls back. May be repeated; anything else raises InterfaceError afterwards."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            _close(self._client, self._session)
+
+    def close_at_exit(self) -> None:
+        """As `close`, when the program ends: pools that are closed after it may still roll back."""
+        self._is_exiting = True
+        self.close()
+
+    def forget_state(self) -> None:
+        """Say that no temporary table and no setting of the session is needed any more (an extension of PEP 249).
+
+        Until the next statement the server may close the idle session; it is then replaced without an error.
+        """
+        self._is_fresh = not self._in_transaction
+
+    def ping(self) -> None:
+        """See that the session is there and the engine answers, or raise (an extension of PEP 249)."""
+        with self._lock:
+            is_fresh = self._is_fresh
+            self._in_session(self._pinged)
+            self._is_fresh = is_fresh
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine of the client; its failures leave as exceptions of PEP 249 (an extension)."""
+        self._require_open()
+        with errors.translated():
+            return self._client.loop.run(call)
+
+    def results_of(self, sql: str, parameters: Parameters | None) -> list[Result]:
+        """Run a script in the session, in a transaction unless `autocommit` is set. For cursors."""
+
+        async def call() -> list[Result]:
+            await self._begin()
+            return await self._session.run(sql, parameters)
+
+        with self._lock:
+            results = self._in_session(call)
+            for result in results:
+                if self._session.is_cut(result):
+                    message = f"{result.status.message} Give limit= to connect for a part on purpose."
+                    raise errors.OperationalError(message)
+            return results
+
+    def last_row_id(self) -> int | None:
+        """The number that the engine gave to the last inserted row. For cursors."""
+        with self._lock:
+            sql = last_id_statement(self._session.dialect)
+            return None if sql is None else self.run(lambda: self._session.value(sql))
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, or roll back after an exception; then close."""
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            self._is_closed = True
+            servers.close_later(partial(_close, self._client, self._session))
+
+    async def _pinged(self) -> None:
+        await self._session.open()
+        await self._session.control("SELECT 1")
+
+    async def _begin(self) -> None:
+        await self._session.open()
+        if self._autocommit or self._in_transaction or self._session.dialect not in BEGINNINGS:
+            return
+        # Before the answer: a BEGIN whose answer is lost may have begun it.
+        self._in_transaction = True
+        try:
+            await self._session.control(BEGINNINGS[self._session.dialect])
+        except Exception as error:
+            self._in_transaction = not is_lost(error)
+            raise
+
+    def _opened(self) -> None:
+        if self._session.id is None:
+            with self._lock:
+                self.run(self._session.open)
+
+    def _in_session(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run it; once more in a new session when that of a fresh connection is gone."""
+        self._require_open()
+        is_fresh, self._is_fresh = self._is_fresh, False
+        try:
+            return self.run(call)
+        except errors.Error as error:
+            if not error.is_disconnect or error.__cause__ is None or not is_lost(error.__cause__):
+                raise
+            self._session.id, self._in_transaction = None, False
+            if not is_fresh:
+                raise
+        return self.run(call)
+
+    def _end(self, sql: str) -> None:
+        with self._lock:
+            if not self._in_transaction:
+                return
+            try:
+                self.run(lambda: self._session.control(sql))
+            except errors.Error as error:
+                if error.is_disconnect:
+                    self._session.id = None
+                raise
+            finally:
+                self._in_transaction = False
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise errors.InterfaceError("the connection is closed")
+
+
+def _close(client: servers.Client, session: Session) -> None:
+    try:
+        client.loop.run(session.close)
+    finally:
+        servers.release(client)

@@ -1,0 +1,237 @@
+"""A cursor of PEP 249: runs scripts, and gives the rows of their results."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from queryserver_client.dbapi import errors
+from queryserver_client.dbapi.types import Description, described
+from queryserver_client.encoding import Parameters
+from queryserver_client.result import PAGE_ROWS, Result
+from queryserver_client.values import Row, decode_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Self
+
+    from queryserver_client.dbapi.connection import Connection
+
+
+class Cursor:
+    """Made by `Connection.cursor`."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.arraysize = 1
+        """Rows that `fetchmany` gives when it is not told how many. The wire does not depend on it."""
+        self._results: deque[Result] = deque()
+        self._rows: deque[Row] = deque()
+        self._position = 0
+        self._fetched = 0
+        self._rowcount = -1
+        self._is_closed = False
+        self._last_id: int | None = None
+        self._has_last_id = True
+
+    @property
+    def description(self) -> list[Description] | None:
+        """One item for each column: name, type code, and of decimals precision and scale. None without rows."""
+        result = self._result
+        if result is None or not result.has_rows:
+            return None
+        return [described(column.name, column.type, column.native_type) for column in result.columns]
+
+    @property
+    def rowcount(self) -> int:
+        """Rows of the result, or rows that were changed; -1 when the engine does not say."""
+        return self._rowcount
+
+    def count_before(self, rows: int) -> None:
+        """Add rows that earlier statements changed to `rowcount` (an extension of PEP 249)."""
+        self._rowcount += rows
+
+    @property
+    def rownumber(self) -> int | None:
+        """The index of the next row; None without a result."""
+        result = self._result
+        return self._position if result is not None and result.has_rows else None
+
+    @property
+    def lastrowid(self) -> int | None:
+        """The number that sqlite or mysql gave to the last inserted row; None of other engines.
+
+        The engine is asked when this is read, so read it before the next statement of the connection.
+        """
+        if not self._has_last_id:
+            self._last_id, self._has_last_id = self.connection.last_row_id(), True
+        return self._last_id
+
+    @property
+    def operation_id(self) -> str | None:
+        """The id of the present statement at the server (an extension of PEP 249)."""
+        return self._result.operation_id if self._result is not None else None
+
+    def execute(self, operation: str, parameters: Parameters | None = None) -> "Self":
+        """Run a statement, or a script whose statements run in turn; `nextset` goes to the results of the next one.
+
+        `parameters` are a sequence for `?` or a mapping for `:name`. Without them the text goes as it is; with them,
+        also with an empty sequence, `??` outside of quotes stands for a `?` of the engine.
+        """
+        self._start()
+        plain = None if parameters is None else _plain(parameters)
+        self._results.extend(self.connection.results_of(operation, plain))
+        self._show()
+        return self
+
+    def executemany(self, operation: str, seq_of_parameters: Iterable[Parameters]) -> "Self":
+        """Run a statement once for each set of values. `rowcount` is the sum; rows that it returns are dropped."""
+        self._start()
+        total, is_known = 0, True
+        for parameters in seq_of_parameters:
+            for result in self.connection.results_of(operation, _plain(parameters)):
+                count = _count(result)
+                total, is_known = total + max(count, 0), is_known and count >= 0
+        self._rowcount, self._has_last_id = total if is_known else -1, False
+        return self
+
+    def fetchone(self) -> Row | None:
+        return self._rows.popleft() if self._has_row() and self._advance(1) else None
+
+    def fetchmany(self, size: int | None = None) -> list[Row]:
+        size = self.arraysize if size is None else size
+        rows: list[Row] = []
+        while len(rows) < size and self._has_row():
+            taken = min(size - len(rows), len(self._rows))
+            rows += [self._rows.popleft() for _ in range(taken)]
+            self._advance(taken)
+        return rows
+
+    def fetchall(self) -> list[Row]:
+        rows: list[Row] = []
+        while self._has_row():
+            rows += self._rows
+            self._advance(len(self._rows))
+            self._rows.clear()
+        return rows
+
+    def fetch_arrow_table(self) -> "pa.Table":
+        """The rows that were not fetched yet, as a pyarrow Table (an extension of PEP 249)."""
+        result = self._required()
+        table = self.connection.run(result.arrow).slice(self._position)
+        self._advance(table.num_rows)
+        self._rows.clear()
+        self._fetched = result.row_count
+        return table
+
+    def nextset(self) -> bool | None:
+        """Go to the result of the next statement of the script; None when there is none."""
+        self._require_open()
+        if len(self._results) < 2:
+            return None
+        self._release(self._results.popleft())
+        self._show()
+        return True
+
+    def setinputsizes(self, sizes: Sequence[Any]) -> None:
+        """Nothing: values carry their types."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Nothing: columns come whole."""
+
+    def close(self) -> None:
+        """Free the results at the server that did not come with the answer. May be repeated."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._drop_results()
+
+    def __iter__(self) -> Iterator[Row]:
+        return self
+
+    def __next__(self) -> Row:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _result(self) -> Result | None:
+        return self._results[0] if self._results else None
+
+    def _start(self) -> None:
+        self._require_open()
+        self._drop_results()
+        self._rowcount, self._last_id, self._has_last_id = -1, None, True
+
+    def _show(self) -> None:
+        """Make the first of the results the present one."""
+        result = self._results[0]
+        self._rows, self._position, self._fetched = deque(result.first_rows), 0, len(result.first_rows)
+        self._rowcount, self._has_last_id, self._last_id = _count(result), result.has_rows, None
+
+    def _required(self) -> Result:
+        self._require_open()
+        result = self._result
+        if result is None or not result.has_rows:
+            raise errors.ProgrammingError("there is no result to fetch from: the last statement had none")
+        return result
+
+    def _has_row(self) -> bool:
+        """Whether a row is in hand, after a page was fetched if need be."""
+        result = self._required()
+        while not self._rows and self._fetched < result.row_count:
+            page = self.connection.run(partial(result.statement.fetch, self._fetched, PAGE_ROWS))
+            self._rows.extend(decode_rows(page["data"], result.columns))
+            self._fetched += len(self._rows)
+        return bool(self._rows)
+
+    def _advance(self, rows: int) -> bool:
+        self._position += rows
+        return True
+
+    def _drop_results(self) -> None:
+        while self._results:
+            self._release(self._results.popleft())
+        self._rows, self._position, self._fetched = deque(), 0, 0
+
+    def _release(self, result: Result) -> None:
+        """Free what the server keeps of a large result. Small ones are left: a call for each would cost more."""
+        if result.row_count > len(result.first_rows) and not self.connection.closed:
+            self.connection.run(result.statement.close_quietly)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise errors.InterfaceError("the cursor is closed")
+        if self.connection.closed:
+            raise errors.InterfaceError("the connection is closed")
+
+
+def _count(result: Result) -> int:
+    if result.has_rows and result.modified_row_count is None:
+        return result.row_count
+    return -1 if result.modified_row_count is None else result.modified_row_count
+
+
+def _plain(parameters: Parameters) -> Parameters:
+    """UUIDs as texts without a type, to which the engine gives that of their place."""
+    if isinstance(parameters, (str, bytes, bytearray, memoryview)):
+        raise errors.ProgrammingError("parameters are a sequence or a mapping; one value is (value,)")
+    if hasattr(parameters, "items"):
+        return {name: _without_uuid(value) for name, value in dict(parameters).items()}
+    return [_without_uuid(value) for value in parameters]
+
+
+def _without_uuid(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_without_uuid(item) for item in value]
+    return str(value) if isinstance(value, UUID) else value

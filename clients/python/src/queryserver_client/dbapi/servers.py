@@ -1,0 +1,125 @@
+"""One client for all DB-API connections of a process to one server as one user.
+
+A pool of ten connections is then one thread, one login and one set of HTTP connections; what each connection has of its
+own is its session at the server.
+"""
+
+import atexit
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from queryserver_client import sync
+from queryserver_client.credentials import TokenSource
+
+Client = sync.Connection
+
+
+@dataclass(frozen=True)
+class Login:
+    """Where, and as whom. Its text shows no secret."""
+
+    url: str | None
+    token: "str | TokenSource | None"
+    user: str | None
+    password: str | None
+    verify: Any
+    timeout_s: float
+
+    def __repr__(self) -> str:
+        return f"Login({self.url!r}, user={self.user!r})"
+
+    def open(self) -> Client:
+        return sync.connect_sync(
+            self.url,
+            token=self.token,
+            user=self.user,
+            password=self.password,
+            verify=self.verify,
+            timeout_s=self.timeout_s,
+        )
+
+    def key(self) -> Hashable:
+        """Of the same server and user in this process: a child made by fork has clients of its own."""
+        environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
+        verify = self.verify if isinstance(self.verify, Hashable) else id(self.verify)
+        return os.getpid(), self.url, self.token, self.user, self.password, verify, self.timeout_s, environment
+
+
+_ENVIRONMENT = ("QUERYSERVER_URL", "QUERYSERVER_TOKEN", "QUERYSERVER_USER", "QUERYSERVER_PASSWORD")
+
+
+class _Shared:
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.users = 0
+
+
+_lock = threading.Lock()
+_shared: dict[Hashable, _Shared] = {}
+_open: "WeakSet[Closable]" = WeakSet()
+_abandoned: "deque[Callable[[], None]]" = deque()
+
+
+class Closable(Protocol):
+    """A connection."""
+
+    def close_at_exit(self) -> None: ...
+
+
+def acquire(login: Login) -> Client:
+    """The client of this login; `release` gives it back. Nothing is sent yet."""
+    _close_abandoned()
+    with _lock:
+        entry = _shared.get(login.key())
+        if entry is None:
+            entry = _shared[login.key()] = _Shared(login.open())
+            # After the client's own, which is called later then: handlers run in the opposite order.
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)
+        entry.users += 1
+        return entry.client
+
+
+def release(client: Client) -> None:
+    """The last one that gives it back closes it."""
+    with _lock:
+        for key, entry in list(_shared.items()):
+            if entry.client is client:
+                entry.users -= 1
+                if entry.users:
+                    return
+                del _shared[key]
+                break
+        else:
+            return
+    client.close()
+
+
+def close_at_exit(connection: Closable) -> None:
+    """Close it when the program ends, if it is still open: its session at the server ends with it."""
+    _open.add(connection)
+
+
+def close_later(close: Callable[[], None]) -> None:
+    """For the garbage collector, which may run in any thread, also in one that `close` would wait for."""
+    _abandoned.append(close)
+
+
+def _close_abandoned() -> None:
+    while _abandoned:
+        try:
+            close = _abandoned.popleft()
+        except IndexError:
+            return  # another thread took it
+        close()
+
+
+def _close_all() -> None:
+    _close_abandoned()
+    for connection in list(_open):
+        connection.close_at_exit()

@@ -1,0 +1,168 @@
+"""The session of a DB-API connection at the server (Contract editor 9): opened with its first statement, then kept."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import anyio
+
+from queryserver_client import connection as core
+from queryserver_client.connection import canceling
+from queryserver_client.encoding import Parameters
+from queryserver_client.errors import ApiError, QueryserverError, StatementError, statement_error
+from queryserver_client.result import Result
+from queryserver_client.statement import WAIT_S, Statement, statement_of
+from queryserver_client.transport import segment
+
+BEGINNINGS: Mapping[str, str] = {
+    "postgresql": "BEGIN",
+    "duckdb": "BEGIN TRANSACTION",
+    "sqlite": "BEGIN",
+    "mysql": "START TRANSACTION",
+}
+"""How each dialect that has transactions begins one. All others run each statement by itself."""
+MOST_ROWS = 1_000_000
+"""`result_max_rows` of a server whose settings do not say otherwise (Contract editor 13)."""
+_CLOSE_WITHIN_S = 15.0
+_MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
+
+
+class Session:
+    """One session of one connector. Used by one coroutine at a time."""
+
+    def __init__(
+        self,
+        client: core.Connection,
+        connector: str,
+        *,
+        settings: Mapping[str, str],
+        engine_login: tuple[str, str] | None,
+        database: str | None,
+        timeout_s: float | None,
+        limit: int | None,
+    ) -> None:
+        self._client = client
+        self.connector = connector
+        self._settings = settings
+        self._engine_login = engine_login
+        self._database = database
+        self._timeout_s = timeout_s
+        self._limit = limit
+        self._most_rows = MOST_ROWS
+        self.id: int | None = None
+        self.dialect = ""
+        """Known once the session is open."""
+
+    async def open(self) -> None:
+        """Open it, unless it is. Raises StatementError when the data source refuses the credentials, and ApiError."""
+        if self.id is not None:
+            return
+        properties: list[dict[str, Any]] = []
+        if self._engine_login is not None:
+            user, password = self._engine_login
+            properties += [{"name": "user", "value": user}, {"name": "password", "value": password}]
+        if self._settings:
+            pairs = [{"key": name, "value": value} for name, value in self._settings.items()]
+            properties.append({"key": "settings", "value": pairs})
+        answer = await self._client.transport.call(
+            "POST",
+            "editor/create_session",
+            {"session": {"type": self.connector, "properties": properties}},
+            wait_s=WAIT_S,
+        )
+        if answer.get("status"):
+            raise statement_error(answer)
+        self.id, self.dialect = answer["session"]["id"], answer["session"]["type"]
+
+    async def close(self) -> None:
+        """Close it: the engine undoes an open transaction and drops temporary tables. Never fails."""
+        if self.id is None:
+            return
+        session = {"type": self.connector, "id": self.id}
+        self.id = None
+        with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
+            # When this fails it is gone already, or the server closes it when it has been idle.
+            with suppress(QueryserverError):
+                await self._client.transport.call(
+                    "POST", "editor/close_session", {"session": session}, is_repeatable=True, wait_s=WAIT_S
+                )
+
+    async def run(self, sql: str, parameters: Parameters | None) -> list[Result]:
+        """Run all statements of a script in turn; the result of each. The first that fails ends the script."""
+        try:
+            results = [await self._query(sql, parameters)]
+        except ApiError as error:
+            most = _MOST.search(error.message) if self._limit is None and error.code == "invalid_parameter" else None
+            if most is None or int(most[1]) >= self._most_rows:
+                raise
+            self._most_rows = int(most[1])
+            results = [await self._query(sql, parameters)]
+        while results[-1].statement.has_more_statements:
+            statement = await self._client.next(results[-1].statement)
+            async with canceling(statement):
+                results.append(await statement.result(allow_truncated=True))
+        return results
+
+    async def control(self, sql: str) -> None:
+        """Run a statement of this module's own, such as COMMIT, which does not appear in the user's history."""
+        await self._control(sql)
+
+    async def value(self, sql: str) -> Any:
+        """The first cell of such a statement."""
+        result = await (await self._control(sql)).result()
+        return await result.scalar()
+
+    async def _control(self, sql: str) -> Statement:
+        fields = {
+            "statement": sql,
+            "session_id": self.id,
+            "wait": WAIT_S,
+            "rows": 1,
+            "escape": False,
+            "big_numbers": "number",
+            "notebook": {"skipHistorify": True},
+        }
+        body = await self._client.transport.call(
+            "POST",
+            f"editor/execute/{segment(self.connector)}" if self.connector else "editor/execute",
+            fields,
+            headers={"Idempotency-Key": str(uuid.uuid4())},
+            is_repeatable=True,
+            wait_s=WAIT_S,
+        )
+        statement = statement_of(self._client.transport, body)
+        status = await statement.wait()
+        if status.error is not None:
+            raise status.error
+        return statement
+
+    async def _query(self, sql: str, parameters: Parameters | None) -> Result:
+        return await self._client.query(
+            self.connector,
+            sql,
+            parameters,
+            session_id=self.id,
+            database=self._database,
+            timeout=self._timeout_s,
+            limit=self._limit or self._most_rows,
+            allow_truncated=True,
+        )
+
+    def is_cut(self, result: Result) -> bool:
+        """Whether rows are missing that the user did not renounce by a limit of their own."""
+        return result.is_truncated and not (self._limit is not None and result.status.truncated_by == "limit")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the session is gone; then the statement was not started (Contract editor 3.4)."""
+    return isinstance(error, (StatementError, ApiError)) and error.code in {"session_lost", "session_not_found"}
+
+
+def last_id_statement(dialect: str) -> str | None:
+    """What gives the number of the last inserted row, where the engine has it."""
+    return _LAST_IDS.get(dialect)
+
+
+_LAST_IDS: Mapping[str, str] = {"sqlite": "SELECT last_insert_rowid()", "mysql": "SELECT LAST_INSERT_ID()"}

@@ -1,0 +1,83 @@
+"""Which dialect a URL gets: the one that its driver names, or that of the connector at the server."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import exc
+from sqlalchemy.engine import URL
+
+from queryserver_client.dbapi import Error, connect
+from queryserver_client.sqlalchemy.connector import QueryserverDialect, connect_arguments
+from queryserver_client.sqlalchemy.duckdb import DuckDBDialect
+from queryserver_client.sqlalchemy.hive import HiveDialect, ImpalaDialect, SparkDialect
+from queryserver_client.sqlalchemy.mysql import MySQLDialect
+from queryserver_client.sqlalchemy.other import OtherDialect, PhoenixDialect, TrinoDialect
+from queryserver_client.sqlalchemy.postgresql import PostgresqlDialect
+from queryserver_client.sqlalchemy.sqlite import SqliteDialect
+
+CLASSES: Mapping[str, type[QueryserverDialect]] = {
+    name: kind
+    for kind in (
+        DuckDBDialect,
+        HiveDialect,
+        ImpalaDialect,
+        MySQLDialect,
+        PhoenixDialect,
+        PostgresqlDialect,
+        SparkDialect,
+        SqliteDialect,
+        TrinoDialect,
+    )
+    for name in kind.engine_dialects
+}
+"""By the dialect of a connector."""
+
+_known: dict[URL, str] = {}
+_lock = threading.Lock()
+
+
+class AnyDialect(OtherDialect):
+    """`queryserver://`: stands for the class that the server names."""
+
+    supports_statement_cache = True
+
+    @classmethod
+    def get_dialect_cls(cls, url: URL) -> type[QueryserverDialect]:
+        """The server is called once for a URL. Raises ArgumentError when it cannot be called with what the URL has."""
+        with _lock:
+            dialect = _known.get(url)
+            if dialect is None:
+                dialect = _known[url] = _dialect_of(url)
+        return CLASSES.get(dialect, OtherDialect)
+
+
+def _dialect_of(url: URL) -> str:
+    arguments = connect_arguments(url)
+    wanted = str(arguments["connector"])
+    try:
+        with connect(**arguments) as connection:
+            config: dict[str, Any] = connection.run(lambda: connection.client.transport.call("POST", "get_config"))
+    except Error as error:
+        raise exc.ArgumentError(
+            f"the dialect of {url!r} is not known, because the server gave no answer: {error}\n"
+            "Name it in the URL, for example queryserver+duckdb://…, to make an engine without calling the server."
+        ) from error
+    found = named_interpreter(config, wanted)
+    if found is None:
+        raise exc.ArgumentError(f"{url!r}: there is no connector {wanted!r} that this user may use")
+    return found
+
+
+def named_interpreter(config: Mapping[str, Any], wanted: str) -> str | None:
+    """The dialect of the connector that a name means (Contract editor 1.7)."""
+    editor = config["app_config"]["editor"]
+    name = (wanted or editor["default_sql_interpreter"]).lower()
+    name = "hive" if name == "beeswax" else name
+    listed = [one for one in editor["interpreters"] if one["is_sql"]]
+    for form in ("type", "dialect"):
+        for one in listed:
+            if str(one[form]).lower() == name:
+                return str(one["dialect"])
+    dialect, _, number = name.rpartition("-")
+    return next((str(one["dialect"]) for one in listed if one["id"] == number and one["dialect"] == dialect), None)

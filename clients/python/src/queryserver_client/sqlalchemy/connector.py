@@ -1,0 +1,156 @@
+"""What all dialects here share: how they connect, execute and end, on top of the dialect of the engine itself."""
+
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from sqlalchemy import event, exc, util
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.engine.interfaces import ExecuteStyle
+
+from queryserver_client import __version__, dbapi
+
+AUTOCOMMIT = "AUTOCOMMIT"
+
+
+class QueryserverDialect(DefaultDialect):
+    """First in the order of bases; the dialect of the engine comes after it."""
+
+    driver = "queryserver"
+    supports_statement_cache = True
+    supports_native_decimal = True
+    returns_native_bytes = True
+    supports_sane_multi_rowcount = True
+    use_insertmanyvalues_wo_returning = True  # a call for each row would take the time of as many calls
+    default_paramstyle = "qmark"
+    insertmanyvalues_max_parameters = 10_000  # the most values of one call
+    engine_dialects: Sequence[str] = ()
+    """The dialects of connectors for which this class is; empty: any."""
+
+    @classmethod
+    def import_dbapi(cls) -> ModuleType:
+        return dbapi
+
+    @classmethod
+    def engine_created(cls, engine: Engine) -> None:
+        """A connection that goes back to the pool needs its session no more: the server may close it."""
+        event.listen(engine, "checkin", _forget_state)
+
+    def create_connect_args(self, url: URL) -> tuple[Sequence[Any], dict[str, Any]]:
+        return (), connect_arguments(url)
+
+    def retrieve_dbapi_version(self, dbapi: Any) -> Any:
+        return util.parse_version_string(__version__)
+
+    def connect(self, *cargs: Any, **cparams: Any) -> dbapi.Connection:
+        """A new connection. Raises when the connector has another dialect than this class is for."""
+        connection = dbapi.connect(*cargs, **cparams)
+        if self.engine_dialects:
+            try:
+                found = connection.dialect
+            except BaseException:
+                connection.close()
+                raise
+            if found not in self.engine_dialects:
+                connection.close()
+                message = f"the connector is of dialect {found}; the URL is for {', '.join(self.engine_dialects)}"
+                raise exc.ArgumentError(message)
+        return connection
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        """Without values the text goes as it is, unless the compiler has doubled a `?` in it."""
+        cursor.execute(statement, parameters if parameters or "??" in statement else None)
+        # One of several batches of rows: the count is that of all.
+        is_batch = context is not None and context.execute_style is ExecuteStyle.INSERTMANYVALUES
+        if context is not None and is_batch and cursor.rowcount >= 0:
+            cursor.count_before(getattr(context, "queryserver_rows", 0))
+            context.queryserver_rows = cursor.rowcount
+
+    def do_ping(self, dbapi_connection: Any) -> bool:
+        """A call that costs the engine nothing: the session is opened, or seen to be open."""
+        dbapi_connection.ping()
+        return True
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        return isinstance(e, dbapi.Error) and (e.is_disconnect or "connection is closed" in str(e))
+
+    def get_isolation_level_values(self, dbapi_connection: Any) -> Sequence[Any]:
+        return [AUTOCOMMIT, *self._engine_levels(dbapi_connection)]
+
+    def get_default_isolation_level(self, dbapi_conn: Any) -> Any:
+        return self.get_isolation_level(dbapi_conn)
+
+    def get_isolation_level(self, dbapi_connection: Any) -> Any:
+        if dbapi_connection.autocommit or not dbapi_connection.has_transactions:
+            return AUTOCOMMIT
+        return self._engine_level(dbapi_connection)
+
+    def set_isolation_level(self, dbapi_connection: Any, level: Any) -> None:
+        dbapi_connection.autocommit = level == AUTOCOMMIT
+        if level != AUTOCOMMIT:
+            self._set_engine_level(dbapi_connection, level)
+
+    def detect_autocommit_setting(self, dbapi_conn: Any) -> bool:
+        return bool(dbapi_conn.autocommit)
+
+    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:
+        return ["SERIALIZABLE"]
+
+    def _engine_level(self, dbapi_connection: Any) -> str:
+        return "SERIALIZABLE"
+
+    def _set_engine_level(self, dbapi_connection: Any, level: str) -> None:
+        """The engine has one level only."""
+
+    def _get_server_version_info(self, connection: Connection) -> Any:
+        return None
+
+
+def connect_arguments(url: URL) -> dict[str, Any]:
+    """The arguments of `dbapi.connect` in `queryserver://user:password@host:port/connector?scheme=…&database=…`.
+
+    A password without a user is a token, and SQLAlchemy does not show it; `token=` is read as well. Without a host the
+    address is QUERYSERVER_URL. Raises ArgumentError for a name that is not known.
+    """
+    read = _query(url)
+    arguments: dict[str, Any] = {"url": _address(url, read), "connector": url.database or ""}
+    if url.username:
+        arguments |= {"user": url.username, "password": url.password}
+    elif url.password:
+        arguments["token"] = url.password
+    kinds: Mapping[str, Any] = {"token": str, "database": str, "limit": int, "timeout": float, "timeout_s": float}
+    arguments |= {name: kind(read[name]) for name, kind in kinds.items() if read.get(name)}
+    if "verify" in read:
+        arguments["verify"] = read["verify"].lower() not in {"0", "false", "no"}
+    return arguments
+
+
+def _query(url: URL) -> dict[str, str]:
+    read: dict[str, str] = {}
+    for name, value in url.query.items():
+        if name not in _QUERY:
+            raise exc.ArgumentError(f"the URL has an unknown argument {name}; known are {', '.join(sorted(_QUERY))}")
+        if not isinstance(value, str):
+            raise exc.ArgumentError(f"the URL has {name} twice")
+        read[name] = value
+    return read
+
+
+def _address(url: URL, read: Mapping[str, str]) -> str | None:
+    if not url.host:
+        return None
+    scheme = read.get("scheme") or "https"
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{scheme}://{host}{f':{url.port}' if url.port else ''}{read.get('path', '')}"
+
+
+_QUERY = frozenset({"scheme", "path", "token", "database", "limit", "timeout", "timeout_s", "verify"})
+
+
+def _forget_state(dbapi_connection: Any, _record: Any) -> None:
+    if dbapi_connection is not None:
+        dbapi_connection.forget_state()

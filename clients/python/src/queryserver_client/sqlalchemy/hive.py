@@ -1,0 +1,68 @@
+"""Hive, Impala and Spark SQL behind a server: back-ticks, their names of types, reflection by the metadata calls."""
+
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
+from typing import Any
+
+from sqlalchemy.sql.compiler import GenericTypeCompiler, IdentifierPreparer
+
+from queryserver_client.sqlalchemy.other import OtherDialect
+
+
+class BackTicks(IdentifierPreparer):
+    def __init__(self, dialect: Any, **options: Any) -> None:
+        super().__init__(dialect, initial_quote="`", final_quote="`", escape_quote="`", **options)
+
+
+class HiveTypes(GenericTypeCompiler):
+    def visit_VARCHAR(self, type_: Any, **kw: Any) -> str:
+        return super().visit_VARCHAR(type_, **kw) if type_.length else "STRING"
+
+    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
+        return "STRING"
+
+    visit_CLOB = visit_NCHAR = visit_NVARCHAR = visit_UUID = visit_TEXT
+
+    def visit_INTEGER(self, type_: Any, **kw: Any) -> str:
+        return "INT"
+
+    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
+        return self.visit_DECIMAL(type_, **kw)
+
+    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
+        return "FLOAT" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
+
+    def visit_REAL(self, type_: Any, **kw: Any) -> str:
+        return "FLOAT"
+
+    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
+        return "TIMESTAMP"
+
+    visit_TIMESTAMP = visit_DATETIME
+
+    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
+        return "BINARY"
+
+    visit_large_binary = visit_BINARY = visit_VARBINARY = visit_BLOB
+
+
+class HiveDialect(OtherDialect):
+    name = "hive"
+    supports_statement_cache = True
+    engine_dialects = ("hive",)
+    type_compiler_cls = HiveTypes
+    preparer = BackTicks
+    default_schema_statement = "SELECT current_database()"
+
+
+class ImpalaDialect(HiveDialect):
+    name = "impala"
+    supports_statement_cache = True
+    engine_dialects = ("impala",)
+
+
+class SparkDialect(HiveDialect):
+    name = "sparksql"
+    supports_statement_cache = True
+    engine_dialects = ("sparksql",)

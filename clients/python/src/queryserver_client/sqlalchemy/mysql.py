@@ -1,0 +1,48 @@
+"""MySQL and MariaDB behind a server: SQLAlchemy's own dialect, its reflection included, over the DB-API module."""
+
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import types as sqltypes
+from sqlalchemy.dialects.mysql.base import MySQLDialect as Engine
+
+from queryserver_client.sqlalchemy import types
+from queryserver_client.sqlalchemy.connector import QueryserverDialect
+
+_LEVELS = ("SERIALIZABLE", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ")
+_CODES = (
+    (re.compile(r"Table .* doesn't exist"), 1146),
+    (re.compile(r"Unknown database"), 1049),
+    (re.compile(r"Unknown table"), 1051),
+)
+
+
+class MySQLDialect(QueryserverDialect, Engine):
+    supports_statement_cache = True
+    engine_dialects = ("mysql",)
+    colspecs = {**Engine.colspecs, sqltypes.Numeric: types.Numeric, sqltypes.Float: types.Float}
+
+    def _get_server_version_info(self, connection: Any) -> Any:
+        return Engine._get_server_version_info(self, connection)
+
+    def _engine_levels(self, dbapi_connection: Any) -> Sequence[str]:
+        return _LEVELS
+
+    def _engine_level(self, dbapi_connection: Any) -> str:
+        return Engine.get_isolation_level(self, dbapi_connection)
+
+    def _set_engine_level(self, dbapi_connection: Any, level: Any) -> None:
+        Engine.set_isolation_level(self, dbapi_connection, level)
+        dbapi_connection.commit()
+
+    def _detect_charset(self, connection: Any) -> str:
+        return "utf8mb4"
+
+    def _extract_error_code(self, exception: Any) -> int | None:
+        """The server gives the text of MySQL without its number."""
+        text = str(exception)
+        return next((code for words, code in _CODES if words.search(text)), None)

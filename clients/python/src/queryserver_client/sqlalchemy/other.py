@@ -1,0 +1,114 @@
+"""Engines that SQLAlchemy has no dialect for: standard SQL in their quotes, reflection by the metadata calls."""
+
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
+from typing import Any
+
+from sqlalchemy import types as sqltypes
+from sqlalchemy.engine import Connection
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.sql.compiler import GenericTypeCompiler, IdentifierPreparer, SQLCompiler
+
+from queryserver_client.sqlalchemy import types
+from queryserver_client.sqlalchemy.connector import QueryserverDialect
+from queryserver_client.sqlalchemy.reflection import MetadataCalls
+
+
+class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
+    name = "queryserver"
+    supports_statement_cache = True
+    supports_native_boolean = True
+    supports_multivalues_insert = True
+    supports_sane_rowcount = False
+    supports_sane_multi_rowcount = False
+    supports_default_values = False
+    supports_empty_insert = False
+    postfetch_lastrowid = False
+    default_schema_statement: str | None = None
+    """What gives the current schema, where the engine has it."""
+
+    colspecs = {sqltypes.Numeric: types.Numeric, sqltypes.Float: types.Float, sqltypes.Uuid: types.Uuid}
+
+    def _get_default_schema_name(self, connection: Connection) -> str | None:
+        if self.default_schema_statement is None:
+            return None
+        return str(connection.exec_driver_sql(self.default_schema_statement).scalar_one())
+
+
+class TrinoCompiler(SQLCompiler):
+    def limit_clause(self, select: Any, **kw: Any) -> str:
+        """OFFSET comes first."""
+        text = ""
+        if select._offset_clause is not None:
+            text += f"\nOFFSET {self.process(select._offset_clause, **kw)}"
+        if select._limit_clause is not None:
+            text += f"\nLIMIT {self.process(select._limit_clause, **kw)}"
+        return text
+
+
+class TrinoTypes(GenericTypeCompiler):
+    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
+        return "REAL" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
+
+    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
+        return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
+
+    visit_TIMESTAMP = visit_DATETIME
+
+    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
+        return "VARCHAR"
+
+    visit_CLOB = visit_TEXT
+
+    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
+        return "VARBINARY"
+
+    visit_large_binary = visit_BINARY = visit_BLOB
+
+    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
+        return self.visit_DECIMAL(type_, **kw)
+
+
+class TrinoNames(IdentifierPreparer):
+    def quote_schema(self, schema: str, force: Any = None) -> str:
+        """`catalog.schema`, each part quoted; a part that holds a dot comes in quotes (Contract editor 10)."""
+        return ".".join(
+            part if part.startswith('"') and part.endswith('"') else self.quote(part) for part in name_parts(schema)
+        )
+
+
+class TrinoDialect(OtherDialect):
+    name = "trino"
+    supports_statement_cache = True
+    engine_dialects = ("trino",)
+    statement_compiler = TrinoCompiler
+    type_compiler_cls = TrinoTypes
+    preparer = TrinoNames
+    supports_alter = True
+    default_schema_statement = "SELECT current_schema"
+    div_is_floordiv = True
+
+
+class PhoenixDialect(OtherDialect):
+    name = "phoenix"
+    supports_statement_cache = True
+    engine_dialects = ("phoenix",)
+    requires_name_normalize = True
+    supports_multivalues_insert = False
+
+    def _get_default_schema_name(self, connection: Connection) -> str:
+        """The schema without a name."""
+        return ""
+
+
+def name_parts(name: str) -> list[str]:
+    """A name, cut at the dots outside of double quotes."""
+    parts, is_quoted = [""], False
+    for letter in name:
+        is_quoted ^= letter == '"'
+        if letter == "." and not is_quoted:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts

@@ -1,0 +1,176 @@
+"""Reflection by the metadata calls of the server (Contract editor 10), for engines that SQLAlchemy does not know.
+
+The calls read the engine anew: what was created a moment ago is seen. They know columns, primary and foreign keys and
+comments; engines behind them have no more, or the calls do not give it: indexes and constraints are empty.
+"""
+
+# Dialects of SQLAlchemy narrow the types of what they override.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection, reflection
+from sqlalchemy.engine.default import DefaultDialect
+
+from queryserver_client import dbapi
+from queryserver_client.sqlalchemy.types import type_of
+from queryserver_client.transport import segment
+
+
+class MetadataCalls(DefaultDialect):
+    """Before DefaultDialect in the order of bases."""
+
+    def type_of_text(self, text: str) -> Any:
+        """The type for an engine's own text."""
+        return type_of(text)
+
+    @reflection.cache
+    def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:
+        return list(_call(connection)["databases"])
+
+    @reflection.cache
+    def get_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
+        return [one["name"] for one in self._listed(connection, schema) if one["type"] == "Table"]
+
+    @reflection.cache
+    def get_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
+        return [one["name"] for one in self._listed(connection, schema) if one["type"] == "View"]
+
+    @reflection.cache
+    def get_materialized_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
+        return [one["name"] for one in self._listed(connection, schema) if one["type"] == "Materialized_view"]
+
+    def get_temp_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
+        """None: the calls have a session of their own, which does not see them."""
+        return []
+
+    def get_temp_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
+        return []
+
+    @reflection.cache
+    def has_table(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> bool:
+        self._ensure_has_table_connection(connection)
+        try:
+            self._table(connection, table_name, schema, **kw)
+        except exc.NoSuchTableError:
+            return False
+        return True
+
+    @reflection.cache
+    def get_columns(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        return [
+            {
+                "name": one["name"],
+                "type": self.type_of_text(one["type"]),
+                "nullable": one["nullable"] is not False,
+                "default": one["default"],
+                "autoincrement": "auto" if one["autoincrement"] is None else one["autoincrement"],
+                "comment": one["comment"] or None,
+            }
+            for one in self._table(connection, table_name, schema, **kw)["extended_columns"]
+        ]
+
+    @reflection.cache
+    def get_pk_constraint(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        keys = self._table(connection, table_name, schema, **kw)["primary_keys"]
+        return {"constrained_columns": [one["name"] for one in keys], "name": None}
+
+    @reflection.cache
+    def get_foreign_keys(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        return self._keys(self._table(connection, table_name, schema, **kw)["foreign_keys"], schema)
+
+    @reflection.cache
+    def get_table_comment(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        return {"text": self._table(connection, table_name, schema, **kw)["comment"] or None}
+
+    def get_indexes(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        return self._nothing(connection, table_name, schema, **kw)
+
+    def get_unique_constraints(
+        self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        return self._nothing(connection, table_name, schema, **kw)
+
+    def get_check_constraints(
+        self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        return self._nothing(connection, table_name, schema, **kw)
+
+    def get_table_options(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        self._table(connection, table_name, schema, **kw)
+        return {}
+
+    def _nothing(self, connection: Connection, table_name: str, schema: str | None, **kw: Any) -> list[Any]:
+        self._table(connection, table_name, schema, **kw)
+        return []
+
+    @reflection.cache
+    def _table(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        try:
+            return _call(connection, self._schema(schema), table_name)
+        except exc.DBAPIError as error:
+            if _code(error) in {"table_not_found", "database_not_found"}:
+                raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name) from error
+            raise
+
+    def _listed(self, connection: Connection, schema: str | None) -> Sequence[Mapping[str, Any]]:
+        wanted = self._schema(schema)
+        try:
+            return _call(connection, wanted)["tables_meta"]
+        except exc.DBAPIError as error:
+            if _code(error) == "database_not_found" and schema is None:
+                return ()
+            raise
+
+    def _schema(self, schema: str | None) -> str:
+        return schema if schema is not None else (self.default_schema_name or "")
+
+    def _keys(self, given: Sequence[Mapping[str, str]], schema: str | None) -> list[dict[str, Any]]:
+        """Columns that refer to different columns of one table, one after another, are one key."""
+        keys: list[dict[str, Any]] = []
+        for one in given:
+            *path, table, column = one["to"].split(".")
+            database = ".".join(path)
+            # In the default schema it is named only where the table itself was asked for with a schema.
+            other = None if schema is None and database in {self.default_schema_name, ""} else database or None
+            last = keys[-1] if keys else None
+            if (
+                last is not None
+                and (last["referred_schema"], last["referred_table"]) == (other, table)
+                and column not in last["referred_columns"]
+            ):
+                last["constrained_columns"].append(one["name"])
+                last["referred_columns"].append(column)
+                continue
+            keys.append(
+                {
+                    "name": None,
+                    "constrained_columns": [one["name"]],
+                    "referred_schema": other,
+                    "referred_table": table,
+                    "referred_columns": [column],
+                    "options": {},
+                }
+            )
+        return keys
+
+
+def _call(connection: Connection, *names: str) -> dict[str, Any]:
+    """Autocomplete of the connector, of a database or of a table."""
+    raw: Any = connection.connection.dbapi_connection
+    path = "/".join(["editor/autocomplete", *map(segment, names)])
+    fields = {"snippet": {"type": raw.connector}, "refresh": True}
+    try:
+        answer: dict[str, Any] = raw.run(partial(raw.client.transport.call, "POST", path, fields, is_repeatable=True))
+        if answer.get("status"):  # the data source wants credentials
+            raise dbapi.OperationalError(str(answer.get("message")))
+    except dbapi.Error as error:
+        raise exc.DBAPIError.instance(f"POST {path}", None, error, dbapi.Error) from error
+    return answer
+
+
+def _code(error: exc.DBAPIError) -> str:
+    return str(getattr(error.orig, "code", ""))

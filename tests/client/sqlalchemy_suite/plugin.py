@@ -1,0 +1,30 @@
+"""Loaded with `-p` by the process that runs SQLAlchemy's dialect suite: its plugin, and what its tests need to know."""
+
+import pytest
+
+pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
+
+# The order matters: the assertions are rewritten when they are imported.
+from sqlalchemy.testing import config as suite_config  # noqa: E402
+from sqlalchemy.testing import provision  # noqa: E402
+from sqlalchemy.testing.plugin import pytestplugin  # noqa: E402
+from sqlalchemy.testing.plugin.pytestplugin import *  # noqa: E402, F403
+from tests.client.sqlalchemy_suite.exclusions import reason_for  # noqa: E402
+
+
+def pytest_collection_modifyitems(session, config, items):
+    """After the plugin of SQLAlchemy, which makes a class for each engine."""
+    pytestplugin.pytest_collection_modifyitems(session, config, items)
+    for item in items:
+        reason = reason_for(_engine(), item.nodeid.partition("::")[2])
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _engine() -> str:
+    return suite_config.db.name
+
+
+@provision.temp_table_keyword_args.for_db("queryserver")
+def _temporary(config, engine):
+    return {"prefixes": ["TEMPORARY"]}

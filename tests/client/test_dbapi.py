@@ -1,0 +1,255 @@
+"""The DB-API 2.0 module (issue 20, section 5)."""
+
+import datetime as dt
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from tests.client.conftest import Server
+from tests.client.threads import in_thread
+
+from queryserver_client import dbapi
+
+Connect = Callable[..., dbapi.Connection]
+ENGINES = ("duckdb", "postgresql", "sqlite")
+
+
+@pytest.fixture
+async def connect(server: Server) -> Connect:
+    """Connects a new user."""
+    return partial(dbapi.connect, server.url, token=await server.token())
+
+
+@pytest.fixture
+def table() -> str:
+    """A name that no other test has."""
+    return f"t_{uuid4().hex[:12]}"
+
+
+def test_the_module_is_what_pep_249_wants():
+    assert (dbapi.apilevel, dbapi.paramstyle, dbapi.threadsafety) == ("2.0", "qmark", 2)
+    assert issubclass(dbapi.IntegrityError, dbapi.DatabaseError)
+    assert issubclass(dbapi.DatabaseError, dbapi.Error)
+    assert issubclass(dbapi.InterfaceError, dbapi.Error)
+    assert dbapi.Connection.IntegrityError is dbapi.IntegrityError
+    assert dbapi.NUMBER == "INT_TYPE" != dbapi.STRING
+    assert dbapi.Binary(b"x") == b"x"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_rows_are_fetched_one_by_one_in_lots_and_all(connect: Connect, engine: str):
+    with connect(engine) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT 1 AS n, 'a' AS t UNION ALL SELECT 2, 'b' UNION ALL SELECT 3, NULL ORDER BY n")
+        assert [column[0] for column in cursor.description or ()] == ["n", "t"]
+        assert (cursor.description or ())[0][1] == dbapi.NUMBER
+        assert (cursor.description or ())[1][1] == dbapi.STRING
+        assert cursor.rowcount == 3
+        assert cursor.fetchone() == (1, "a")
+        assert cursor.rownumber == 1
+        assert cursor.fetchmany() == [(2, "b")]
+        assert cursor.fetchall() == [(3, None)]
+        assert cursor.fetchone() is None
+        assert cursor.fetchmany(5) == cursor.fetchall() == []
+
+
+@in_thread
+def test_a_large_result_is_read_in_pages_and_as_arrow(connect: Connect):
+    with connect("duckdb") as connection:
+        cursor = connection.execute("SELECT i FROM range(23456) AS r(i)")
+        assert cursor.fetchmany(1500) == [(n,) for n in range(1500)]
+        assert sum(1 for _ in cursor) == 23456 - 1500
+        cursor.execute("SELECT i FROM range(23456) AS r(i)")
+        cursor.fetchone()
+        table = cursor.fetch_arrow_table()
+        assert table.column("i").to_pylist() == list(range(1, 23456))
+        assert cursor.fetchall() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_values_go_and_come_exactly(connect: Connect, engine: str):
+    with connect(engine) as connection:
+        cursor = connection.execute("SELECT ?, ?, ?, ?", [7, "it's ?", 2**60, b"\x00\xff"])
+        assert cursor.fetchone() == (7, "it's ?", 2**60, b"\x00\xff")
+        assert connection.execute("SELECT :a, :b, :a", {"a": 1, "b": None}).fetchone() == (1, None, 1)
+        assert connection.execute("SELECT 'a?b'").fetchone() == ("a?b",)
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "postgresql"])
+@in_thread
+def test_dates_and_decimals_keep_their_types(connect: Connect, engine: str):
+    values = [Decimal("12.50"), dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 1, 2, 3, 4), dt.time(1, 2, 3)]  # noqa: DTZ001
+    with connect(engine) as connection:
+        assert connection.execute("SELECT ?, ?, ?, ?", values).fetchone() == tuple(values)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_what_is_rolled_back_is_gone_and_what_is_committed_stays(connect: Connect, engine: str, table: str):
+    with connect(engine) as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name VARCHAR(20))")
+        connection.commit()
+        cursor.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(1, "a"), (2, "b")])
+        assert cursor.rowcount == 2
+        assert connection.in_transaction
+        connection.rollback()
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+        cursor.execute(f"INSERT INTO {table} VALUES (3, 'c')")
+        connection.commit()
+    with connect(engine) as other:
+        assert other.execute(f"SELECT * FROM {table}").fetchall() == [(3, "c")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_leaving_by_an_exception_rolls_back(connect: Connect, engine: str, table: str):
+    with connect(engine, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+    with suppress(ZeroDivisionError), connect(engine) as connection:
+        connection.execute(f"INSERT INTO {table} VALUES (1)")
+        raise ZeroDivisionError
+    with connect(engine) as connection:
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_temporary_tables_live_as_long_as_the_connection(connect: Connect, engine: str, table: str):
+    with connect(engine, autocommit=True) as connection:
+        connection.execute(f"CREATE TEMPORARY TABLE {table} AS SELECT 1 AS n")
+        assert connection.execute(f"SELECT n FROM {table}").fetchall() == [(1,)]
+    with connect(engine, autocommit=True) as other, pytest.raises(dbapi.ProgrammingError):
+        other.execute(f"SELECT n FROM {table}")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_all_statements_of_a_script_run_and_nextset_gives_each(connect: Connect, engine: str, table: str):
+    with connect(engine) as connection:
+        cursor = connection.execute(
+            f"CREATE TABLE {table} (n INTEGER); INSERT INTO {table} VALUES (?), (?);"
+            f" SELECT n FROM {table}; SELECT 'x;y'",
+            [1, 2],
+        )
+        assert cursor.description is None
+        with pytest.raises(dbapi.ProgrammingError, match="no result"):
+            cursor.fetchone()
+        assert cursor.nextset()
+        assert cursor.rowcount == 2
+        assert cursor.nextset()
+        assert cursor.fetchone() == (1,)
+        assert cursor.nextset()
+        assert cursor.fetchall() == [("x;y",)]
+        assert cursor.nextset() is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_failures_are_those_of_pep_249(connect: Connect, engine: str, table: str):
+    with connect(engine, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY NOT NULL, n INTEGER CHECK (n < 5))")
+        connection.execute(f"INSERT INTO {table} VALUES (1, 1)")
+        for statement in (f"INSERT INTO {table} VALUES (1, 2)", f"INSERT INTO {table} VALUES (2, 7)"):
+            with pytest.raises(dbapi.IntegrityError):
+                connection.execute(statement)
+        with pytest.raises(dbapi.ProgrammingError) as caught:
+            connection.execute("SELECT nothing FROM nowhere")
+        assert caught.value.code == "engine_error"
+        assert caught.value.operation_id
+        with pytest.raises(dbapi.ProgrammingError, match="1"):
+            connection.execute("SELECT ?, ?", [1])
+        with pytest.raises(dbapi.ProgrammingError, match="cannot be"):
+            connection.execute("SELECT ?", [object()])
+    with pytest.raises(dbapi.InterfaceError, match="closed"):
+        connection.cursor()
+    with pytest.raises(dbapi.OperationalError, match="not configured"):
+        connect("nowhere").execute("SELECT 1")
+
+
+@in_thread
+def test_a_result_that_was_cut_is_an_error_unless_a_limit_was_given(connect: Connect):
+    with connect("duckdb", limit=10) as connection:
+        assert len(connection.execute("SELECT * FROM range(6000)").fetchall()) == 10
+    with connect("duckdb") as connection:
+        assert len(connection.execute("SELECT * FROM range(6000)").fetchall()) == 6000
+        with pytest.raises(dbapi.OperationalError, match="Only the first"):
+            connection.execute("SELECT * FROM range(1000001)")
+
+
+@in_thread
+def test_the_id_of_a_new_row_is_known(connect: Connect, table: str):
+    with connect("sqlite") as connection:
+        cursor = connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT)")
+        cursor.execute(f"INSERT INTO {table} (id, name) VALUES (41, 'a')")
+        cursor.execute(f"INSERT INTO {table} (name) VALUES ('b')")
+        assert cursor.lastrowid == 42
+
+
+@in_thread
+def test_threads_share_a_connection(connect: Connect, table: str):
+    with connect("duckdb") as connection:
+        connection.execute(f"CREATE TABLE {table} (n INTEGER)")
+
+        def insert(start: int) -> None:
+            for n in range(start, start + 5):
+                connection.execute(f"INSERT INTO {table} VALUES (?)", [n])
+
+        threads = [threading.Thread(target=insert, args=(start,)) for start in (0, 5, 10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert connection.execute(f"SELECT count(DISTINCT n) FROM {table}").fetchone() == (15,)
+
+
+@in_thread
+def test_a_lost_session_is_replaced_only_where_no_state_is_needed(connect: Connect):
+    with connect("duckdb") as connection:
+        connection.execute("SELECT 1")
+        connection.commit()
+        close_sessions(connection)
+        connection.forget_state()
+        assert connection.execute("SELECT 2").fetchone() == (2,)
+        connection.commit()
+        close_sessions(connection)
+        with pytest.raises(dbapi.OperationalError) as caught:
+            connection.execute("SELECT 3")
+        assert caught.value.is_disconnect
+        assert connection.execute("SELECT 4").fetchone() == (4,)
+
+
+def close_sessions(connection: dbapi.Connection) -> None:
+    """All of the user: the connection does not know it."""
+    transport = connection.client.transport
+    connection.run(partial(transport.call, "POST", "editor/close_session", {"session": {"type": "duckdb"}}))
+
+
+@in_thread
+def test_a_program_ends_with_an_open_connection_and_its_session_is_closed(server: Server, connect: Connect):
+    keywords = connect.keywords  # pyright: ignore[reportFunctionMemberAccess]
+    program = f"""
+        import atexit
+        from queryserver_client import dbapi
+        atexit.register(lambda: connection.rollback())
+        connection = dbapi.connect({server.url!r}, "duckdb", token={keywords["token"]!r})
+        print(connection.execute("SELECT 42").fetchone()[0])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "42\n"
+    assert done.stderr == ""
+    with connect("duckdb") as connection:
+        transport = connection.client.transport
+        fields = {"session": {"type": "duckdb"}}
+        answer = connection.run(partial(transport.call, "POST", "editor/close_session", fields))
+        assert answer["session"]["session"] is None

@@ -1,0 +1,313 @@
+"""The SQLAlchemy dialects, and tools on them (issue 20, section 5)."""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from uuid import uuid4
+
+import pandas as pd
+import polars as pl
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.schema import CreateTable
+from tests.api.conftest import make_settings
+from tests.api.driving import open_api
+from tests.api.serving import served
+from tests.client.conftest import Server
+from tests.client.threads import in_thread
+from tests.fixtures.database import execute
+
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver_client.sqlalchemy.choice import named_interpreter
+from queryserver_client.sqlalchemy.connector import connect_arguments
+from queryserver_client.sqlalchemy.types import interval_value, type_of
+
+ENGINES = ("duckdb", "postgresql", "sqlite")
+SUITE = Path(__file__).with_name("sqlalchemy_suite")
+
+
+@pytest.fixture
+async def url(server: Server) -> str:
+    """That of a new user, without the connector; the token stands where a password does."""
+    return f"queryserver://:{await server.token()}@{server.url.removeprefix('http://')}/%s?scheme=http"
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, url: str) -> sa.Engine:
+    """Of a new user; nothing is called yet, so that the test may run in a thread."""
+    return sa.create_engine(url.replace("queryserver:", f"queryserver+{request.param}:") % request.param)
+
+
+@pytest.fixture
+def items() -> sa.Table:
+    return sa.Table(
+        f"items_{uuid4().hex[:8]}",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("name", sa.String(30), nullable=False),
+        sa.Column("price", sa.Numeric(10, 2)),
+        sa.Column("tags", sa.JSON),
+    )
+
+
+@in_thread
+def test_the_server_names_the_engine_and_its_sql_is_spoken(url: str):
+    for connector in ENGINES:
+        engine = sa.create_engine(url % connector)
+        assert (engine.dialect.name, engine.dialect.driver) == (connector, "queryserver")
+        engine.dispose()
+    assert sa.create_engine(url % "warehouse").dialect.name == "postgresql"
+    with pytest.raises(sa.exc.ArgumentError, match="no connector"):
+        sa.create_engine(url % "nowhere")
+    with pytest.raises(sa.exc.ArgumentError, match="is of dialect sqlite"):
+        sa.create_engine(url.replace("queryserver:", "queryserver+duckdb:") % "sqlite").connect()
+
+
+@in_thread
+def test_tables_are_made_filled_read_and_reflected(engine: sa.Engine, items: sa.Table):
+    items.metadata.create_all(engine)
+    with engine.begin() as connection:
+        made = connection.execute(items.insert(), {"name": "pen", "price": "1.50", "tags": {"a": [1, None]}})
+        assert made.inserted_primary_key == (1,)
+        connection.execute(items.insert(), [{"name": f"n{n}"} for n in range(2500)])
+    with engine.connect() as connection:
+        row = connection.execute(sa.select(items).where(items.c.name == "pen")).one()
+        assert (row.price, row.tags) == (Decimal("1.50"), {"a": [1, None]})
+        assert connection.scalar(sa.select(sa.func.count()).where(items.c.name.in_(["pen", "n7"]))) == 2
+    found = sa.inspect(engine)
+    assert items.name in found.get_table_names()
+    assert found.has_table(items.name)
+    assert not found.has_table("nowhere")
+    assert found.get_pk_constraint(items.name)["constrained_columns"] == ["id"]
+    read = sa.Table(items.name, sa.MetaData(), autoload_with=engine)
+    assert [(column.name, column.nullable) for column in read.columns] == [
+        ("id", False),
+        ("name", False),
+        ("price", True),
+        ("tags", True),
+    ]
+    assert isinstance(read.c.price.type, sa.Numeric)
+    items.metadata.drop_all(engine)
+    assert not sa.inspect(engine).has_table(items.name)
+    engine.dispose()
+
+
+@in_thread
+def test_transactions_and_savepoints(engine: sa.Engine, items: sa.Table):
+    items.metadata.create_all(engine)
+    with engine.connect() as connection:
+        connection.execute(items.insert(), {"name": "a"})
+        connection.rollback()
+        assert connection.scalar(sa.select(sa.func.count()).select_from(items)) == 0
+        if engine.dialect.name != "duckdb":  # which has no savepoints
+            with connection.begin_nested() as savepoint:
+                connection.execute(items.insert(), {"name": "b"})
+                savepoint.rollback()
+            connection.execute(items.insert(), {"name": "c"})
+            connection.commit()
+            assert connection.scalars(sa.select(items.c.name)).all() == ["c"]
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(items.insert(), {"name": "kept"})
+        connection.rollback()
+        assert connection.scalar(sa.select(sa.func.count()).where(items.c.name == "kept")) == 1
+    with engine.connect() as connection, pytest.raises(sa.exc.IntegrityError):
+        connection.execute(items.insert(), {"name": None})
+    items.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@in_thread
+def test_objects_are_mapped(engine: sa.Engine):
+    class Base(DeclarativeBase):
+        pass
+
+    class Person(Base):
+        __tablename__ = f"person_{uuid4().hex[:8]}"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        name: Mapped[str]
+
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add_all([Person(name="ana"), Person(name="bob")])
+        session.commit()
+        assert [person.id for person in session.scalars(sa.select(Person).order_by(Person.id))] == [1, 2]
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@in_thread
+def test_pandas_and_polars_read_and_write(engine: sa.Engine):
+    name = f"frame_{uuid4().hex[:8]}"
+    frame = pd.DataFrame({"n": range(1200), "word": [f"w{n}" for n in range(1200)]})
+    assert frame.to_sql(name, engine, index=False) == 1200
+    pd.testing.assert_frame_equal(pd.read_sql(f"SELECT * FROM {name} ORDER BY n", engine), frame)
+    pd.testing.assert_frame_equal(pd.read_sql_table(name, engine).sort_values("n", ignore_index=True), frame)
+    with engine.connect() as connection:
+        assert pl.read_database(f"SELECT * FROM {name}", connection)["n"].sum() == sum(range(1200))
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"DROP TABLE {name}"))
+    engine.dispose()
+
+
+@in_thread
+def test_operators_of_json_reach_postgresql(url: str):
+    engine = sa.create_engine(url.replace("queryserver:", "queryserver+postgresql:") % "postgresql")
+    document = sa.cast({"a": 1}, pg.JSONB)
+    with engine.connect() as connection:
+        assert connection.scalar(sa.select(document["a"])) == 1
+        assert connection.scalar(sa.select(sa.cast({"b": [1, 7]}, sa.JSON)["b"][1].as_integer())) == 7
+        assert connection.scalar(sa.select(document.has_key("a"))) is True
+        assert connection.scalar(sa.select(document.has_any(sa.cast(["b"], pg.ARRAY(sa.Text))))) is False
+        assert connection.scalar(sa.text("SELECT CAST('{}' AS jsonb) ? 'a'")) is False
+    engine.dispose()
+
+
+def test_a_url_shows_no_token_and_refuses_what_it_does_not_know():
+    url = sa.make_url("queryserver://:secret@db.example:8443/duckdb?database=shop&limit=7&verify=false")
+    assert "secret" not in repr(url)
+    assert connect_arguments(url) == {
+        "url": "https://db.example:8443",
+        "connector": "duckdb",
+        "token": "secret",
+        "database": "shop",
+        "limit": 7,
+        "verify": False,
+    }
+    assert connect_arguments(sa.make_url("queryserver://ana:pw@db.example/7"))["user"] == "ana"
+    with pytest.raises(sa.exc.ArgumentError, match="unknown argument colour"):
+        connect_arguments(sa.make_url("queryserver://db.example/7?colour=red"))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "wanted"),
+    [
+        ("hive", "s.`select` (id INT NOT NULL, t STRING, d DECIMAL(10, 2), f DOUBLE, b BINARY"),
+        ("impala", "s.`select` (id INT NOT NULL, t STRING, d DECIMAL(10, 2), f DOUBLE, b BINARY"),
+        ("trino", 's."select" (id INTEGER NOT NULL, t VARCHAR, d DECIMAL(10, 2), f DOUBLE, b VARBINARY'),
+        ("mysql", "s.`select` (id INTEGER NOT NULL AUTO_INCREMENT, t TEXT, d NUMERIC(10, 2), f FLOAT, b BLOB"),
+    ],
+    ids=["hive", "impala", "trino", "mysql"],
+)
+def test_engines_get_their_own_names_of_types_and_quotes(dialect: str, wanted: str):
+    engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
+    columns = [
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("t", sa.Text),
+        sa.Column("d", sa.Numeric(10, 2)),
+        sa.Column("f", sa.Float),
+        sa.Column("b", sa.LargeBinary),
+    ]
+    text = str(CreateTable(sa.Table("select", sa.MetaData(), *columns, schema="s")).compile(engine))
+    flat = re.sub(r"\s+", " ", text).replace("( ", "(").replace(" ,", ",")
+    assert flat.strip().startswith(f"CREATE TABLE {wanted}")
+
+
+def test_trino_has_catalogs_in_schemas_and_its_order_of_limit():
+    engine = sa.create_engine("queryserver+trino://:x@db.example/7")
+    table = sa.Table("t", sa.MetaData(), sa.Column("n"), schema='tpch."s.1".Tiny')
+    text = str(sa.select(table).limit(5).offset(2).compile(engine, compile_kwargs={"literal_binds": True}))
+    assert 'FROM tpch."s.1"."Tiny".t' in text
+    assert re.search(r"OFFSET 2\s+LIMIT 5", text)
+
+
+def test_texts_of_types_are_read():
+    assert str(type_of("decimal(10,2)")) == "NUMERIC(10, 2)"
+    assert isinstance(type_of("array<struct<a:int,b:string>>"), sa.ARRAY)
+    kind = type_of("array(varchar(7))")
+    assert isinstance(kind, sa.ARRAY)
+    assert str(kind.item_type) == "VARCHAR(7)"
+    zoned = type_of("timestamp(3) with time zone")
+    assert isinstance(zoned, sa.TIMESTAMP)
+    assert zoned.timezone
+    assert isinstance(type_of("map<string,int>"), sa.types.NullType)
+    assert str(interval_value("1 day -02:00:00")) == "22:00:00"
+    assert interval_value("1 year") == "1 year"
+
+
+def test_names_of_connectors_are_resolved_as_the_server_does():
+    listed = [
+        {"type": "warehouse", "id": "warehouse", "dialect": "trino", "is_sql": True},
+        {"type": "7", "id": "7", "dialect": "hive", "is_sql": True},
+    ]
+    config = {"app_config": {"editor": {"default_sql_interpreter": "warehouse", "interpreters": listed}}}
+    named = {
+        "": "trino",
+        "WAREHOUSE": "trino",
+        "hive": "hive",
+        "beeswax": "hive",
+        "7": "hive",
+        "hive-7": "hive",
+        "x": None,
+    }
+    assert {name: named_interpreter(config, name) for name in named} == named
+    assert named_interpreter(config, "trino-7") is None
+
+
+@pytest.fixture
+async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A server of its own: the suite drops all tables that it finds."""
+    admin, name = tcp_open.admin_dsn(), f"suite_{uuid4().hex[:8]}"
+    await execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD 'planted-secret'")
+    await execute(admin, f"CREATE DATABASE {name} TEMPLATE template0 OWNER {name}")
+    users = f"postgresql://{name}:planted-secret@127.0.0.1:{tcp_open.address.port}/{name}"
+    async with (
+        open_api(make_settings(tmp_path, database_dsn, users, max_sessions_per_user=500)) as api,
+        served(api) as url,
+    ):
+        server = Server(api, url)
+        yield f"queryserver+%s://:{await server.token()}@{url.removeprefix('http://')}/%s?scheme=http"
+
+
+FEW = "InsertBehaviorTest or RowCountTest"
+SOME = f"{FEW} or CTETest or IntegerTest or StringTest or LimitOffsetTest or HasTableTest or NumericTest or DateTest"
+ALL = "not test_multi_get and not test_get_multi"
+"""All but the 800 combinations of arguments with which tables are reflected together."""
+
+
+async def test_a_little_of_the_dialect_suite_of_sqlalchemy(suite_url: str):
+    await run_suite(suite_url % ("duckdb", "duckdb"), "-k", FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_the_dialect_suite_of_sqlalchemy(suite_url: str, engine: str):
+    """With SQLALCHEMY_SUITE=all nearly all of it, which takes minutes for each engine."""
+    chosen = ALL if os.environ.get("SQLALCHEMY_SUITE") == "all" else SOME
+    await run_suite(suite_url % (engine, engine), "-k", chosen)
+
+
+async def run_suite(url: str, *arguments: str) -> None:
+    """In a process of its own: the plugin of SQLAlchemy changes pytest for all tests."""
+    schemas = ("CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2")
+    if "+sqlite:" not in url:
+        await asyncio.to_thread(run_all, url, *schemas)
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "pytest", "-c", "suite.ini", "--confcutdir=.", "-q", "suite.py", f"--dburi={url}"],
+        *["-p", "tests.client.sqlalchemy_suite.plugin", *arguments],
+        cwd=SUITE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, output.decode()[-8000:]
+    assert re.search(rb"[1-9]\d* passed", output)
+
+
+def run_all(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
