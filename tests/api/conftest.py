@@ -8,23 +8,12 @@ from typing import Any
 import pytest
 from tests.api.dialects import ALL, Dialect
 from tests.api.driving import Api, Caller, open_api
-from tests.fixtures.database import execute
 
-from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.settings.tree import Settings
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
-
-
-@pytest.fixture(scope="session")
-async def users_url(tcp_open: EmbeddedPostgres) -> str:
-    """A database on loopback for the statements of all tests here, with a login of its own."""
-    admin = tcp_open.admin_dsn()
-    await execute(admin, "CREATE ROLE api_tests LOGIN PASSWORD 'planted-secret'")
-    await execute(admin, "CREATE DATABASE api_tests TEMPLATE template0 OWNER api_tests")
-    return f"postgresql://api_tests:planted-secret@127.0.0.1:{tcp_open.address.port}/api_tests"
 
 
 def make_settings(

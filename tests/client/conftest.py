@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.conftest import make_settings, users_url
+from tests.api.conftest import make_settings
 from tests.api.driving import Api, open_api
 from tests.api.serving import served
 from tests.client.shell import Make, Qs, forker, maker
 from tests.fakes.engine import FakeEngine
 
 from queryserver_client import Connection, Retries, connect
-
-__all__ = ["users_url"]
 
 QUICK = Retries(total_s=20, first_s=0.01, most_s=0.1)
 

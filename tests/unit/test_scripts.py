@@ -107,11 +107,21 @@ def programs(directory: Path, *printed: str) -> Sequence[str]:
 
 def test_versions_in_one_place_are_taken_all_and_one_version_by_two_names_once(tmp_path, monkeypatch) -> None:
     found = programs(
-        tmp_path, "3.11.2 /usr", "3.12.1 /usr", "", "3.11.2 /usr", "3.11.2 /opt", "3.10.9 /usr", "3.15.0 /usr"
+        tmp_path,
+        "3.11.2 /usr",
+        "3.12.1 /usr",
+        "",
+        "3.11.2 /usr",
+        "3.11.2 /opt",
+        "3.10.9 /usr",
+        "3.9.2 /usr",
+        "3.15.0 /usr",
     )
     monkeypatch.setattr(smoke, "candidates", lambda: found)
     assert [(one.version, one.prefix, one.program) for one in smoke.pythons()] == [
         ("3.11.2", "/usr", found[0]),
         ("3.12.1", "/usr", found[1]),
         ("3.11.2", "/opt", found[4]),
+        ("3.10.9", "/usr", found[5]),
     ]
+    assert [one.has_server for one in smoke.pythons()] == [True, True, True, False]

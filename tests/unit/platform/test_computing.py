@@ -14,6 +14,7 @@ from queryserver.platform import computing as processes
 from queryserver.platform.computing import ProcessComputing
 from queryserver.platform.computing_protocol import Task
 from queryserver.sql import splitter
+from queryserver.sql.places import NO_PLACES, ScriptPlaces
 from queryserver.sql.splitter import Choosing, PreviousStatement
 
 ANA = 1
@@ -154,7 +155,11 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
 async def test_what_is_explained_is_the_same_in_both_ways(limit, computing, monkeypatch) -> None:
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
     asked = Choosing(computing)
-    assert await asked.first_to_explain(ANA, "/* é */ select 1 ; select 2", "mysql") == ("/* é */ select 1", "select 1")
+    script = "/* é */ select ?, ':x' ; select ?"
+    text, part = "/* é */ select ?, ':x'", "select ?, ':x'"
+    assert await asked.first_to_explain(ANA, script, "mysql") == (text, part, NO_PLACES)
+    places = ScriptPlaces(total=2, before=0, own=1)
+    assert await asked.first_to_explain(ANA, script, "mysql", named=False) == (text, part, places)
     assert await asked.first_to_explain(ANA, " -- nothing", "mysql") is None
     with pytest.raises(InvalidParameter, match="EXPLAIN"):
         await asked.first_to_explain(ANA, "explain select 1", "mysql")

@@ -9,11 +9,10 @@ from typing import Any
 import anyio
 
 from queryserver_client import connection as core
-from queryserver_client.connection import canceling
 from queryserver_client.encoding import Parameters
 from queryserver_client.errors import ApiError, QueryserverError, StatementError, statement_error
 from queryserver_client.result import Result
-from queryserver_client.statement import WAIT_S, Statement, statement_of
+from queryserver_client.statement import WAIT_S, Statement, canceling, statement_of
 from queryserver_client.transport import segment
 
 BEGINNINGS: Mapping[str, str] = {
