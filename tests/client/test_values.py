@@ -43,7 +43,7 @@ MOMENT = dt.datetime(2024, 1, 31, 10, 20, 30, 500, UTC)
         (MOMENT.replace(tzinfo=None), {"type": "timestamp", "value": "2024-01-31 10:20:30.000500"}),
         (b"\x00\xff", {"type": "binary", "value": "AP8="}),
         (bytearray(b"a"), {"type": "binary", "value": "YQ=="}),
-        (UUID(int=1), {"type": "varchar", "value": "00000000-0000-0000-0000-000000000001"}),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         ((1, None, Decimal(2)), [1, None, {"type": "decimal", "value": "2"}]),
         (np.int64(5), 5),
         (np.float32(0.5), 0.5),

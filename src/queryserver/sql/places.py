@@ -12,7 +12,7 @@ from typing import Any
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import ErrorPlace
 from queryserver.sql.parameters import NAME, Parameter, Parameters, read_parameters
-from queryserver.sql.positions import Position, position_of
+from queryserver.sql.positions import Position, line_start, position_at, position_of
 from queryserver.sql.splitter_scan import lexis_of, parameter_marks
 
 _LONGEST_SHOWN = 60
@@ -188,9 +188,9 @@ class Bound:
         found = position_of(place, self._written)
         if found is None:
             return None
-        start = _line_start(self._written, found.line)
-        line, column = _line_and_column(self.statement, self._original(start + (found.column or 1) - 1))
-        return Position(line, column if found.column is not None else None)
+        start = line_start(self._written, found.line)
+        own = position_at(self.statement, self._original(start + (found.column or 1) - 1))
+        return own if own is None or found.column is not None else Position(own.line, None)
 
     def without_values(self, text: str) -> str:
         """A line of a log, or a message: the lines of the statement as they came to us, and no quoted value."""
@@ -216,19 +216,3 @@ class Bound:
                 return start
             before, shift = place.stop, written + size
         return before + offset - shift
-
-
-def _line_start(text: str, line: int) -> int:
-    at = 0
-    for _ in range(line - 1):
-        ends = [end for end in (text.find("\n", at), text.find("\r", at)) if end >= 0]
-        if not ends:
-            break
-        at = min(ends) + (2 if text.startswith("\r\n", min(ends)) else 1)
-    return at
-
-
-def _line_and_column(text: str, offset: int) -> tuple[int, int]:
-    ends = sum(text.count(end, 0, offset) for end in "\r\n") - text.count("\r\n", 0, offset)
-    start = max(text.rfind(end, 0, offset) for end in "\r\n") + 1
-    return ends + 1, offset - start + 1

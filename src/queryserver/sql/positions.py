@@ -31,13 +31,13 @@ def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
         case None:
             return None
         case Character(offset):
-            return _position(statement, offset)
+            return position_at(statement, offset)
         case Octet(offset):
             if statement.isascii():
-                return _position(statement, offset)
+                return position_at(statement, offset)
             octets = statement.encode()
             is_inside = 0 <= offset <= len(octets)
-            return _position(statement, len(octets[:offset].decode(errors="ignore")) if is_inside else -1)
+            return position_at(statement, len(octets[:offset].decode(errors="ignore")) if is_inside else -1)
         case LineColumn(line, column, unit):
             return _in_line(statement, line, lambda text: None if column is None else _steps(text, column - 1, unit))
         case ErrorExcerpt(line, shown, mark, unit):
@@ -45,7 +45,7 @@ def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
             return None if found is None else _in_line(statement, found, lambda text: _marked(text, shown, mark, unit))
         case Rest(line, text):
             start = _start_of_rest(statement, line, text)
-            return _in_line(statement, line, lambda _: None) if start is None else _position(statement, start)
+            return _in_line(statement, line, lambda _: None) if start is None else position_at(statement, start)
         case _:
             assert_never(place)
 
@@ -60,7 +60,7 @@ def without_prefix(position: Position | None, prefix: str) -> Position | None:
 
 def behind(position: Position | None, before: str) -> Position | None:
     """The same position in a text that has `before` before it."""
-    start = _position(before, len(before))
+    start = position_at(before, len(before))
     if position is None or start is None or start.column is None:
         return position
     column = position.column
@@ -69,7 +69,18 @@ def behind(position: Position | None, before: str) -> Position | None:
     return Position(position.line + start.line - 1, column)
 
 
-def _position(statement: str, offset: int) -> Position | None:
+def line_start(statement: str, line: int) -> int:
+    """Where line number `line`, from 1, begins; the last one when there are not so many."""
+    at = 0
+    for _ in range(line - 1):
+        ends = [end for end in (statement.find("\n", at), statement.find("\r", at)) if end >= 0]
+        if not ends:
+            break
+        at = min(ends) + (2 if statement.startswith("\r\n", min(ends)) else 1)
+    return at
+
+
+def position_at(statement: str, offset: int) -> Position | None:
     """Of the character `offset`; the one behind the last stands for the end."""
     if not 0 <= offset <= len(statement):
         return None
@@ -118,8 +129,8 @@ def _in_line(statement: str, line: int, place: Callable[[str], int | None]) -> P
     start, end = bounds
     within = place(statement[start:end])
     if within is not None and 0 <= within <= end - start:
-        return _position(statement, start + within)
-    found = _position(statement, start)
+        return position_at(statement, start + within)
+    found = position_at(statement, start)
     return found and Position(found.line, None)
 
 

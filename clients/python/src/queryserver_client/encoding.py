@@ -50,7 +50,7 @@ def encode(value: Any) -> Any:  # noqa: C901
         case bytes() | bytearray() | memoryview():
             return _typed("binary", base64.b64encode(value).decode("ascii"))
         case UUID():
-            return _typed("varchar", str(value))
+            return str(value)  # without a type: the engine gives it that of its place
         case list() | tuple() | set() | frozenset():
             return [encode(item) for item in value]
         case _:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from queryserver_client.dbapi import errors
 from queryserver_client.dbapi.types import Description, described
@@ -223,15 +222,9 @@ def _count(result: Result) -> int:
 
 
 def _plain(parameters: Parameters) -> Parameters:
-    """UUIDs as texts without a type, to which the engine gives that of their place."""
+    """A list or a dict of any sequence or mapping, such as a row of SQLAlchemy."""
     if isinstance(parameters, (str, bytes, bytearray, memoryview)):
         raise errors.ProgrammingError("parameters are a sequence or a mapping; one value is (value,)")
     if hasattr(parameters, "items"):
-        return {name: _without_uuid(value) for name, value in dict(parameters).items()}
-    return [_without_uuid(value) for value in parameters]
-
-
-def _without_uuid(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_without_uuid(item) for item in value]
-    return str(value) if isinstance(value, UUID) else value
+        return dict(parameters)
+    return list(parameters)
