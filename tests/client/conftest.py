@@ -1,5 +1,6 @@
 """A server on a real port, and the client of `clients/python` for users of it."""
 
+import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -55,6 +56,12 @@ async def server(
     settings = settings.model_copy(update={"filebrowser": filebrowser})
     async with open_api(settings) as api, served(api) as url:
         yield Server(api, url)
+
+
+async def api_token(db: Connection, *scopes: str) -> str:
+    """A new one of the user, with these scopes."""
+    fields = {"name": secrets.token_hex(4), "scopes": scopes}
+    return str((await db.transport.call("POST", "token/api_tokens/new", fields))["value"])
 
 
 Connect = Callable[..., Connection]

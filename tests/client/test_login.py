@@ -3,9 +3,9 @@
 import httpx
 import pytest
 from tests.api.token.logins import PASSWORD, accounts
-from tests.client.conftest import QUICK, Server
+from tests.client.conftest import QUICK, Server, api_token
 
-from queryserver_client import AuthenticationError, connect
+from queryserver_client import AuthenticationError, Connection, PermissionDenied, connect
 
 
 class Watched(httpx.AsyncHTTPTransport):
@@ -54,3 +54,16 @@ async def test_a_wrong_password_is_an_error_that_says_so(server: Server, usernam
     async with connect(server.url, user=username, password="wrong", retries=QUICK) as db:
         with pytest.raises(AuthenticationError, match="No active account"):
             await db.query("duckdb", "SELECT 1")
+
+
+async def test_an_api_token_is_enough_until_it_is_revoked(server: Server, db: Connection):
+    token = await api_token(db, "query")
+    async with connect(server.url, token=token, retries=QUICK) as program:
+        assert await (await program.query("duckdb", "SELECT ? + 1", [1])).rows() == [(2,)]
+        with pytest.raises(PermissionDenied) as refused:
+            await program.transport.call("GET", "token/api_tokens")
+        assert refused.value.code == "insufficient_scope"
+        (made,) = (await db.transport.call("GET", "token/api_tokens"))["tokens"]
+        await db.transport.call("POST", "token/api_tokens/revoke", {"id": made["id"]})
+        with pytest.raises(AuthenticationError):
+            await program.query("duckdb", "SELECT 1")

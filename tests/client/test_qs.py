@@ -11,10 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.api.token.logins import PASSWORD, accounts
-from tests.client.conftest import Server
+from tests.client.conftest import Server, api_token
 from tests.client.shell import Make, Qs, until
 
 from queryserver.identity.model import AuthenticatedUser
+from queryserver_client import connect
 
 
 async def test_a_login_is_stored_without_the_password_and_ends_with_logout(server: Server, make: Make, tmp_path: Path):
@@ -94,6 +95,34 @@ async def test_the_exit_code_says_what_went_wrong(qs: Qs, make: Make):
     assert (await qs("sql", "nowhere", "SELECT 1")).code == 1
     assert (await qs("sql", "duckdb", "SELECT 1", "-p", "a=1", "-p", "2")).code == 2
     assert (await make(QUERYSERVER_URL="ftp://x", QUERYSERVER_TOKEN="t")("ps")).code == 2
+
+
+async def test_values_are_bound_by_place_and_by_name(qs: Qs):
+    text = "it's ?; :n"
+    assert (await qs("sql", "duckdb", "SELECT ? + 1 AS n, ? AS t", "-p", "7", "-p", text)).records == [
+        {"n": "8", "t": text}
+    ]
+    named = await qs(
+        "sql", "postgresql", "SELECT :day + 1 AS day, :t AS t", "-p", "day:date=2024-02-28", "-p", f"t={text}"
+    )
+    assert named.records == [{"day": "2024-02-29", "t": text}], named.err
+
+
+async def test_an_api_token_is_a_login_within_its_scopes(server: Server, make: Make):
+    async with connect(server.url, token=await server.token()) as db:
+        token = await api_token(db, "query")
+    qs = make()
+    login = await qs("login", server.url, "--token", "--stdin", stdin=f"{token}\n")
+    assert login.code == 0, login.err
+    assert (await qs("sql", "duckdb", "SELECT 1 AS one")).text == "one\n1\n"
+    listed = await qs("ls", "file:///shared")
+    assert (listed.code, "files:read" in listed.err) == (1, True)
+    wrong = await make()("login", server.url, "--token", "--stdin", stdin=f"{token[:-4]}AAAA\n")
+    assert wrong.code == 3
+    # Leaving ends the login of this machine, not a token that other programs use.
+    assert (await qs("logout")).code == 0
+    async with connect(server.url, token=token) as db:
+        assert await (await db.query("duckdb", "SELECT 2")).rows() == [(2,)]
 
 
 async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):

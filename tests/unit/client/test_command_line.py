@@ -1,6 +1,7 @@
 """Rules of `qs` without a server: parameters, ends of statements, widths of columns (issue 20, section 4)."""
 
 import datetime as dt
+import importlib.util
 from decimal import Decimal
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
+from queryserver_client import cli
 from queryserver_client.cli.completion import SqlCompleter
 from queryserver_client.cli.failures import WrongUse, place_of, visible
 from queryserver_client.cli.parameters import parameters_of, value_of
@@ -115,3 +117,10 @@ def test_completion_offers_words_of_sql_when_the_server_gives_nothing():
     found = [one.text for one in completer.get_completions(Document("SEL"), CompleteEvent())]
     assert found == ["SELECT"]
     assert [one.text for one in completer.get_completions(Document("\\"), CompleteEvent())] == ["\\d", "\\q"]
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "rich" else found(name))
+    with pytest.raises(SystemExit, match=r"^qs: .*pip install 'queryserver-client\[cli\]'$"):
+        cli.main()
