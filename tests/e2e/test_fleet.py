@@ -221,7 +221,7 @@ async def test_a_statement_of_a_killed_worker_that_was_not_sent_is_run_by_anothe
     await execute(gated_dsn, "CREATE SEQUENCE unsent")
     async with place.worker() as victim:
         gate.close()
-        operation = await pair[0].submit(GATED, "SELECT nextval('unsent')")
+        operation = await pair[0].submit(GATED, "SELECT nextval('unsent') + ?", parameters="[41]")
         await eventually(lambda: owned(place, operation))
         assert await owned(place, operation) == victim.owner
         assert await pair[0].state(operation) == "waiting"
@@ -229,7 +229,7 @@ async def test_a_statement_of_a_killed_worker_that_was_not_sent_is_run_by_anothe
             await victim.process.kill9()
             gate.open()
             killed = time.monotonic()
-            assert await all_available(pair[1], [operation]) == [1]
+            assert await all_available(pair[1], [operation]) == [42]
             assert time.monotonic() - killed < TAKEN_OVER_WITHIN_S
             assert await owned(place, operation) == survivor.owner
     assert await sent(gated_dsn, "unsent") == 1

@@ -268,7 +268,9 @@ async def survival(
                 await victim.submit("postgresql", f"SELECT pg_sleep(60), {number}", user="bob")
             await victim.until(operations["sent"], lambda status: status["state"] == "running", user="bob")
             await victim.until(operations["duckdb sent"], lambda status: status["state"] == "running")
-            operations["unsent"] = await victim.submit("postgresql", "SELECT nextval('unsent')", user="bob")
+            operations["unsent"] = await victim.submit(
+                "postgresql", "SELECT nextval('unsent'), ?", user="bob", parameters='["a value"]'
+            )
             assert await victim.state(operations["unsent"], user="bob") == "waiting"
             await victim.process.kill9()
             operations["submitted after"] = await survivor.submit("duckdb", "SELECT n FROM kept")
@@ -292,7 +294,7 @@ async def test_a_sent_statement_of_a_killed_instance_ends_as_unknown(survival: S
 async def test_an_unsent_statement_of_a_killed_instance_is_run_once(survival: Survival) -> None:
     operation = survival.operations["unsent"]
     assert await survival.survivor.state(operation, user="bob") == "available"
-    assert (await survival.survivor.page(operation, user="bob"))["data"] == [[1]]
+    assert (await survival.survivor.page(operation, user="bob"))["data"] == [[1, "a value"]]
     assert survival.ended_after_s["unsent"] < TAKEN_OVER_WITHIN_S
 
 
