@@ -3,9 +3,14 @@
 import json
 from typing import Any
 
+from pydantic import SecretStr
+from tests.api.conftest import SECRET_KEY
 from tests.api.dialects import DUCKDB, Dialect, every_dialect
 from tests.api.driving import Caller, verdict
 from tests.cases import each
+
+from queryserver.identity.keys import AesSealer, Keyring, SecretKey
+from queryserver.platform.deployment import reseal
 
 SECRET = "s3cret-value-17"
 
@@ -141,6 +146,20 @@ async def test_values_stand_in_the_record_only_sealed(ana: Caller):
     seen = repr([kept, [dict(one) for one in logs], [dict(one) for one in scripts]])
     assert SECRET not in seen
     assert "SELECT ?::text AS a" in seen
+
+
+async def test_values_of_a_former_key_are_gone_until_they_are_sealed_anew(ana: Caller):
+    former, ours = (SecretKey.derive(SecretStr(text)) for text in ("f" * 40, SECRET_KEY))
+    body = await ana.run(DUCKDB, "SELECT 1; SELECT ? AS a", parameters=json.dumps([SECRET]))
+    operation, database = body["history_uuid"], ana.api.database
+    sealed = await database.value("select sealed_parameters from statements where id = $1", operation)
+    by_former = AesSealer(Keyring(former)).seal(AesSealer(Keyring(ours)).unseal(sealed))
+    await database.execute("update statements set sealed_parameters = $2 where id = $1", operation, by_former)
+    refused = await ana.post("editor/execute", operationId=operation)
+    assert verdict(refused)[2] == "statement_text_expired", refused.text
+    await reseal(database, AesSealer(Keyring(ours, (former,))))
+    following = await ana.told("editor/execute", operationId=operation, wait=60, rows=5)
+    assert following["result"]["data"] == [[SECRET]]
 
 
 @each("statement", ["SELECT CAST(? AS DATE) AS a", "SELECT 1 WHERE ? )"])
