@@ -13,7 +13,9 @@ from tests.api.driving import Api, open_api
 from tests.api.serving import served
 from tests.client.shell import Make, Qs, forker, maker
 from tests.fakes.engine import FakeEngine
+from tests.fixtures.database import new_database
 
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver_client import Connection, Retries, connect
 
 QUICK = Retries(total_s=20, first_s=0.01, most_s=0.1)
@@ -41,21 +43,23 @@ class Server:
         return engine
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 async def server(
-    tmp_path_factory: pytest.TempPathFactory, folder_database_dsn: str, users_url: str
+    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Server]:
     """With files, too: its local root is a folder of this machine (`root`).
 
-    Its database is this folder's alone: a server that shares it would take statements, and has other results.
+    Its database is its own: a server that shares it would take statements, and has other results. It lives as long as
+    the tests of one file: those of others replace functions that it uses, too.
     """
     directory = tmp_path_factory.mktemp("client")
     (directory / "files" / "shared").mkdir(parents=True)
-    settings = make_settings(directory, folder_database_dsn, users_url)
-    filebrowser = settings.filebrowser.model_copy(update={"local_root": directory / "files"})
-    settings = settings.model_copy(update={"filebrowser": filebrowser})
-    async with open_api(settings) as api, served(api) as url:
-        yield Server(api, url)
+    async for dsn in new_database(postgres, template=migrated_template):
+        settings = make_settings(directory, dsn, users_url)
+        filebrowser = settings.filebrowser.model_copy(update={"local_root": directory / "files"})
+        settings = settings.model_copy(update={"filebrowser": filebrowser})
+        async with open_api(settings) as api, served(api) as url:
+            yield Server(api, url)
 
 
 async def api_token(db: Connection, *scopes: str) -> str:
