@@ -19,6 +19,8 @@ from queryserver.errors.base import InvalidParameter
 MOST_VALUES = 10_000
 MOST_BYTES = 1024 * 1024
 """Of the JSON text of all values of a call."""
+MOST_WRITTEN_BYTES = 16 * 1024 * 1024
+"""Of the JSON text of all values, each as often as its name stands in the script: engines may get it that often."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _LONGEST_NAME = 128
