@@ -14,7 +14,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import ErrorPlace
 from queryserver.sql.parameters import MOST_VALUES, NAME, Parameter, Parameters, read_parameters
 from queryserver.sql.positions import Position, line_start, position_at, position_of
-from queryserver.sql.splitter_scan import lexis_of, parameter_marks
+from queryserver.sql.splitter_scan import has_unclear_quotes, lexis_of, parameter_marks
 
 _LONGEST_SHOWN = 60
 _BEHIND_WORDS = frozenset("_$)]}'\"`:")
@@ -55,7 +55,7 @@ def _follows_word(statement: str, at: int) -> bool:
 class ScriptPlaces:
     """The places of a script: how many in all, how many before and in the chosen statement.
 
-    `names`: each name once, and `times`: how often it stands.
+    `names`: each name once, and `times`: how often it stands. `unclear`: where quotes end is not sure.
     """
 
     total: int = 0
@@ -63,9 +63,15 @@ class ScriptPlaces:
     own: int = 0
     names: tuple[str, ...] = ()
     times: tuple[int, ...] = ()
+    unclear: bool = False
 
     def require(self, parameters: Parameters) -> None:
         """Raises InvalidParameter unless each place has a value, and each value a place, and all are not too many."""
+        if self.unclear:
+            raise InvalidParameter(
+                "parameters: where a quote of the text ends is not known for this connector; double the quote instead"
+                " of a backslash before it, or send that text as a value."
+            )
         if self.total > MOST_VALUES:
             raise InvalidParameter(f"parameters: the text has {self.total} places; at most {MOST_VALUES} are allowed.")
         if parameters.by_name is None:
@@ -92,7 +98,8 @@ def script_places(statements: Sequence[str], dialect: str, index: int, *, named:
         counts.append(len(found))
         names.update(place.name for place in found if named)
     own = counts[index] if counts else 0
-    return ScriptPlaces(sum(counts), sum(counts[:index]), own, tuple(names), tuple(names.values()))
+    unclear = any(has_unclear_quotes(statement, dialect) for statement in statements)
+    return ScriptPlaces(sum(counts), sum(counts[:index]), own, tuple(names), tuple(names.values()), unclear)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,24 +43,41 @@ class Rules:
 
 
 _HIVE = Rules(backslash=True, back_ticks=True)
+_SPARKSQL = Rules(backslash=True, back_ticks=True, nested_comments=True)
+_MYSQL = Rules(
+    backslash=True,
+    back_ticks=True,
+    dashes_need_blank=True,
+    hash_comments=True,
+    executable_comments=True,
+    delimiter_lines=True,
+)
+_STANDARD = Rules()
 _RULES = {
     "hive": _HIVE,
     "impala": _HIVE,
-    "sparksql": Rules(backslash=True, back_ticks=True, nested_comments=True),
-    "mysql": Rules(
-        backslash=True,
-        back_ticks=True,
-        dashes_need_blank=True,
-        hash_comments=True,
-        executable_comments=True,
-        delimiter_lines=True,
-    ),
+    "sparksql": _SPARKSQL,
+    "mysql": _MYSQL,
     "phoenix": Rules(backslash=True),
     "sqlite": Rules(back_ticks=True, brackets=True, triggers=True),
     "postgresql": Rules(e_strings=True, dollar_quotes=True, nested_comments=True, atomic_bodies=True),
     "duckdb": Rules(e_strings=True, dollar_quotes=True, nested_comments=True),
     "hplsql": Rules(one_statement=True),
+    "trino": _STANDARD,
+    "presto": _STANDARD,
+    # Dialects of further drivers, which the contract leaves open (docs/clients.md).
+    "athena": _STANDARD,
+    "oracle": _STANDARD,
+    "druid": _STANDARD,
+    "mariadb": _MYSQL,
+    "databricks": _SPARKSQL,
+    "clickhouse": Rules(backslash=True, back_ticks=True, dollar_quotes=True, hash_comments=True),
+    "bigquery": Rules(backslash=True, back_ticks=True, hash_comments=True),
+    "snowflake": Rules(backslash=True, dollar_quotes=True),
 }
+_UNKNOWN_QUOTES = re.compile(r"\\['\"`]")
+_UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile(r'\\"')}
+"""What is read in another way than by the rules of the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +121,13 @@ def _lexis(rules: Rules) -> Lexis:
 def lexis_of(dialect: str) -> Lexis:
     """The patterns of `dialect`; a dialect that is not in the table has the rules marked "all"."""
     return _lexis(_RULES.get(dialect.lower(), Rules()))
+
+
+def has_unclear_quotes(text: str, dialect: str) -> bool:
+    """Whether the rules may be wrong about where a quote ends: a backslash before one in a dialect without a row."""
+    name = dialect.lower()
+    unclear = _UNCLEAR_QUOTES.get(name) if name in _RULES else _UNKNOWN_QUOTES
+    return unclear is not None and unclear.search(text) is not None
 
 
 def take(pattern: str) -> Take:

@@ -32,6 +32,12 @@ def bound(statement: str, values: object, dialect: str = "duckdb", *, before: in
     ("postgresql", "SELECT a ?? b, a ??| c, ???", "SELECT a ?? b, a ??| c, ??{}"),
     ("sqlite", "SELECT [a?], `?`, ?", "SELECT [a?], `?`, {}"),
     ("mysql", "SELECT 5--?\n, # ?\n ? /*! , ? */", "SELECT 5--{}\n, # ?\n {} /*! , {} */"),
+    *[
+        (dialect, r"SELECT 'it\'s really? ' AND b = ?", r"SELECT 'it\'s really? ' AND b = {}")
+        for dialect in ("clickhouse", "bigquery", "snowflake", "databricks", "mariadb", "sparksql")
+    ],
+    ("clickhouse", "SELECT $a$?'$a$, `?`, ? # ?", "SELECT $a$?'$a$, `?`, {} # ?"),
+    ("trino", r"SELECT '\', ?, '?'", r"SELECT '\', {}, '?'"),
     ("", "SELECT '?", "SELECT '?"),
     ("", "?" + "x" * 10_000 + "'" + "?" * 10_000 + "' ?", "{}" + "x" * 10_000 + "'" + "?" * 10_000 + "' {}"),
 ])  # fmt: skip
@@ -59,6 +65,22 @@ def test_a_statement_has_its_part_of_the_list():
     choice = choose(script, "duckdb", None, full_form=True, named=False)
     assert choice is not None
     assert choice.places == ScriptPlaces(total=3, before=0, own=1)
+
+
+@each("dialect, text", [
+    ("sql", r"SELECT 'it\'s really? ' AND b = ?"),
+    ("redshift", r"SELECT 'it\'s really? ' AND b = ?"),
+    ("sql", r'SELECT "\"", ?'),
+    ("bigquery", "SELECT '''it's ?''', ?"),
+    ("snowflake", r'SELECT "a\", ?'),
+])  # fmt: skip
+def test_a_text_whose_quotes_are_not_known_takes_no_values(dialect: str, text: str):
+    choice = choose(f"SELECT 1; {text}", dialect, None, full_form=True, named=False)
+    assert choice is not None
+    values = read_parameters([1] * choice.places.total)
+    with pytest.raises(InvalidParameter, match="double the quote"):
+        choice.places.require(values)
+    script_places([r"SELECT 'it''s?', '\ ', ?"], dialect, 0, named=False).require(read_parameters([1]))
 
 
 def test_a_value_of_a_name_is_written_once_by_its_number():
