@@ -185,7 +185,9 @@ class Bound:
                 number = next(numbers)
                 text = write(number, self.values[number])
                 # `IN?` and `?AND` are good with a sign, but not with a number or a name.
-                if place.start and not statement[place.start - 1].isspace():
+                if place.start and statement[place.start - 1] == "-":
+                    text = f"({text})"  # for MySQL `5--?` is 5 minus a negation, `5-- 3` a comment
+                elif place.start and not statement[place.start - 1].isspace():
                     text = f" {text}"
                 if place.stop < len(statement) and not statement[place.stop].isspace():
                     text = f"{text} "

@@ -7,6 +7,7 @@ from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import Character, LineColumn
+from queryserver.sql.literals import MYSQL
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.places import Bound, ScriptPlaces, StatementParameters, places_in, script_places
 from queryserver.sql.positions import Position
@@ -91,7 +92,16 @@ def test_a_value_of_a_name_is_written_once_by_its_number():
 
 
 def test_blanks_keep_a_value_from_its_neighbours():
-    assert bound("a-?AND b", [-5]).written(lambda _n, _one: "-5") == "a- -5 AND b"
+    assert bound("IN?AND b", [5]).written(lambda _n, _one: "(5)") == "IN (5) AND b"
+
+
+def test_a_value_makes_no_comment_of_the_signs_before_it():
+    """In MySQL `--` begins a comment only before a blank."""
+    assert bound("a-?AND b", [-5]).written(lambda _n, _one: "-5") == "a-(-5) AND b"
+    text = "a = 5--? AND tenant = ?"
+    values = bound(text, [3, 1], "mysql")
+    assert values.written(MYSQL.write) == "a = 5--(3) AND tenant = 1"
+    assert values.position(Character(len("a = 5--(3) AND "))) == Position(1, text.index("tenant") + 1)
 
 
 def test_two_signs_are_one_where_values_are_a_list():
