@@ -19,6 +19,9 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 
 _WORD = re.compile(_WORD_START + _WORD_REST + "*+")
 _DOLLAR_TAG = re.compile(rf"\$(?:{_WORD_START}{_TAG_REST}*+)?\$")
+# Where a literal begins in which a backslash means itself (Spark); `1r` is a name there.
+_RAW_STRING = r"(?<![0-9])(?=[rR]['\"])"
+_RAW = re.compile(_RAW_STRING)
 _LINE_END = re.compile(r"[\r\n]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
@@ -29,6 +32,7 @@ class Rules:
 
     backslash: bool = False
     e_strings: bool = False
+    raw_strings: bool = False
     back_ticks: bool = False
     brackets: bool = False
     dollar_quotes: bool = False
@@ -43,7 +47,7 @@ class Rules:
 
 
 _HIVE = Rules(backslash=True, back_ticks=True)
-_SPARKSQL = Rules(backslash=True, back_ticks=True, nested_comments=True)
+_SPARKSQL = Rules(backslash=True, raw_strings=True, back_ticks=True, nested_comments=True)
 _MYSQL = Rules(
     backslash=True,
     back_ticks=True,
@@ -149,12 +153,12 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     tokens += [rf"-(?!{_line_comment_start(rules)[1:]})", rf"/(?!{_block_comment_start(rules)[1:]})"]
     if rules.dollar_quotes:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
-    if not (words or rules.dollar_quotes):
+    if not (words or rules.dollar_quotes or rules.raw_strings):
         return [rf"[^{re.escape(special)}]{{1,4096}}+", *tokens]
     # `a$b$` is a name and opens no dollar quote, so names have to be taken whole.
     plain = "".join(chr(code) for code in range(128) if chr(code) not in special + _LETTERS)
-    escape_string = "(?![eE]')" if rules.e_strings else ""
-    word = escape_string + _WORD_START + _WORD_REST + "*+"
+    prefixed = "(?![eE]')" * rules.e_strings + f"(?!{_RAW_STRING})" * rules.raw_strings
+    word = prefixed + _WORD_START + _WORD_REST + "*+"
     if words:
         # After AS and after a dot every keyword is a name: SELECT 1 AS end, t.end.
         names = rf"(?:(?i:AS)\s{{1,256}}+|\.\s{{0,256}}+){word}"
@@ -176,6 +180,8 @@ def _short_literals(rules: Rules) -> list[str]:
     if rules.e_strings:
         # A literal may continue in the next line (see _NEXT_PART), which is not decided here.
         literals.append(r"[eE]'(?:[^'\\]{1,1024}+|\\.|''){0,64}+'(?!\s*+['-])")
+    if rules.raw_strings:
+        literals += [rf"{_RAW_STRING}[rR]{quote}[^{quote}]{{0,4096}}+{quote}" for quote in "'\""]
     return literals
 
 
@@ -426,6 +432,8 @@ class _Scanner:
             return self._find(tag[0], tag.end())
         if mark in "eE" and self._rules.e_strings and self._script.startswith("'", position + 1):
             return self._escape_string_end(position + 2)
+        if mark in "rR" and self._rules.raw_strings and _RAW.match(self._script, position):
+            return self._find(self._script[position + 1], position + 2)
         return NOWHERE
 
     def _find(self, closing: str, start: int) -> int:

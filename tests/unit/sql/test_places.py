@@ -38,6 +38,7 @@ def bound(statement: str, values: object, dialect: str = "duckdb", *, before: in
         for dialect in ("clickhouse", "bigquery", "snowflake", "databricks", "mariadb", "sparksql")
     ],
     ("clickhouse", "SELECT $a$?'$a$, `?`, ? # ?", "SELECT $a$?'$a$, `?`, {} # ?"),
+    ("sparksql", r"SELECT r'a\', ?, '?', r:c, 5r'\'?'", r"SELECT r'a\', {}, '?', r:c, 5r'\'?'"),
     ("trino", r"SELECT '\', ?, '?'", r"SELECT '\', {}, '?'"),
     ("", "SELECT '?", "SELECT '?"),
     ("", "?" + "x" * 10_000 + "'" + "?" * 10_000 + "' ?", "{}" + "x" * 10_000 + "'" + "?" * 10_000 + "' {}"),
