@@ -311,6 +311,21 @@ class TestRights:
             token["token"]["id"], child["token"]["id"]
         }  # fmt: skip
 
+    async def test_a_schedule_that_runs_a_statement_takes_the_scope_query_too(self, api: Api):
+        root = await api.user("planning", admin=True)
+        admin, both = await holding(root, "admin"), await holding(root, "admin", "query")
+        plan = {"kind": "statement", "connector": "duckdb", "statement": "select 1", "interval_s": 86400}
+        assert lacking(await admin.post_json("taskserver/schedules/new", schedule={"name": "a", **plan})) == "query"
+        made = await both.post_json("taskserver/schedules/new", schedule={"name": "b", **plan})
+        schedule = made.json()["schedule"]["id"]
+        change = {"id": schedule, "statement": "select 2"}
+        assert lacking(await admin.post_json("taskserver/schedules/update", schedule=change)) == "query"
+        assert lacking(await admin.post_json("taskserver/schedules/run", schedule={"id": schedule})) == "query"
+        task = {"name": "c", "kind": "task", "task": "result_cleanup", "interval_s": 86400}
+        of_task = await admin.post_json("taskserver/schedules/new", schedule=task)
+        assert of_task.status_code == 200, of_task.text
+        assert (await admin.post_json("taskserver/schedules/delete", schedule={"id": schedule})).status_code == 200
+
     async def test_other_connectors_are_for_the_token_as_if_not_granted(self, ana: Caller):
         program = await holding(ana, "query", "import", "files:read", connectors=["duckdb"])
         foreign = (await ana.run("sqlite", "select 1"))["history_uuid"]
