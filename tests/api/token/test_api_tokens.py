@@ -347,6 +347,38 @@ class TestRights:
         shown = await program.told("get_config")
         assert {one["type"] for one in shown["app_config"]["editor"]["interpreters"]} == {"duckdb"}
 
+    async def test_what_ran_in_other_connectors_is_not_there_for_the_token(self, ana: Caller):
+        program = await holding(ana, "query", connectors=["duckdb"])
+        foreign = (await ana.run("sqlite", "select 'needle' as a"))["history_uuid"]
+        own = (await program.run("duckdb", "select 'needle' as b"))["history_uuid"]
+        for fields in ({}, {"doc_type": "sqlite"}, {"doc_type": "duckdb"}):
+            shown = await program.history(**fields)
+            expected = [] if fields == {"doc_type": "sqlite"} else [own]
+            assert [one["uuid"] for one in shown["history"]] == expected, shown
+            assert shown["count"] == len(expected)
+        for caller, count in ((program, 1), (ana, 2)):
+            found = await caller.told("metadata/search/entities_interactive", query_s="needle", sources='["documents"]')
+            assert found["count"] == count, found
+        sessions = {
+            name: (await ana.told("editor/create_session", session=json.dumps({"type": name})))["session"]["id"]
+            for name in ("sqlite", "duckdb")
+        }
+        for call in ("check_status", "get_logs", "cancel_statement", "close_statement"):
+            refused = await program.post(f"editor/{call}", operationId=foreign)
+            assert verdict(refused)[::2] == (404, "operation_not_found"), call
+        for call in ({"type": "sqlite", "id": sessions["sqlite"]}, {"type": "sqlite"}):
+            refused = await program.post("editor/close_session", session=json.dumps(call))
+            assert refused.status_code == 404, refused.text
+        assert (await ana.on(foreign, "check_status"))["query_status"]["status"] == "available"
+        closed = await program.told(
+            "editor/close_session", session=json.dumps({"type": "duckdb", "id": sessions["duckdb"]})
+        )
+        assert closed["status"] == 0
+        still_open = await ana.told(
+            "editor/close_session", session=json.dumps({"type": "sqlite", "id": sessions["sqlite"]})
+        )
+        assert still_open["session"], still_open
+
     async def test_a_tokens_use_is_noted_to_the_minute_and_apart_from_the_call(self, ana: Caller):
         token = await made(ana)
         program = holder(ana.api, token)
