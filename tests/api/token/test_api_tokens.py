@@ -228,7 +228,7 @@ class TestEnds:
             ana = Caller(api, "ana", {"Authorization": f"Bearer {(await log_in(api))['access']}"})
             token = await made(ana)
             assert (await bearer(api, token["value"])).status_code == 200
-            answers = [await bearer(api, PREFIX + "A" * 43) for _ in range(4)]
+            answers = [await bearer(api, PREFIX + letter * 43) for letter in "ABCD"]
             assert [one.status_code for one in answers] == [401, 401, 401, 429]
             assert answers[3].json()["code"] == "login_throttled"
             assert int(answers[3].headers["Retry-After"]) > 200
