@@ -215,6 +215,13 @@ async def test_explain_takes_parameters(ana: Caller, dialect: Dialect):
     assert verdict(refused) == (400, -1, "invalid_parameter")
 
 
+@each("call", ["execute", "explain"])
+async def test_values_are_bounded_as_often_as_their_places(ana: Caller, call: str):
+    many = "SELECT " + ",".join([":a"] * 300)
+    refused = await ana.post_json(f"editor/{call}/duckdb", statement=many, parameters={"a": "x" * 100_000})
+    assert verdict(refused) == (400, -1, "invalid_parameter")
+
+
 async def test_a_refused_plan_is_placed_in_the_text_with_its_places(ana: Caller):
     fields = {"statement": "SELECT\n?,\n1 )", "parameters": ["a\nlong text"]}
     answer = await ana.post_json("editor/explain/postgresql", **fields)

@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 _REMEMBERED = 4096
 _MOST_ADDRESSES = 50_000
 _NOTE_EVERY_S = 5.0
+_KNOWN_REFUSED_S = 10.0
+"""For so long a token that was refused is refused again without a query."""
 
 
 class ApiTokenBearers:
@@ -35,6 +37,8 @@ class ApiTokenBearers:
         self._failures = FailedTokens(auth.login_failures_per_address, auth.login_window_s, clock=clock)
         self._good = LruCache[bytes, bool](_REMEMBERED)
         """Digests of tokens that were good here the last time: the throttle of their address does not stop them."""
+        self._refused = LruCache[bytes, bool](_REMEMBERED, life_s=_KNOWN_REFUSED_S, clock=clock)
+        """Digests of tokens that are unknown or have ended; not those of users who are inactive and may come back."""
         self._used = set[UUID]()
 
     @asynccontextmanager
@@ -58,19 +62,21 @@ class ApiTokenBearers:
     async def user(self, token: str, client: str) -> User:
         """The user of a token, with the rights that it has now. Raises as `caller`."""
         digest = digest_of(token)
-        if digest is None or self._good.get(digest) is None:
+        if digest is None or self._refused.get(digest):
+            raise errors.InvalidToken  # costs no query, and so counts for nothing
+        if self._good.get(digest) is None:
             self._failures.require_free(client)
-        owner = None if digest is None else await self._records.api_token(digest)
+        owner = await self._records.api_token(digest)
         try:
             user = api_token_user(owner)
         except errors.NotAuthenticated as error:
-            if digest is not None:
-                self._good.pop(digest)
-            self._failures.count(client)
+            self._good.pop(digest)
+            if isinstance(error, errors.InvalidToken):
+                self._refused.put(digest, True)
+            self._failures.count(client, digest)
             log.info("API token refused", client=client, code=error.code, user_id=owner.user.id if owner else None)
             raise
-        if digest is not None:
-            self._good.put(digest, True)
+        self._good.put(digest, True)
         if owner is not None and user.api_token is not None and owner.is_use_unknown:
             self._used.add(user.api_token.id)
         return user
@@ -89,6 +95,8 @@ class ApiTokenBearers:
 class FailedTokens:
     """Counts API tokens that were refused, by the network of the client, in this process; nothing is written for them.
 
+    Each token counts once in a window: a program that keeps calling with one must not lock out the others beside it.
+
     The tokens are too long to be guessed. The limit keeps a client with a list of old ones, or with none, from costing
     a query for each call. `most` 0: no limit. A window begins with its first failure and never moves.
     """
@@ -99,6 +107,8 @@ class FailedTokens:
         self._clock = clock
         self._windows = LruCache[str, tuple[float, int]](_MOST_ADDRESSES)
         """By network: the end of the window, and the failures in it."""
+        self._counted = LruCache[tuple[str, bytes], float](_MOST_ADDRESSES)
+        """The end of the window in which a token of a network was counted."""
 
     def require_free(self, client: str) -> None:
         """Raises LoginThrottled when the limit is reached."""
@@ -109,7 +119,12 @@ class FailedTokens:
                 "Too many refused API tokens. Try again later.", retry_after=timedelta(seconds=left_s)
             )
 
-    def count(self, client: str) -> None:
+    def count(self, client: str, digest: bytes) -> None:
         now, network = self._clock(), network_of(client)
         until, failures = self._windows.get(network) or (0.0, 0)
-        self._windows.put(network, (until, failures + 1) if until > now else (now + self._window_s, 1))
+        if until <= now:
+            until, failures = now + self._window_s, 0
+        if self._counted.get((network, digest)) != until:
+            failures += 1
+            self._counted.put((network, digest), until)
+        self._windows.put(network, (until, failures))

@@ -112,8 +112,12 @@ class User:
 
     def reaches(self, connector: str) -> bool:
         """Whether the token of the call is not limited to other connectors."""
-        token = self.api_token
-        return token is None or token.connectors is None or connector in token.connectors
+        return self.reached is None or connector in self.reached
+
+    @property
+    def reached(self) -> Collection[str] | None:
+        """The connectors that the token of the call is limited to; None: it is not limited."""
+        return None if self.api_token is None else self.api_token.connectors
 
     def has_scope(self, scope: Scope) -> bool:
         """Whether the token of the call has the scope; other tokens than API tokens have all."""

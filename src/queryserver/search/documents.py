@@ -30,7 +30,7 @@ class DocumentSource:
     async def search(self, user: User, search: Search) -> SourceAnswer:
         if not _passes(user, search.query):
             return SourceAnswer(facets={facet: {} for facet in search.facets})
-        rows = await self._found(user.id, search)
+        rows = await self._found(user, search)
         total = rows[0]["total"]
         bounds = [0, *rows[0]["newer"], total]
         facets = {
@@ -48,8 +48,8 @@ class DocumentSource:
             facets={facet: facets[facet] for facet in search.facets},
         )
 
-    async def _found(self, user_id: int, search: Search) -> Sequence[Any]:
-        """Entries of that user with all terms in statement or name: best position first, then newest.
+    async def _found(self, user: User, search: Search) -> Sequence[Any]:
+        """Entries of that user, in connectors that the token reaches, with all terms in statement or name: best position first, then newest.
 
         Each row has the number of all, and how many are not older than each age; without entries there is one row.
         """
@@ -57,7 +57,8 @@ class DocumentSource:
         literals = [literal for term in terms for literal in term.literals]
         source, target = _other_cases(literals)
         longest = max(literals, key=len, default="")  # places the excerpt
-        arguments: list[object] = [user_id, longest, search.reach, list(ages), source, target]
+        reached = None if user.reached is None else list(user.reached)
+        arguments: list[object] = [user.id, longest, search.reach, list(ages), source, target, reached]
         matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
         newer = (f"count(*) filter (where recorded_at >= ($4::timestamptz[])[{one + 1}])" for one in range(len(ages)))
         statement = _SEARCH.format(
@@ -120,7 +121,7 @@ _FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
 _SEARCH = f"""
 with ranked as materialized (
     select history_id, recorded_at, {{position}} as position from statements
-    where user_id = $1 and in_history{{fits}}
+    where user_id = $1 and in_history and ($7::text[] is null or connector = any($7)){{fits}}
 ),
 counted as (
     select count(*) as total, array[{{newer}}]::bigint[] as newer from ranked

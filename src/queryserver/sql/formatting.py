@@ -183,6 +183,8 @@ def _pattern(rules: Rules) -> re.Pattern[str]:
     kinds.append(r"/\*.*?(?:\*/|\Z)")
     if rules.e_strings:
         kinds.append(r"[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)")
+    if rules.raw_strings:
+        kinds += [rf"\b[rR]{quote}[^{quote}]*(?:{quote}|\Z)" for quote in "'\""]
     inside = r"(?:[^{0}\\]|\\.|{0}{0})*" if rules.backslash else r"(?:[^{0}]|{0}{0})*"
     kinds += [f"{quote}{inside.format(quote)}(?:{quote}|\\Z)" for quote in "'\""]
     if rules.back_ticks:

@@ -9,7 +9,7 @@ import re
 from base64 import b64decode
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, TypeAlias, cast
@@ -19,6 +19,8 @@ from queryserver.errors.base import InvalidParameter
 MOST_VALUES = 10_000
 MOST_BYTES = 1024 * 1024
 """Of the JSON text of all values of a call."""
+MOST_WRITTEN_BYTES = 16 * 1024 * 1024
+"""Of the JSON text of all values, each as often as its name stands in the script: engines may get it that often."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _LONGEST_NAME = 128
@@ -254,10 +256,13 @@ def _double(_name: str, given: Any) -> float:
     return number
 
 
-def _decimal(_name: str, given: Any) -> Decimal:
-    if isinstance(given, bool) or not isinstance(given, int | float | str):
+def _decimal(name: str, given: Any) -> Decimal:
+    if isinstance(given, float) or (type(given) is int and not -_BIGINT <= given < _BIGINT):
+        # JSON readers round the one, and writers lack the other.
+        raise InvalidParameter(f"parameters: {name}: send a decimal as text, or as an integer of 64 bits.")
+    if isinstance(given, bool) or not isinstance(given, int | str):
         raise TypeError
-    text = given if isinstance(given, str) else repr(given)
+    text = str(given)
     if len(text) > _MOST_DIGITS or not _DECIMAL.fullmatch(text):
         raise ValueError
     try:
@@ -285,7 +290,9 @@ def _timestamp(_name: str, given: Any) -> datetime:
 
 
 def _timestamp_tz(_name: str, given: Any) -> datetime:
-    return datetime.fromisoformat(_matched(_TIMESTAMP_TZ, given).replace(" +", "+").replace(" -", "-").upper())
+    read = datetime.fromisoformat(_matched(_TIMESTAMP_TZ, given).replace(" +", "+").replace(" -", "-").upper())
+    read.astimezone(UTC)  # raises OverflowError where UTC is before year 1 or after 9999: engines get it in UTC
+    return read
 
 
 def _binary(_name: str, given: Any) -> bytes:

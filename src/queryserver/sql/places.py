@@ -5,15 +5,16 @@ stands directly behind a word, a number, a bracket that closes, a quote or anoth
 Nothing is searched in quotes and comments. Without values no text is searched at all.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import ErrorPlace
-from queryserver.sql.parameters import NAME, Parameter, Parameters, read_parameters
+from queryserver.sql.parameters import MOST_VALUES, NAME, Parameter, Parameters, read_parameters
 from queryserver.sql.positions import Position, line_start, position_at, position_of
-from queryserver.sql.splitter_scan import lexis_of, parameter_marks
+from queryserver.sql.splitter_scan import has_unclear_quotes, lexis_of, parameter_marks
 
 _LONGEST_SHOWN = 60
 _BEHIND_WORDS = frozenset("_$)]}'\"`:")
@@ -52,15 +53,27 @@ def _follows_word(statement: str, at: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScriptPlaces:
-    """The places of a script: how many in all, how many before and in the chosen statement, and their names."""
+    """The places of a script: how many in all, how many before and in the chosen statement.
+
+    `names`: each name once, and `times`: how often it stands. `unclear`: where quotes end is not sure.
+    """
 
     total: int = 0
     before: int = 0
     own: int = 0
     names: tuple[str, ...] = ()
+    times: tuple[int, ...] = ()
+    unclear: bool = False
 
     def require(self, parameters: Parameters) -> None:
-        """Raises InvalidParameter unless each place has a value, and each value a place."""
+        """Raises InvalidParameter unless each place has a value, and each value a place, and all are not too many."""
+        if self.unclear:
+            raise InvalidParameter(
+                "parameters: where a quote of the text ends is not known for this connector; double the quote instead"
+                " of a backslash before it, or send that text as a value."
+            )
+        if self.total > MOST_VALUES:
+            raise InvalidParameter(f"parameters: the text has {self.total} places; at most {MOST_VALUES} are allowed.")
         if parameters.by_name is None:
             if self.total != (count := len(parameters.by_position)):
                 raise InvalidParameter(f"parameters: the text has {self.total} places, and {count} values came.")
@@ -79,12 +92,14 @@ NO_PLACES = ScriptPlaces()
 
 def script_places(statements: Sequence[str], dialect: str, index: int, *, named: bool) -> ScriptPlaces:
     """The places of all statements of a script, of which number `index` (from 0) is chosen."""
-    counts, names = list[int](), dict[str, None]()
+    counts, names = list[int](), Counter[str]()
     for statement in statements:
         found = [place for place in places_in(statement, dialect, named=named) if not place.is_literal]
         counts.append(len(found))
-        names.update((place.name, None) for place in found if named)
-    return ScriptPlaces(sum(counts), sum(counts[:index]), counts[index] if counts else 0, tuple(names))
+        names.update(place.name for place in found if named)
+    own = counts[index] if counts else 0
+    unclear = any(has_unclear_quotes(statement, dialect) for statement in statements)
+    return ScriptPlaces(sum(counts), sum(counts[:index]), own, tuple(names), tuple(names.values()), unclear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +185,9 @@ class Bound:
                 number = next(numbers)
                 text = write(number, self.values[number])
                 # `IN?` and `?AND` are good with a sign, but not with a number or a name.
-                if place.start and not statement[place.start - 1].isspace():
+                if place.start and statement[place.start - 1] == "-":
+                    text = f"({text})"  # for MySQL `5--?` is 5 minus a negation, `5-- 3` a comment
+                elif place.start and not statement[place.start - 1].isspace():
                     text = f" {text}"
                 if place.stop < len(statement) and not statement[place.stop].isspace():
                     text = f"{text} "

@@ -248,7 +248,7 @@ class Choosing:
 
 
 def _places_of(found: Mapping[str, Any]) -> ScriptPlaces:
-    return ScriptPlaces(found["total"], found["before"], found["own"], tuple(found["names"]))
+    return ScriptPlaces(**{**found, "names": tuple(found["names"]), "times": tuple(found["times"])})
 
 
 def choose_statement(options: Mapping[str, Any], content: bytes) -> object:

@@ -19,6 +19,9 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 
 _WORD = re.compile(_WORD_START + _WORD_REST + "*+")
 _DOLLAR_TAG = re.compile(rf"\$(?:{_WORD_START}{_TAG_REST}*+)?\$")
+# Where a literal begins in which a backslash means itself (Spark); `1r` is a name there.
+_RAW_STRING = r"(?<![0-9])(?=[rR]['\"])"
+_RAW = re.compile(_RAW_STRING)
 _LINE_END = re.compile(r"[\r\n]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
@@ -29,6 +32,7 @@ class Rules:
 
     backslash: bool = False
     e_strings: bool = False
+    raw_strings: bool = False
     back_ticks: bool = False
     brackets: bool = False
     dollar_quotes: bool = False
@@ -43,24 +47,41 @@ class Rules:
 
 
 _HIVE = Rules(backslash=True, back_ticks=True)
+_SPARKSQL = Rules(backslash=True, raw_strings=True, back_ticks=True, nested_comments=True)
+_MYSQL = Rules(
+    backslash=True,
+    back_ticks=True,
+    dashes_need_blank=True,
+    hash_comments=True,
+    executable_comments=True,
+    delimiter_lines=True,
+)
+_STANDARD = Rules()
 _RULES = {
     "hive": _HIVE,
     "impala": _HIVE,
-    "sparksql": Rules(backslash=True, back_ticks=True, nested_comments=True),
-    "mysql": Rules(
-        backslash=True,
-        back_ticks=True,
-        dashes_need_blank=True,
-        hash_comments=True,
-        executable_comments=True,
-        delimiter_lines=True,
-    ),
+    "sparksql": _SPARKSQL,
+    "mysql": _MYSQL,
     "phoenix": Rules(backslash=True),
     "sqlite": Rules(back_ticks=True, brackets=True, triggers=True),
     "postgresql": Rules(e_strings=True, dollar_quotes=True, nested_comments=True, atomic_bodies=True),
     "duckdb": Rules(e_strings=True, dollar_quotes=True, nested_comments=True),
     "hplsql": Rules(one_statement=True),
+    "trino": _STANDARD,
+    "presto": _STANDARD,
+    # Dialects of further drivers, which the contract leaves open (docs/clients.md).
+    "athena": _STANDARD,
+    "oracle": _STANDARD,
+    "druid": _STANDARD,
+    "mariadb": _MYSQL,
+    "databricks": _SPARKSQL,
+    "clickhouse": Rules(backslash=True, back_ticks=True, dollar_quotes=True, hash_comments=True),
+    "bigquery": Rules(backslash=True, back_ticks=True, hash_comments=True),
+    "snowflake": Rules(backslash=True, dollar_quotes=True),
 }
+_UNKNOWN_QUOTES = re.compile(r"\\['\"`]")
+_UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile(r'\\"')}
+"""What is read in another way than by the rules of the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,13 @@ def lexis_of(dialect: str) -> Lexis:
     return _lexis(_RULES.get(dialect.lower(), Rules()))
 
 
+def has_unclear_quotes(text: str, dialect: str) -> bool:
+    """Whether the rules may be wrong about where a quote ends: a backslash before one in a dialect without a row."""
+    name = dialect.lower()
+    unclear = _UNCLEAR_QUOTES.get(name) if name in _RULES else _UNKNOWN_QUOTES
+    return unclear is not None and unclear.search(text) is not None
+
+
 def take(pattern: str) -> Take:
     """`match` of a pattern that may match nothing, and so matches everywhere."""
     return cast("Take", re.compile(pattern, re.DOTALL).match)
@@ -125,12 +153,12 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     tokens += [rf"-(?!{_line_comment_start(rules)[1:]})", rf"/(?!{_block_comment_start(rules)[1:]})"]
     if rules.dollar_quotes:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
-    if not (words or rules.dollar_quotes):
+    if not (words or rules.dollar_quotes or rules.raw_strings):
         return [rf"[^{re.escape(special)}]{{1,4096}}+", *tokens]
     # `a$b$` is a name and opens no dollar quote, so names have to be taken whole.
     plain = "".join(chr(code) for code in range(128) if chr(code) not in special + _LETTERS)
-    escape_string = "(?![eE]')" if rules.e_strings else ""
-    word = escape_string + _WORD_START + _WORD_REST + "*+"
+    prefixed = "(?![eE]')" * rules.e_strings + f"(?!{_RAW_STRING})" * rules.raw_strings
+    word = prefixed + _WORD_START + _WORD_REST + "*+"
     if words:
         # After AS and after a dot every keyword is a name: SELECT 1 AS end, t.end.
         names = rf"(?:(?i:AS)\s{{1,256}}+|\.\s{{0,256}}+){word}"
@@ -152,6 +180,8 @@ def _short_literals(rules: Rules) -> list[str]:
     if rules.e_strings:
         # A literal may continue in the next line (see _NEXT_PART), which is not decided here.
         literals.append(r"[eE]'(?:[^'\\]{1,1024}+|\\.|''){0,64}+'(?!\s*+['-])")
+    if rules.raw_strings:
+        literals += [rf"{_RAW_STRING}[rR]{quote}[^{quote}]{{0,4096}}+{quote}" for quote in "'\""]
     return literals
 
 
@@ -402,6 +432,8 @@ class _Scanner:
             return self._find(tag[0], tag.end())
         if mark in "eE" and self._rules.e_strings and self._script.startswith("'", position + 1):
             return self._escape_string_end(position + 2)
+        if mark in "rR" and self._rules.raw_strings and _RAW.match(self._script, position):
+            return self._find(self._script[position + 1], position + 2)
         return NOWHERE
 
     def _find(self, closing: str, start: int) -> int:

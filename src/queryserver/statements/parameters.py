@@ -7,7 +7,7 @@ import orjson
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.deployment import Sealer
-from queryserver.sql.parameters import MOST_BYTES, Parameters, ParameterSupport
+from queryserver.sql.parameters import MOST_BYTES, MOST_WRITTEN_BYTES, Parameters, ParameterSupport
 from queryserver.sql.places import ScriptPlaces, StatementParameters
 from queryserver.statements.model import StatementRecord
 
@@ -54,6 +54,15 @@ def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupp
     """The values for the chosen statement of a script. Raises InvalidParameter, which names the parameter."""
     support.require(parameters)
     places.require(parameters)
+    if parameters.by_name is not None:
+        sizes = {name: len(orjson.dumps(value)) for name, value in dict(parameters.given).items()}
+        if (
+            sum(sizes[name] * times for name, times in zip(places.names, places.times, strict=True))
+            > MOST_WRITTEN_BYTES
+        ):
+            raise InvalidParameter(
+                f"parameters: at most {MOST_WRITTEN_BYTES} bytes of JSON, a value as often as its name stands."
+            )
     return StatementParameters(parameters, places.before)
 
 

@@ -167,12 +167,12 @@ class Sessions:
         record = await self.records.read(session_id)
         if record is None:
             named = await self.records.named(session_id)
-            if named is None or named[0] != user.id:
+            if named is None or named[0] != user.id or not user.reaches(named[1]):
                 raise session_not_found(session_id)
             # It may have ended by itself, or an earlier call failed half-way.
             await self._close_results(*named, session_id)
             return None
-        if record.user_id != user.id or not record.named:
+        if record.user_id != user.id or not record.named or not user.reaches(record.connector):
             raise session_not_found(session_id)
         await self.end(record)
         return record
@@ -187,7 +187,7 @@ class Sessions:
         except (UnknownDialect, NotSupported):
             name = (connector or "").strip()
             key = key_named(name, await self.records.used_connectors(user.id)) if name else None
-            if key is None:
+            if key is None or not user.reaches(key):
                 raise
         open_ones = await self.records.open_sessions(user_id=user.id, connectors=[key])
         for record in open_ones:

@@ -52,7 +52,7 @@ class Access:
     async def end(self, user: User, operation_id: UUID) -> StatementStatus:
         """For who may cancel: owners, also without permission, and administrators. Raises OperationNotFound."""
         status = await self._records.status(operation_id)
-        if status is None or not (status.user_id == user.id or user.is_admin):
+        if status is None or not ((status.user_id == user.id or user.is_admin) and user.reaches(status.connector)):
             raise OperationNotFound(str(operation_id))
         return status
 
@@ -266,7 +266,7 @@ class HistoryQuery:
 
 
 class History:
-    """Only the caller's own statements, newest first."""
+    """Only the caller's own statements, newest first, and only of the connectors that the caller's token reaches."""
 
     def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
         self._records = records
@@ -277,6 +277,8 @@ class History:
         keys, dialect = self._connectors.matching(query.doc_type) if query.doc_type else (None, None)
         if query.connector is not None:
             keys = tuple(key for key in (query.connector,) if keys is None or key in keys)
+        if user.reached is not None:
+            keys = tuple(key for key in user.reached if keys is None or key in keys)
         count, entries = await self._records.history(
             user.id,
             connectors=keys,

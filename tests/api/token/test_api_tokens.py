@@ -228,7 +228,7 @@ class TestEnds:
             ana = Caller(api, "ana", {"Authorization": f"Bearer {(await log_in(api))['access']}"})
             token = await made(ana)
             assert (await bearer(api, token["value"])).status_code == 200
-            answers = [await bearer(api, PREFIX + "A" * 43) for _ in range(4)]
+            answers = [await bearer(api, PREFIX + letter * 43) for letter in "ABCD"]
             assert [one.status_code for one in answers] == [401, 401, 401, 429]
             assert answers[3].json()["code"] == "login_throttled"
             assert int(answers[3].headers["Retry-After"]) > 200
@@ -311,6 +311,21 @@ class TestRights:
             token["token"]["id"], child["token"]["id"]
         }  # fmt: skip
 
+    async def test_a_schedule_that_runs_a_statement_takes_the_scope_query_too(self, api: Api):
+        root = await api.user("planning", admin=True)
+        admin, both = await holding(root, "admin"), await holding(root, "admin", "query")
+        plan = {"kind": "statement", "connector": "duckdb", "statement": "select 1", "interval_s": 86400}
+        assert lacking(await admin.post_json("taskserver/schedules/new", schedule={"name": "a", **plan})) == "query"
+        made = await both.post_json("taskserver/schedules/new", schedule={"name": "b", **plan})
+        schedule = made.json()["schedule"]["id"]
+        change = {"id": schedule, "statement": "select 2"}
+        assert lacking(await admin.post_json("taskserver/schedules/update", schedule=change)) == "query"
+        assert lacking(await admin.post_json("taskserver/schedules/run", schedule={"id": schedule})) == "query"
+        task = {"name": "c", "kind": "task", "task": "result_cleanup", "interval_s": 86400}
+        of_task = await admin.post_json("taskserver/schedules/new", schedule=task)
+        assert of_task.status_code == 200, of_task.text
+        assert (await admin.post_json("taskserver/schedules/delete", schedule={"id": schedule})).status_code == 200
+
     async def test_other_connectors_are_for_the_token_as_if_not_granted(self, ana: Caller):
         program = await holding(ana, "query", "import", "files:read", connectors=["duckdb"])
         foreign = (await ana.run("sqlite", "select 1"))["history_uuid"]
@@ -331,6 +346,38 @@ class TestRights:
                 assert verdict(refused) == verdict(granted_to_others), call
         shown = await program.told("get_config")
         assert {one["type"] for one in shown["app_config"]["editor"]["interpreters"]} == {"duckdb"}
+
+    async def test_what_ran_in_other_connectors_is_not_there_for_the_token(self, ana: Caller):
+        program = await holding(ana, "query", connectors=["duckdb"])
+        foreign = (await ana.run("sqlite", "select 'needle' as a"))["history_uuid"]
+        own = (await program.run("duckdb", "select 'needle' as b"))["history_uuid"]
+        for fields in ({}, {"doc_type": "sqlite"}, {"doc_type": "duckdb"}):
+            shown = await program.history(**fields)
+            expected = [] if fields == {"doc_type": "sqlite"} else [own]
+            assert [one["uuid"] for one in shown["history"]] == expected, shown
+            assert shown["count"] == len(expected)
+        for caller, count in ((program, 1), (ana, 2)):
+            found = await caller.told("metadata/search/entities_interactive", query_s="needle", sources='["documents"]')
+            assert found["count"] == count, found
+        sessions = {
+            name: (await ana.told("editor/create_session", session=json.dumps({"type": name})))["session"]["id"]
+            for name in ("sqlite", "duckdb")
+        }
+        for call in ("check_status", "get_logs", "cancel_statement", "close_statement"):
+            refused = await program.post(f"editor/{call}", operationId=foreign)
+            assert verdict(refused)[::2] == (404, "operation_not_found"), call
+        for call in ({"type": "sqlite", "id": sessions["sqlite"]}, {"type": "sqlite"}):
+            refused = await program.post("editor/close_session", session=json.dumps(call))
+            assert refused.status_code == 404, refused.text
+        assert (await ana.on(foreign, "check_status"))["query_status"]["status"] == "available"
+        closed = await program.told(
+            "editor/close_session", session=json.dumps({"type": "duckdb", "id": sessions["duckdb"]})
+        )
+        assert closed["status"] == 0
+        still_open = await ana.told(
+            "editor/close_session", session=json.dumps({"type": "sqlite", "id": sessions["sqlite"]})
+        )
+        assert still_open["session"], still_open
 
     async def test_a_tokens_use_is_noted_to_the_minute_and_apart_from_the_call(self, ana: Caller):
         token = await made(ana)

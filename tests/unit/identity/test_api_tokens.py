@@ -1,13 +1,13 @@
 """How an API token narrows a user, and the throttle of refused ones (issue 20, section 2; ADR 62)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 from tests.cases import each
 
-from queryserver.errors.base import DatabaseUnavailable, LoginThrottled
+from queryserver.errors.base import DatabaseUnavailable, InvalidToken, LoginThrottled
 from queryserver.identity.api_bearers import ApiTokenBearers, FailedTokens
 from queryserver.identity.api_tokens import PREFIX, digest_of, is_api_token
 from queryserver.identity.model import ApiTokenLimits, Scope, User
@@ -74,9 +74,9 @@ class TestThrottle:
     def test_a_window_begins_with_its_first_failure_and_never_moves(self):
         clock = Clock()
         failures = FailedTokens(2, 300, clock=clock)
-        failures.count("10.0.0.1")
+        failures.count("10.0.0.1", b"a")
         clock.now += 200
-        failures.count("10.0.0.1")
+        failures.count("10.0.0.1", b"b")
         with pytest.raises(LoginThrottled) as refused:
             failures.require_free("10.0.0.1")
         assert refused.value.retry_after.total_seconds() == 100
@@ -84,15 +84,49 @@ class TestThrottle:
         clock.now += 100
         failures.require_free("10.0.0.1")
 
+    def test_a_token_counts_once_in_a_window_of_its_network(self):
+        clock = Clock()
+        failures = FailedTokens(2, 300, clock=clock)
+        for _ in range(2):
+            for _ in range(5):
+                failures.count("10.0.0.1", b"dead")
+            failures.require_free("10.0.0.1")
+            failures.count("10.0.0.1", b"other")
+            with pytest.raises(LoginThrottled):
+                failures.require_free("10.0.0.1")
+            failures.count("10.0.0.2", b"dead")
+            failures.require_free("10.0.0.2")
+            clock.now += 300
+
+    async def test_a_refused_token_is_refused_again_without_a_query_for_a_while(self):
+        class Records:
+            asked = 0
+
+            async def api_token(self, _digest: bytes) -> None:
+                self.asked += 1
+
+        records, clock = Records(), Clock()
+        bearers = ApiTokenBearers(cast("Any", records), AuthSettings(), clock=clock)
+        for expected in (1, 2):
+            for text in ("A" * 43, "too short"):
+                for _ in range(50):
+                    with pytest.raises(InvalidToken):
+                        await bearers.user(PREFIX + text, "10.0.0.1")
+            assert records.asked == expected
+            clock.now += 10
+        for letter in "BCDE":  # others of its network are still looked for
+            with pytest.raises(InvalidToken):
+                await bearers.user(PREFIX + letter * 43, "10.0.0.1")
+
     def test_networks_of_ipv6_count_as_one(self):
         failures = FailedTokens(1, 300)
-        failures.count("2001:db8::1")
+        failures.count("2001:db8::1", b"a")
         with pytest.raises(LoginThrottled):
             failures.require_free("2001:db8::2")
 
     def test_0_is_no_limit(self):
         failures = FailedTokens(0, 300)
-        failures.count("10.0.0.1")
+        failures.count("10.0.0.1", b"a")
         failures.require_free("10.0.0.1")
 
 

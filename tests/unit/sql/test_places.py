@@ -7,6 +7,7 @@ from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import Character, LineColumn
+from queryserver.sql.literals import MYSQL
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.places import Bound, ScriptPlaces, StatementParameters, places_in, script_places
 from queryserver.sql.positions import Position
@@ -32,6 +33,13 @@ def bound(statement: str, values: object, dialect: str = "duckdb", *, before: in
     ("postgresql", "SELECT a ?? b, a ??| c, ???", "SELECT a ?? b, a ??| c, ??{}"),
     ("sqlite", "SELECT [a?], `?`, ?", "SELECT [a?], `?`, {}"),
     ("mysql", "SELECT 5--?\n, # ?\n ? /*! , ? */", "SELECT 5--{}\n, # ?\n {} /*! , {} */"),
+    *[
+        (dialect, r"SELECT 'it\'s really? ' AND b = ?", r"SELECT 'it\'s really? ' AND b = {}")
+        for dialect in ("clickhouse", "bigquery", "snowflake", "databricks", "mariadb", "sparksql")
+    ],
+    ("clickhouse", "SELECT $a$?'$a$, `?`, ? # ?", "SELECT $a$?'$a$, `?`, {} # ?"),
+    ("sparksql", r"SELECT r'a\', ?, '?', r:c, 5r'\'?'", r"SELECT r'a\', {}, '?', r:c, 5r'\'?'"),
+    ("trino", r"SELECT '\', ?, '?'", r"SELECT '\', {}, '?'"),
     ("", "SELECT '?", "SELECT '?"),
     ("", "?" + "x" * 10_000 + "'" + "?" * 10_000 + "' ?", "{}" + "x" * 10_000 + "'" + "?" * 10_000 + "' {}"),
 ])  # fmt: skip
@@ -61,6 +69,22 @@ def test_a_statement_has_its_part_of_the_list():
     assert choice.places == ScriptPlaces(total=3, before=0, own=1)
 
 
+@each("dialect, text", [
+    ("sql", r"SELECT 'it\'s really? ' AND b = ?"),
+    ("redshift", r"SELECT 'it\'s really? ' AND b = ?"),
+    ("sql", r'SELECT "\"", ?'),
+    ("bigquery", "SELECT '''it's ?''', ?"),
+    ("snowflake", r'SELECT "a\", ?'),
+])  # fmt: skip
+def test_a_text_whose_quotes_are_not_known_takes_no_values(dialect: str, text: str):
+    choice = choose(f"SELECT 1; {text}", dialect, None, full_form=True, named=False)
+    assert choice is not None
+    values = read_parameters([1] * choice.places.total)
+    with pytest.raises(InvalidParameter, match="double the quote"):
+        choice.places.require(values)
+    script_places([r"SELECT 'it''s?', '\ ', ?"], dialect, 0, named=False).require(read_parameters([1]))
+
+
 def test_a_value_of_a_name_is_written_once_by_its_number():
     values = bound("SELECT :b, :a, :b", {"a": 1, "b": 2})
     assert values.written(lambda number, _: f"${number + 1}") == "SELECT $1 , $2 , $1"
@@ -69,7 +93,16 @@ def test_a_value_of_a_name_is_written_once_by_its_number():
 
 
 def test_blanks_keep_a_value_from_its_neighbours():
-    assert bound("a-?AND b", [-5]).written(lambda _n, _one: "-5") == "a- -5 AND b"
+    assert bound("IN?AND b", [5]).written(lambda _n, _one: "(5)") == "IN (5) AND b"
+
+
+def test_a_value_makes_no_comment_of_the_signs_before_it():
+    """In MySQL `--` begins a comment only before a blank."""
+    assert bound("a-?AND b", [-5]).written(lambda _n, _one: "-5") == "a-(-5) AND b"
+    text = "a = 5--? AND tenant = ?"
+    values = bound(text, [3, 1], "mysql")
+    assert values.written(MYSQL.write) == "a = 5--(3) AND tenant = 1"
+    assert values.position(Character(len("a = 5--(3) AND "))) == Position(1, text.index("tenant") + 1)
 
 
 def test_two_signs_are_one_where_values_are_a_list():

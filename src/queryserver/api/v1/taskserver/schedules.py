@@ -1,5 +1,8 @@
 """Schedules, and the test of mail, for administrators (Contract platform 10.7, 10.8)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
@@ -7,8 +10,9 @@ from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.errors.base import MissingParameter, schedule_not_found, smtp_not_configured
-from queryserver.tasks.schedule_model import Schedule
+from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
+from queryserver.identity.model import Scope
+from queryserver.tasks.schedule_model import Schedule, ScheduleKind
 from queryserver.tasks.schedules import Author
 
 router = PathGroup()
@@ -45,6 +49,7 @@ async def schedule(call: Call, id: str) -> Response:  # noqa: A002 the path's ow
 async def new(call: Call) -> Response:
     """It fires for the first time at its next time, or after its interval."""
     fields = (await call.read(requests.ScheduleRequest)).schedule
+    await _require_scope(call, fields.given)
     return _one(await call.services.scheduling.schedules.create(Author(call.user.username), fields.given))
 
 
@@ -54,6 +59,7 @@ async def update(call: Call) -> Response:
     fields = (await call.read(requests.ScheduleRequest)).schedule
     if fields.id is None:
         raise MissingParameter("schedule.id is required.")
+    await _require_scope(call, fields.given, fields.id)
     changed = await call.services.scheduling.schedules.update(
         Author(call.user.username), fields.id, fields.given, version=fields.version
     )
@@ -72,6 +78,7 @@ async def delete(call: Call) -> Response:
 async def run(call: Call) -> Response:
     """Fires once, now, whatever its times are."""
     schedule_id = (await call.read(requests.ScheduleIdRequest)).schedule.id
+    await _require_scope(call, {}, schedule_id)
     fire_id = await call.services.scheduling.schedules.run(Author(call.user.username), schedule_id)
     return answer(wire.ScheduleRunResponse(fire_id=fire_id, status=0))
 
@@ -88,6 +95,17 @@ async def test_email(call: Call) -> Response:
         raise MissingParameter("to is required: your user has no email address.")
     reason = await mails.test(to)
     return answer(wire.EmailTestResponse(ok=not reason, message=reason, status=0))
+
+
+async def _require_scope(call: Call, given: Mapping[str, Any], schedule_id: int | None = None) -> None:
+    """A statement of a schedule runs as its owner, and not within the limits of the API token that made it."""
+    if call.user.has_scope(Scope.QUERY):
+        return
+    kinds = {given.get("kind")}
+    if schedule_id is not None:
+        kinds.add((await call.services.scheduling.schedules.get(schedule_id)).plan.kind)
+    if ScheduleKind.STATEMENT in kinds:
+        raise InsufficientScope(Scope.QUERY)
 
 
 def _one(found: Schedule) -> Response:

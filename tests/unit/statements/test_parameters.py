@@ -1,0 +1,72 @@
+"""Which values a script takes, before anything of it is recorded (docs/clients.md)."""
+
+import pytest
+from pydantic import SecretStr
+from tests.cases import each
+
+from queryserver.errors.base import InvalidParameter
+from queryserver.identity.keys import AesSealer, Keyring, SecretKey
+from queryserver.sql.literals import HIVE, SPARKSQL
+from queryserver.sql.parameters import MOST_VALUES, read_parameters
+from queryserver.sql.places import StatementParameters, script_places
+from queryserver.statements.parameters import ParameterBook, checked
+
+LONG = "x" * 100_000
+DIALECT = "hive"
+
+
+def check(statement: str, values: object) -> None:
+    given = read_parameters(values)
+    places = script_places([statement], DIALECT, 0, named=given.are_named)
+    checked(given, places, HIVE.support)
+
+
+@each("times, values", [
+    (100, {"a": LONG}),
+    (MOST_VALUES, {"a": 1}),
+    (MOST_VALUES, [1] * MOST_VALUES),
+])  # fmt: skip
+def test_a_value_may_stand_in_many_places(times: int, values: object):
+    check("select " + ",".join([":a" if isinstance(values, dict) else "?"] * times), values)
+
+
+@each("kind, value, says", [
+    ("timestamp_tz", "0001-01-01T00:00:00+01:00", "not of its type timestamp_tz"),
+    ("timestamp_tz", "9999-12-31 23:59:59.999999-00:01", "not of its type timestamp_tz"),
+    ("timestamp_tz", "0000-01-01T00:00:00Z", "not of its type timestamp_tz"),
+    ("decimal", 10**30, "send a decimal as text"),
+    ("decimal", -(2**63) - 1, "send a decimal as text"),
+    ("decimal", 12.5, "send a decimal as text"),
+    ("decimal", True, "not of its type decimal"),
+])  # fmt: skip
+def test_a_value_that_would_be_lost_on_its_way_is_refused(kind: str, value: object, says: str):
+    for given in ({"type": kind, "value": value}, [{"type": kind, "value": value}]):
+        with pytest.raises(InvalidParameter, match=says):
+            read_parameters([given])
+
+
+def test_the_last_values_that_can_be_sent_are_read():
+    values = [
+        {"type": "timestamp_tz", "value": "0001-01-01T00:00:00-01:00"},
+        {"type": "timestamp_tz", "value": "9999-12-31 23:59:59.999999Z"},
+        {"type": "decimal", "value": 2**63 - 1},
+        {"type": "decimal", "value": "9" * 38},
+    ]
+    given = read_parameters(values)
+    literals = [SPARKSQL.write(0, one) for one in given.by_position]
+    assert literals[0] == "TIMESTAMP '0001-01-01 01:00:00+00:00'"
+    assert literals[2] == "CAST('9223372036854775807' AS DECIMAL(19,0))"
+    book = ParameterBook(AesSealer(Keyring(SecretKey.derive(SecretStr("k" * 40)))))
+    assert book.unsealed(book.sealed(StatementParameters(given))).given == given
+
+
+@each("times, value, says", [
+    (300, LONG, "16777216 bytes"),
+    (9_000, ["x" * 2_000], "16777216 bytes"),
+    (MOST_VALUES + 1, 1, f"{MOST_VALUES + 1} places"),
+])  # fmt: skip
+def test_many_places_do_not_multiply_a_value_without_bound(times: int, value: object, says: str):
+    """Engines that bind no values get the value again in each of its places."""
+    with pytest.raises(InvalidParameter, match=says) as refused:
+        check("select :b," + ",".join([":a"] * (times - 1)), {"a": value, "b": value})
+    assert LONG[:20] not in str(refused.value)
