@@ -160,7 +160,7 @@ async def test_the_end_of_a_followed_statement_ends_its_session() -> None:
 class ShowingSession(ResumableFakeSession):
     """The log shows the statement with its values, as that of Hive does."""
 
-    sent = "SELECT * FROM people WHERE secret = 'xyzzy-17' AND n = (-55555)"
+    sent = "SELECT * FROM people WHERE name = 'xyzzy-17' AND n = (-55555)"
 
     def written(self, statement: Bound) -> str:
         return statement.written(HIVE.write)
@@ -175,7 +175,7 @@ async def test_the_log_of_a_followed_statement_shows_no_value() -> None:
     handle = await session.submit("sleep 1 then rows 3")
     engine.left[handle.token] = session
     entry = await Run(engine=engine).to_end(
-        "SELECT * FROM people WHERE secret = ? AND n = ?",
+        "SELECT * FROM people WHERE name = ? AND n = ?",
         dialect="hive",
         sent=True,
         resumption=Resumption(EngineMark(handle.token)),
@@ -183,7 +183,7 @@ async def test_the_log_of_a_followed_statement_shows_no_value() -> None:
     )
     assert_whole_result(entry, 3)
     [shown] = [line for line in entry.lines if "Compiling" in line]
-    assert shown == "Compiling command(queryId=1): SELECT * FROM people WHERE secret = ? AND n = ?"
+    assert shown == "Compiling command(queryId=1): SELECT * FROM people WHERE name = ? AND n = ?"
 
 
 async def test_a_statement_whose_mark_nobody_can_read_has_no_known_outcome() -> None:
