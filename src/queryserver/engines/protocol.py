@@ -349,6 +349,15 @@ class ResumableSession(Protocol):
         ...
 
 
+@runtime_checkable
+class LiteralSession(Protocol):
+    """A ResumableSession whose engine gets values as literals of the text, which its log may show."""
+
+    def written(self, statement: Bound) -> str:
+        """The text that the engine got from the process that started it, which `statement` notes as written last."""
+        ...
+
+
 class Catalog(Protocol):
     """The metadata as one user sees it; used by one task, one call after the other. No method reads table data.
 

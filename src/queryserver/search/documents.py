@@ -49,7 +49,9 @@ class DocumentSource:
         )
 
     async def _found(self, user: User, search: Search) -> Sequence[Any]:
-        """Entries of that user, in connectors that the token reaches, with all terms in statement or name: best position first, then newest.
+        """Entries of that user, in connectors that the token reaches, with all terms in statement or name.
+
+        They come with the best position first, then newest.
 
         Each row has the number of all, and how many are not older than each age; without entries there is one row.
         """

@@ -5,6 +5,7 @@ stands directly behind a word, a number, a bracket that closes, a quote or anoth
 Nothing is searched in quotes and comments. Without values no text is searched at all.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from queryserver.sql.positions import Position, line_start, position_at, positio
 from queryserver.sql.splitter_scan import has_unclear_quotes, lexis_of, parameter_marks
 
 _LONGEST_SHOWN = 60
+_SHORTEST_REPLACED = 8
+_MOST_MASKED = 300
+_LONGEST_MASKED_BY_PATTERN = 100
 _BEHIND_WORDS = frozenset("_$)]}'\"`:")
 
 
@@ -128,6 +132,31 @@ def written(statement: "str | Bound", write: Write) -> str:
     return statement if isinstance(statement, str) else statement.written(write)
 
 
+class _Mask:
+    """Hides quoted texts in what an engine says. Of very many values only the statement as a whole is hidden."""
+
+    def __init__(self, values: Sequence[Parameter]) -> None:
+        texts = {one.value for one in values if isinstance(one.value, str) and one.value}
+        if len(texts) > _MOST_MASKED:
+            texts = set[str]()
+        # A quote inside of a literal is doubled.
+        forms = {form for text in texts for form in (text, text.replace("'", "''"), text.replace('"', '""'))}
+        self._long = tuple(form for form in forms if len(form) > _LONGEST_MASKED_BY_PATTERN)
+        self._short = sorted(forms.difference(self._long), key=len, reverse=True)
+        self._pattern: re.Pattern[str] | None = None
+
+    def applied(self, text: str) -> str:
+        for form in self._long:
+            if len(form) < len(text):
+                for quote in "'\"":
+                    text = text.replace(f"{quote}{form}{quote}", f"{quote}…{quote}")
+        if not self._short:
+            return text
+        if self._pattern is None:
+            self._pattern = re.compile(rf"(['\"])(?:{'|'.join(map(re.escape, self._short))})\1")
+        return self._pattern.sub(r"\1…\1", text)
+
+
 class Bound:
     """A statement and the values of its places, each value once; an engine writes it in its own terms.
 
@@ -162,6 +191,7 @@ class Bound:
             self._numbers.append(number)
         self.values = tuple(values)
         self._written = statement
+        self._mask = _Mask(self.values)
         self._pieces: list[tuple[int, int, int]] = []
         """Of each place: where it begins, where what is written for it begins, and how long that is."""
 
@@ -215,13 +245,10 @@ class Bound:
         if len(written) != len(own):
             written, own = [self._written], [self.statement]
         for line, shown in zip(written, own, strict=True):
-            if line != shown:
+            # A short line, such as `1`, stands in a log for other things too.
+            if line != shown and len(line.strip()) >= _SHORTEST_REPLACED:
                 text = text.replace(line, shown).replace(line.strip(), shown.strip())
-        for one in self.values:
-            if isinstance(one.value, str) and one.value:
-                for quote in "'\"":
-                    text = text.replace(f"{quote}{one.value}{quote}", f"{quote}…{quote}")
-        return text
+        return self._mask.applied(text)
 
     def _original(self, offset: int) -> int:
         """The offset in the statement of an offset in the written text."""

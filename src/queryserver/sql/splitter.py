@@ -248,7 +248,8 @@ class Choosing:
 
 
 def _places_of(found: Mapping[str, Any]) -> ScriptPlaces:
-    return ScriptPlaces(**{**found, "names": tuple(found["names"]), "times": tuple(found["times"])})
+    members: dict[str, Any] = {**found, "names": tuple(found["names"]), "times": tuple(found["times"])}
+    return ScriptPlaces(**members)
 
 
 def choose_statement(options: Mapping[str, Any], content: bytes) -> object:

@@ -13,6 +13,7 @@ import structlog
 
 from queryserver.engines.protocol import (
     EngineSession,
+    LiteralSession,
     OperationHandle,
     OperationState,
     OperationStatus,
@@ -239,6 +240,8 @@ class Execution:
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
                 async with self.reattach(self.assignment) as (session, handle), self._operation(session, handle):
+                    if self._bound is not None and isinstance(session, LiteralSession):
+                        session.written(self._bound)  # so that `without_values` knows it
                     return await self._follow(session, handle)
             except EngineUnavailable as error:
                 if wait_s is None:

@@ -147,3 +147,23 @@ def test_what_an_engine_says_shows_the_places():
     assert values.without_values(line) == "Compiling command(queryId=1): FROM t WHERE a = ?"
     assert "s3cret" not in values.without_values('invalid input syntax: "s3cret"')
     assert "s3cret" not in repr(values)
+
+
+def test_a_quoted_value_is_hidden_in_both_forms():
+    values = bound("SELECT ?, ?", ["O'Brien", "x" * 5_000])
+    shown = values.without_values(f"near 'O''Brien', \"O'Brien\" or '{'x' * 5_000}'; not 'Brien'")
+    assert shown == "near '…', \"…\" or '…'; not 'Brien'"
+
+
+def test_a_short_line_of_a_statement_is_left_in_logs():
+    values = bound("SELECT\n?\nFROM t", [1])
+    values.written(lambda _number, _one: "1")
+    assert values.without_values("Stage-1 of 1: 10:11:12") == "Stage-1 of 1: 10:11:12"
+
+
+def test_of_very_many_values_the_statement_is_hidden_as_a_whole():
+    count = 5_000
+    values = bound("SELECT " + ", ".join("?" * count), [f"value {number}" for number in range(count)])
+    text = values.written(lambda _number, one: f"'{one.value}'")
+    assert values.without_values(f"Compiling: {text}") == f"Compiling: {values.statement}"
+    assert values.without_values("'value 7'") == "'value 7'"

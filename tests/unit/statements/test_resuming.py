@@ -1,14 +1,18 @@
 """Statements that the engine goes on with when their runner is gone (Contract editor 3.3 rule 4)."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from tests.cases import each
-from tests.fakes.resumable import ResumableFakeEngine
+from tests.fakes.resumable import ResumableFakeEngine, ResumableFakeSession
 from tests.fakes.statements import Entry
 from tests.unit.statements.driving import ANA, Fleet, Run, state_of, terminal, until
 
-from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.protocol import OperationHandle, SessionOptions
+from queryserver.sql.literals import HIVE
+from queryserver.sql.parameters import read_parameters
+from queryserver.sql.places import Bound, StatementParameters
 from queryserver.statements.model import EngineMark, Resumption
 from queryserver.statements.states import StatementState
 
@@ -151,6 +155,35 @@ async def test_the_end_of_a_followed_statement_ends_its_session() -> None:
     entry = await run.to_end("sleep 1 then rows 3", sent=True, resumption=Resumption(EngineMark(handle.token)))
     assert_whole_result(entry, 3)
     assert engine.left == {}
+
+
+class ShowingSession(ResumableFakeSession):
+    """The log shows the statement with its values, as that of Hive does."""
+
+    sent = "SELECT * FROM people WHERE name = 'xyzzy-17' AND n = (-55555)"
+
+    def written(self, statement: Bound) -> str:
+        return statement.written(HIVE.write)
+
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+        return [f"Compiling command(queryId=1): {self.sent}"][start:]
+
+
+async def test_the_log_of_a_followed_statement_shows_no_value() -> None:
+    engine = ResumableFakeEngine()
+    session = ShowingSession(engine)
+    handle = await session.submit("sleep 1 then rows 3")
+    engine.left[handle.token] = session
+    entry = await Run(engine=engine).to_end(
+        "SELECT * FROM people WHERE name = ? AND n = ?",
+        dialect="hive",
+        sent=True,
+        resumption=Resumption(EngineMark(handle.token)),
+        parameters=StatementParameters(read_parameters(["xyzzy-17", -55555])),
+    )
+    assert_whole_result(entry, 3)
+    [shown] = [line for line in entry.lines if "Compiling" in line]
+    assert shown == "Compiling command(queryId=1): SELECT * FROM people WHERE name = ? AND n = ?"
 
 
 async def test_a_statement_whose_mark_nobody_can_read_has_no_known_outcome() -> None:

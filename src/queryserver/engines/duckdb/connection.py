@@ -227,7 +227,9 @@ class DuckdbConnection:
         """
         if isinstance(statement, Bound):
             with _without_excerpt():
-                return self.run(written(statement, DUCKDB.write))
+                answer = self.run(written(statement, DUCKDB.write))
+            answer.hide_excerpts()
+            return answer
         if self._room is not None:
             self._room.apply(self.native)
         with statement_errors(self._root, self._room_error):
@@ -379,6 +381,17 @@ class DuckdbAnswer:
         self._ahead: pa.RecordBatch | None = None
         with around():
             self._ahead = self._next()
+
+    def hide_excerpts(self) -> None:
+        """Errors of later batches show no part of the statement either: there are values in it."""
+        around = self._around
+
+        @contextmanager
+        def hidden() -> Generator[None]:
+            with _without_excerpt(), around():
+                yield
+
+        self._around = hidden
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         with self._around():

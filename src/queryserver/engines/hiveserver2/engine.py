@@ -117,11 +117,15 @@ class Hs2Session(FollowingSession[Hs2Operation]):
         self.is_left_open = True
         return False
 
+    def written(self, statement: Bound) -> str:
+        """The text that the server gets. Raises StatementRejected."""
+        if self._variant.literals is None:
+            raise errors.StatementRejected("This server takes no parameters.")
+        return statement.written(self._variant.literals.write)
+
     async def _start(self, statement: str | Bound) -> Hs2Operation:
         if isinstance(statement, Bound):
-            if self._variant.literals is None:
-                raise errors.StatementRejected("This server takes no parameters.")
-            statement = statement.written(self._variant.literals.write)
+            statement = self.written(statement)
         request = structs.TExecuteStatementReq(
             session_handle=self.handle,
             statement=statement,

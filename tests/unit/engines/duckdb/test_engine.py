@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import duckdb
@@ -32,6 +32,8 @@ from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, ResultType
+from queryserver.sql.parameters import read_parameters
+from queryserver.sql.places import Bound, StatementParameters
 from queryserver.sql.positions import position_of
 
 MIB = 1024 * 1024
@@ -313,6 +315,22 @@ def opened(user_id: int) -> DuckdbConnection:
 
 def rows(answer: DuckdbAnswer) -> int:
     return sum(batch.num_rows for batch in answer.next_batches())
+
+
+def rows_of_all(answer: DuckdbAnswer) -> int:
+    return sum(iter(partial(rows, answer), 0))
+
+
+def test_an_error_of_a_later_batch_shows_no_part_of_a_statement_with_values() -> None:
+    connection = opened(7005)
+    values = StatementParameters(read_parameters(["s3cret"]))
+    text = "SELECT CAST(CASE WHEN range < 500000 THEN '1' ELSE ? END AS INT) AS a FROM range(500100)"
+    answer = connection.run(Bound(text, "duckdb", values))
+    with pytest.raises(StatementRejected, match="Could not convert") as caught:
+        rows_of_all(answer)
+    assert "LINE" not in caught.value.message
+    answer.close()
+    connection.close()
 
 
 def test_a_second_result_of_a_user_waits_for_the_first() -> None:
