@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from unittest.mock import AsyncMock, Mock
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from tests.client.conftest import Server
 from tests.client.threads import in_thread
 
 from queryserver_client import dbapi
+from queryserver_client.errors import NotFound, TooManyRequests
 
 Connect = Callable[..., dbapi.Connection]
 ENGINES = ("duckdb", "postgresql", "sqlite")
@@ -107,6 +109,44 @@ def test_what_is_rolled_back_is_gone_and_what_is_committed_stays(connect: Connec
         connection.commit()
     with connect(engine) as other:
         assert other.execute(f"SELECT * FROM {table}").fetchall() == [(3, "c")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_a_commit_that_never_ran_leaves_the_transaction_to_be_ended(connect: Connect, engine: str, table: str):
+    with connect(engine) as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+        connection.commit()
+        connection.execute(f"INSERT INTO {table} VALUES (1)")
+        refused = TooManyRequests("too many", status=429, code="too_many_requests")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection.client.transport, "call", AsyncMock(side_effect=refused))
+            with pytest.raises(dbapi.OperationalError):
+                connection.commit()
+        assert connection.in_transaction
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "run", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                connection.commit()
+        assert connection.in_transaction
+        connection.rollback()
+        assert not connection.in_transaction
+        connection.execute(f"INSERT INTO {table} VALUES (2)")
+        connection.commit()
+        assert connection.execute(f"SELECT id FROM {table}").fetchall() == [(2,)]
+
+
+@in_thread
+def test_a_commit_that_the_engine_refuses_ends_the_transaction(connect: Connect, table: str):
+    with connect("postgresql") as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        connection.commit()
+        connection.execute(f"INSERT INTO {table} VALUES (1), (1)")
+        with pytest.raises(dbapi.IntegrityError):
+            connection.commit()
+        connection.execute(f"INSERT INTO {table} VALUES (2)")
+        connection.rollback()
+        assert connection.execute(f"SELECT id FROM {table}").fetchall() == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -231,6 +271,20 @@ def close_sessions(connection: dbapi.Connection) -> None:
     """All of the user: the connection does not know it."""
     transport = connection.client.transport
     connection.run(partial(transport.call, "POST", "editor/close_session", {"session": {"type": "duckdb"}}))
+
+
+@in_thread
+def test_a_script_is_not_repeated_after_one_of_its_statements_ran(connect: Connect, table: str):
+    with connect("duckdb", autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {table} (n INTEGER)")
+        connection.forget_state()
+        gone = NotFound("it is gone", status=404, code="session_not_found")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection.client, "next", AsyncMock(side_effect=gone))
+            with pytest.raises(dbapi.OperationalError) as caught:
+                connection.execute(f"INSERT INTO {table} VALUES (1); SELECT 1")
+        assert caught.value.is_disconnect
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)
 
 
 @in_thread

@@ -150,10 +150,10 @@ class Connection:
         self._require_open()
         try:
             self._end("ROLLBACK")
-        except errors.DatabaseError as error:
-            # The engine, or the end of the session, has undone it: sqlite after some errors.
-            if not isinstance(error.__cause__, StatementError) or error.code == "outcome_unknown":
+        except errors.DatabaseError:
+            if self._in_transaction:
                 raise
+            # The engine, or the end of the session, has undone it: sqlite after some errors.
 
     def close(self) -> None:
         """Close the session, which rolls back. May be repeated; anything else raises InterfaceError afterwards."""
@@ -249,8 +249,9 @@ class Connection:
                 self.run(self._session.open)
 
     def _in_session(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run it; once more in a new session when that of a fresh connection is gone."""
+        """Run it; once more in a new session when that of a fresh connection is gone and nothing has run."""
         self._require_open()
+        self._session.has_run = False
         is_fresh, self._is_fresh = self._is_fresh, False
         try:
             return self.run(call)
@@ -258,7 +259,7 @@ class Connection:
             if not error.is_disconnect or error.__cause__ is None or not is_lost(error.__cause__):
                 raise
             self._session.id, self._in_transaction = None, False
-            if not is_fresh:
+            if not is_fresh or self._session.has_run:
                 raise
         return self.run(call)
 
@@ -269,11 +270,13 @@ class Connection:
             try:
                 self.run(lambda: self._session.control(sql))
             except errors.Error as error:
-                if error.is_disconnect:
-                    self._session.id = None
+                if error.__cause__ is not None and is_lost(error.__cause__):
+                    self._session.id, self._in_transaction = None, False
+                elif isinstance(error.__cause__, StatementError) and error.code == "engine_error":
+                    # All engines but sqlite undo what they cannot commit.
+                    self._in_transaction = sql == "COMMIT" and self._session.dialect == "sqlite"
                 raise
-            finally:
-                self._in_transaction = False
+            self._in_transaction = False
 
     def _require_open(self) -> None:
         if self._is_closed:
