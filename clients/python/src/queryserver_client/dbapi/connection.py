@@ -1,6 +1,7 @@
 """`connect`, and a connection of PEP 249: one connector of a server, one session, one transaction at a time."""
 
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -82,6 +83,7 @@ class Connection:
         self._autocommit = autocommit
         self._in_transaction = False
         self._is_fresh = True
+        self._used_at = time.monotonic()
         self._is_closed = self._is_exiting = False
         servers.close_at_exit(self)
 
@@ -113,6 +115,11 @@ class Connection:
     def in_transaction(self) -> bool:
         """Whether a transaction was begun that is neither committed nor rolled back."""
         return self._in_transaction
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the session was used (an extension of PEP 249). The server closes it after some time."""
+        return time.monotonic() - self._used_at
 
     @property
     def closed(self) -> bool:
@@ -252,6 +259,7 @@ class Connection:
         """Run it; once more in a new session when that of a fresh connection is gone and nothing has run."""
         self._require_open()
         self._session.has_run = False
+        self._used_at = time.monotonic()
         is_fresh, self._is_fresh = self._is_fresh, False
         try:
             return self.run(call)
