@@ -267,6 +267,14 @@ def test_a_lost_session_is_replaced_only_where_no_state_is_needed(connect: Conne
         assert connection.execute("SELECT 4").fetchone() == (4,)
 
 
+def run_program(text: str) -> str:
+    """What it prints. It must end by itself, well and without a word on stderr."""
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 def close_sessions(connection: dbapi.Connection) -> None:
     """All of the user: the connection does not know it."""
     transport = connection.client.transport
@@ -288,6 +296,64 @@ def test_a_script_is_not_repeated_after_one_of_its_statements_ran(connect: Conne
 
 
 @in_thread
+def test_a_child_made_by_fork_ends_and_makes_connections_of_its_own(server: Server, connect: Connect):
+    token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
+    program = f"""
+        import os, signal, sys
+        from queryserver_client import connect_sync, dbapi
+        def connected():
+            return dbapi.connect({server.url!r}, "duckdb", token={token!r})
+        db = connect_sync({server.url!r}, token={token!r})
+        connection, dropped = connected(), connected()
+        connection.execute("SELECT 1"), dropped.execute("SELECT 1")
+        child = os.fork()
+        if child:
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), connection.execute("SELECT 3").fetchone())
+            sys.exit()
+        signal.alarm(30)
+        del dropped
+        try:
+            connection.execute("SELECT 2")
+        except dbapi.InterfaceError as error:
+            print(error)
+        print(connected().execute("SELECT 2").fetchone(), flush=True)
+        db.close()
+    """
+    assert run_program(program) == (
+        "the connection was made before this process was forked: make one here\n(2,)\n0 (3,)\n"
+    )
+
+
+@pytest.mark.parametrize("opened", ["connect_sync(url, token=token)", "dbapi.connect(url, 'duckdb', token=token)"])
+@in_thread
+def test_a_program_does_not_wait_for_the_calls_of_daemon_threads(server: Server, connect: Connect, opened: str):
+    token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
+    program = f"""
+        import threading
+        from concurrent.futures import CancelledError
+        import anyio
+        from queryserver_client import connect_sync, dbapi
+        url, token, started = {server.url!r}, {token!r}, threading.Event()
+        connection = {opened}
+        async def forever():
+            started.set()
+            await anyio.sleep_forever()
+        def call():
+            try:
+                if isinstance(connection, dbapi.Connection):
+                    connection._in_session(forever)
+                else:
+                    connection.loop.run(forever)
+            except CancelledError:
+                pass
+        threading.Thread(target=call, daemon=True).start()
+        started.wait()
+        print("ended")
+    """
+    assert run_program(program) == "ended\n"
+
+
+@in_thread
 def test_a_program_ends_with_an_open_connection_and_its_session_is_closed(server: Server, connect: Connect):
     keywords = connect.keywords  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
@@ -297,11 +363,7 @@ def test_a_program_ends_with_an_open_connection_and_its_session_is_closed(server
         connection = dbapi.connect({server.url!r}, "duckdb", token={keywords["token"]!r})
         print(connection.execute("SELECT 42").fetchone()[0])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "42\n"
-    assert done.stderr == ""
+    assert run_program(program) == "42\n"
     with connect("duckdb") as connection:
         transport = connection.client.transport
         fields = {"session": {"type": "duckdb"}}

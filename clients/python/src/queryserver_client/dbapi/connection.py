@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+_EXIT_WITHIN_S = 5.0
 
 
 def connect(
@@ -164,6 +165,9 @@ class Connection:
 
     def close(self) -> None:
         """Close the session, which rolls back. May be repeated; anything else raises InterfaceError afterwards."""
+        if not self._client.loop.is_ours:
+            self._is_closed = True  # it is that of the parent, whose threads may hold the lock for ever
+            return
         with self._lock:
             if self._is_closed:
                 return
@@ -171,9 +175,18 @@ class Connection:
             _close(self._client, self._session)
 
     def close_at_exit(self) -> None:
-        """As `close`, when the program ends: pools that are closed after it may still roll back."""
+        """As `close`, when the program ends: pools that are closed after it may still roll back.
+
+        What a daemon thread runs here is canceled.
+        """
         self._is_exiting = True
-        self.close()
+        self._client.loop.cancel_running()
+        if not self._lock.acquire(timeout=_EXIT_WITHIN_S):
+            return
+        try:
+            self.close()
+        finally:
+            self._lock.release()
 
     def forget_state(self) -> None:
         """Say that no temporary table and no setting of the session is needed any more (an extension of PEP 249).
@@ -293,6 +306,7 @@ class Connection:
 
 def _close(client: servers.Client, session: Session) -> None:
     try:
-        client.loop.run(session.close)
+        if client.loop.is_ours:
+            client.loop.run(session.close)
     finally:
         servers.release(client)
