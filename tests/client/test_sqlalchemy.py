@@ -61,9 +61,9 @@ def items() -> sa.Table:
 
 @in_thread
 def test_the_server_names_the_engine_and_its_sql_is_spoken(url: str):
-    for connector in ENGINES:
-        engine = sa.create_engine(url % connector)
-        assert (engine.dialect.name, engine.dialect.driver) == (connector, "queryserver")
+    for name in ENGINES:
+        engine = sa.create_engine(url % name)
+        assert (engine.dialect.name, engine.dialect.driver) == (name, "queryserver")
         engine.dispose()
     assert sa.create_engine(url % "warehouse").dialect.name == "postgresql"
     with pytest.raises(sa.exc.ArgumentError, match="no connector"):
@@ -145,7 +145,9 @@ def test_a_session_that_ended_while_idle_is_replaced_with_what_listeners_set(
             assert connection.scalar(sa.text("SHOW search_path")) == "pg_catalog"
             lower = connection.connection.dbapi_connection
             assert isinstance(lower, dbapi.Connection)
-        close = partial(lower.client.transport.call, "POST", "editor/close_session", {"session": {"type": "postgresql"}})
+        close = partial(
+            lower.client.transport.call, "POST", "editor/close_session", {"session": {"type": "postgresql"}}
+        )
         lower.run(close)
     monkeypatch.undo()
     made.dispose()

@@ -21,6 +21,7 @@ from queryserver_client.scalars import timestamp
 from queryserver_client.values import decode_rows
 
 UTC = dt.UTC
+MIDNIGHT = {"type": "timestamp", "value": "2024-01-31 00:00:00"}
 MOMENT = dt.datetime(2024, 1, 31, 10, 20, 30, 500, UTC)
 
 
@@ -61,8 +62,8 @@ class Size(IntEnum):
         (np.datetime64("2024-01-31T10:20:30.0005", "ns"), {"type": "timestamp", "value": "2024-01-31 10:20:30.000500"}),
         (np.datetime64("2024-01-31"), {"type": "date", "value": "2024-01-31"}),
         (np.datetime64("NaT"), None),
-        (np.array(["2024-01-31", "NaT"], "datetime64[ns]"), [{"type": "timestamp", "value": "2024-01-31 00:00:00"}, None]),
-        (pd.Series([pd.Timestamp("2024-01-31"), pd.NaT]), [{"type": "timestamp", "value": "2024-01-31 00:00:00"}, None]),
+        (np.array(["2024-01-31", "NaT"], "datetime64[ns]"), [MIDNIGHT, None]),
+        (pd.Series([pd.Timestamp("2024-01-31"), pd.NaT]), [MIDNIGHT, None]),
         (pd.NaT, None),
         (Colour.RED, "red"),
         (Size.LARGE, 3),

@@ -44,7 +44,7 @@ def encode(value: Any) -> Any:  # noqa: C901
         case Decimal():
             return _typed("decimal", _decimal(value))
         case dt.datetime():
-            if value != value:  # noqa: PLR0124  # NaT of pandas
+            if value != value:  # NaT of pandas
                 return None
             zoned = value.tzinfo is not None
             return _typed("timestamp_tz" if zoned else "timestamp", value.isoformat(sep=" "))

@@ -121,7 +121,7 @@ def _close_abandoned() -> None:
 
 def _forget_parent() -> None:
     """In a child made by fork: a thread of its parent may have held the lock, and the clients are the parent's."""
-    global _lock, _open  # noqa: PLW0603
+    global _lock, _open
     _lock, _open = threading.Lock(), WeakSet()
     _shared.clear()
     _abandoned.clear()
