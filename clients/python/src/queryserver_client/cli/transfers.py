@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from queryserver_client.cli.failures import WrongUse, say, visible
 from queryserver_client.cli.stores import chunks, is_remote, join, remote
@@ -188,8 +188,12 @@ def _stream(db: "Connection", sources: Sequence[str], target: str, options: Opti
         return
     if target.endswith("/"):
         raise WrongUse("what comes from stdin needs the name of a file")
-    with byte_bar(visible(target.rpartition("/")[2])) as on_bytes:
-        db.files.upload(sys.stdin.buffer, remote(target), overwrite=options.is_forced, on_bytes=on_bytes)
+    # Without a buffer: its lock would be held by a read that Ctrl-C leaves behind, when Python ends.
+    with (
+        open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin,
+        byte_bar(visible(target.rpartition("/")[2])) as on_bytes,
+    ):
+        db.files.upload(cast("BinaryIO", stdin), remote(target), overwrite=options.is_forced, on_bytes=on_bytes)
 
 
 def _fetch(db: "Connection", file: _File, on_bytes: "Callable[[int, int | None], None]") -> None:
