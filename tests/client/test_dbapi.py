@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from unittest.mock import AsyncMock, Mock
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from tests.client.conftest import Server
 from tests.client.threads import in_thread
 
 from queryserver_client import dbapi
+from queryserver_client.errors import NotFound, TooManyRequests
 
 Connect = Callable[..., dbapi.Connection]
 ENGINES = ("duckdb", "postgresql", "sqlite")
@@ -107,6 +109,44 @@ def test_what_is_rolled_back_is_gone_and_what_is_committed_stays(connect: Connec
         connection.commit()
     with connect(engine) as other:
         assert other.execute(f"SELECT * FROM {table}").fetchall() == [(3, "c")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_a_commit_that_never_ran_leaves_the_transaction_to_be_ended(connect: Connect, engine: str, table: str):
+    with connect(engine) as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+        connection.commit()
+        connection.execute(f"INSERT INTO {table} VALUES (1)")
+        refused = TooManyRequests("too many", status=429, code="too_many_requests")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection.client.transport, "call", AsyncMock(side_effect=refused))
+            with pytest.raises(dbapi.OperationalError):
+                connection.commit()
+        assert connection.in_transaction
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "run", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                connection.commit()
+        assert connection.in_transaction
+        connection.rollback()
+        assert not connection.in_transaction
+        connection.execute(f"INSERT INTO {table} VALUES (2)")
+        connection.commit()
+        assert connection.execute(f"SELECT id FROM {table}").fetchall() == [(2,)]
+
+
+@in_thread
+def test_a_commit_that_the_engine_refuses_ends_the_transaction(connect: Connect, table: str):
+    with connect("postgresql") as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        connection.commit()
+        connection.execute(f"INSERT INTO {table} VALUES (1), (1)")
+        with pytest.raises(dbapi.IntegrityError):
+            connection.commit()
+        connection.execute(f"INSERT INTO {table} VALUES (2)")
+        connection.rollback()
+        assert connection.execute(f"SELECT id FROM {table}").fetchall() == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -227,10 +267,90 @@ def test_a_lost_session_is_replaced_only_where_no_state_is_needed(connect: Conne
         assert connection.execute("SELECT 4").fetchone() == (4,)
 
 
+def run_program(text: str) -> str:
+    """What it prints. It must end by itself, well and without a word on stderr."""
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 def close_sessions(connection: dbapi.Connection) -> None:
     """All of the user: the connection does not know it."""
     transport = connection.client.transport
     connection.run(partial(transport.call, "POST", "editor/close_session", {"session": {"type": "duckdb"}}))
+
+
+@in_thread
+def test_a_script_is_not_repeated_after_one_of_its_statements_ran(connect: Connect, table: str):
+    with connect("duckdb", autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {table} (n INTEGER)")
+        connection.forget_state()
+        gone = NotFound("it is gone", status=404, code="session_not_found")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection.client, "next", AsyncMock(side_effect=gone))
+            with pytest.raises(dbapi.OperationalError) as caught:
+                connection.execute(f"INSERT INTO {table} VALUES (1); SELECT 1")
+        assert caught.value.is_disconnect
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)
+
+
+@in_thread
+def test_a_child_made_by_fork_ends_and_makes_connections_of_its_own(server: Server, connect: Connect):
+    token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
+    program = f"""
+        import os, signal, sys
+        from queryserver_client import connect_sync, dbapi
+        def connected():
+            return dbapi.connect({server.url!r}, "duckdb", token={token!r})
+        db = connect_sync({server.url!r}, token={token!r})
+        connection, dropped = connected(), connected()
+        connection.execute("SELECT 1"), dropped.execute("SELECT 1")
+        child = os.fork()
+        if child:
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), connection.execute("SELECT 3").fetchone())
+            sys.exit()
+        signal.alarm(30)
+        del dropped
+        try:
+            connection.execute("SELECT 2")
+        except dbapi.InterfaceError as error:
+            print(error)
+        print(connected().execute("SELECT 2").fetchone(), flush=True)
+        db.close()
+    """
+    assert run_program(program) == (
+        "the connection was made before this process was forked: make one here\n(2,)\n0 (3,)\n"
+    )
+
+
+@pytest.mark.parametrize("opened", ["connect_sync(url, token=token)", "dbapi.connect(url, 'duckdb', token=token)"])
+@in_thread
+def test_a_program_does_not_wait_for_the_calls_of_daemon_threads(server: Server, connect: Connect, opened: str):
+    token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
+    program = f"""
+        import threading
+        from concurrent.futures import CancelledError
+        import anyio
+        from queryserver_client import connect_sync, dbapi
+        url, token, started = {server.url!r}, {token!r}, threading.Event()
+        connection = {opened}
+        async def forever():
+            started.set()
+            await anyio.sleep_forever()
+        def call():
+            try:
+                if isinstance(connection, dbapi.Connection):
+                    connection._in_session(forever)
+                else:
+                    connection.loop.run(forever)
+            except CancelledError:
+                pass
+        threading.Thread(target=call, daemon=True).start()
+        started.wait()
+        print("ended")
+    """
+    assert run_program(program) == "ended\n"
 
 
 @in_thread
@@ -243,11 +363,7 @@ def test_a_program_ends_with_an_open_connection_and_its_session_is_closed(server
         connection = dbapi.connect({server.url!r}, "duckdb", token={keywords["token"]!r})
         print(connection.execute("SELECT 42").fetchone()[0])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "42\n"
-    assert done.stderr == ""
+    assert run_program(program) == "42\n"
     with connect("duckdb") as connection:
         transport = connection.client.transport
         fields = {"session": {"type": "duckdb"}}

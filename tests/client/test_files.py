@@ -6,9 +6,12 @@ import hashlib
 import io
 import os
 import random
+import threading
 import tracemalloc
 from pathlib import Path
+from typing import BinaryIO, cast
 
+import anyio
 import httpx
 import pytest
 from tests.client.conftest import QUICK, Server, root, stored
@@ -300,3 +303,28 @@ async def test_the_sync_face_reads_and_writes_files(server: Server, folder: str,
                 db.files.stat(f"{folder}/missing")
 
     await asyncio.to_thread(work)
+
+
+async def test_a_silent_source_does_not_hold_up_who_cancels():
+    entered, released, scope = threading.Event(), threading.Event(), anyio.CancelScope()
+
+    class Silent:
+        def read(self, size: int) -> bytes:
+            entered.set()
+            released.wait(30)
+            return b""
+
+    async def read() -> None:
+        with scope:
+            async with uploads.opened(cast("BinaryIO", Silent())):
+                pass
+
+    task = asyncio.create_task(read())
+    await asyncio.to_thread(entered.wait)
+    scope.cancel()
+    try:
+        ended, _ = await asyncio.wait([task], timeout=10)
+        assert ended
+    finally:
+        released.set()
+        await asyncio.wait([task])

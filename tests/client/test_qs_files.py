@@ -2,7 +2,11 @@
 
 import os
 
+import pytest
 from tests.client.shell import Qs
+
+from queryserver_client.cli.forms import Form
+from queryserver_client.cli.operations import show
 
 
 async def test_files_go_there_and_back(qs: Qs, folder: str):
@@ -38,6 +42,37 @@ async def test_files_go_there_and_back(qs: Qs, folder: str):
     assert (await qs("ls", there)).code == 1
     assert (await qs("rm", str(back))).code == 2
     assert back.is_dir()
+
+
+async def test_mv_deletes_nothing_that_it_did_not_transfer(qs: Qs, folder: str):
+    source = qs.directory / "new.bin"
+    source.write_bytes(b"new")
+    assert (await qs("cp", str(source), f"{folder}/new.bin")).code == 0
+    source.write_bytes(b"NEW")
+    assert (await qs("mv", "-c", str(source), f"{folder}/new.bin")).code == 2
+    assert source.read_bytes() == b"NEW"
+
+
+async def test_links_to_directories_are_said_to_be_left_out(qs: Qs, folder: str):
+    here, elsewhere = qs.directory / "tree", qs.directory / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    (here / "a.txt").write_text("a")
+    (elsewhere / "b.txt").write_text("b")
+    (here / "link").symlink_to(elsewhere)
+    moved = await qs("mv", "-r", str(here), f"{folder}/moved")
+    assert (moved.code, "is a link to a directory" in moved.err) == (2, True)
+    assert (here / "a.txt").exists()
+    copied = await qs("cp", "-r", str(here), f"{folder}/copied")
+    assert (copied.code, copied.err) == (0, f"qs: {here / 'link'} is left out: it is a link to a directory\n")
+    assert (await qs("ls", f"{folder}/copied")).text == "a.txt\n"
+
+
+def test_names_of_columns_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]):
+    show(["na\x1b[31mme"], [["1"]], Form.TABLE)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "na\\x1b[31mme" in shown
 
 
 async def test_a_file_becomes_a_table(qs: Qs):

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,6 +25,8 @@ from tests.client.threads import in_thread
 from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver_client import dbapi
+from queryserver_client.sqlalchemy import connector
 from queryserver_client.sqlalchemy.choice import named_interpreter
 from queryserver_client.sqlalchemy.connector import connect_arguments
 from queryserver_client.sqlalchemy.types import interval_value, type_of
@@ -58,9 +61,9 @@ def items() -> sa.Table:
 
 @in_thread
 def test_the_server_names_the_engine_and_its_sql_is_spoken(url: str):
-    for connector in ENGINES:
-        engine = sa.create_engine(url % connector)
-        assert (engine.dialect.name, engine.dialect.driver) == (connector, "queryserver")
+    for name in ENGINES:
+        engine = sa.create_engine(url % name)
+        assert (engine.dialect.name, engine.dialect.driver) == (name, "queryserver")
         engine.dispose()
     assert sa.create_engine(url % "warehouse").dialect.name == "postgresql"
     with pytest.raises(sa.exc.ArgumentError, match="no connector"):
@@ -120,6 +123,34 @@ def test_transactions_and_savepoints(engine: sa.Engine, items: sa.Table):
         connection.execute(items.insert(), {"name": None})
     items.metadata.drop_all(engine)
     engine.dispose()
+
+
+@pytest.mark.parametrize("has_pre_ping", [False, True], ids=["checkout", "pre_ping"])
+@in_thread
+def test_a_session_that_ended_while_idle_is_replaced_with_what_listeners_set(
+    url: str, monkeypatch: pytest.MonkeyPatch, has_pre_ping: bool
+):
+    monkeypatch.setattr(connector, "CHECK_AFTER_S", 1e9 if has_pre_ping else 0)
+    made = sa.create_engine(
+        url.replace("queryserver:", "queryserver+postgresql:") % "postgresql", pool_pre_ping=has_pre_ping
+    )
+
+    def set_path(connection: dbapi.Connection, _record: object) -> None:
+        connection.execute("SET search_path TO pg_catalog")
+        connection.commit()
+
+    sa.event.listen(made, "connect", set_path)
+    for _ in range(2):
+        with made.connect() as connection:
+            assert connection.scalar(sa.text("SHOW search_path")) == "pg_catalog"
+            lower = connection.connection.dbapi_connection
+            assert isinstance(lower, dbapi.Connection)
+        close = partial(
+            lower.client.transport.call, "POST", "editor/close_session", {"session": {"type": "postgresql"}}
+        )
+        lower.run(close)
+    monkeypatch.undo()
+    made.dispose()
 
 
 @in_thread

@@ -31,6 +31,19 @@ DONE = httpx.Response(200, json={"status": 0})
 SECRET = "top-secret-token"
 
 
+def test_an_address_that_is_refused_can_be_shown_with_its_traceback():
+    with pytest.raises(ConfigurationError) as caught:
+        connect("nowhere", token=SECRET)
+    frames = traceback.TracebackException(ConfigurationError, caught.value, caught.tb, capture_locals=True)
+    assert "repr() failed" not in "".join(frames.format())
+
+
+async def test_waiting_for_an_own_connection_is_no_failure():
+    scripted = httpx.MockTransport(lambda request: httpx.Response(200, json=request.extensions["timeout"]))
+    async with connect("http://server", token=SECRET, http_transport=scripted) as db:
+        assert (await db.transport.call("GET", "x"))["pool"] is None
+
+
 class Scripted:
     """Gives its answers in turn, then the last one for ever."""
 

@@ -4,11 +4,13 @@ import datetime as dt
 import json
 import math
 from decimal import Decimal
+from enum import Enum, IntEnum
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.cases import each
@@ -19,7 +21,16 @@ from queryserver_client.scalars import timestamp
 from queryserver_client.values import decode_rows
 
 UTC = dt.UTC
+MIDNIGHT = {"type": "timestamp", "value": "2024-01-31 00:00:00"}
 MOMENT = dt.datetime(2024, 1, 31, 10, 20, 30, 500, UTC)
+
+
+class Colour(str, Enum):  # noqa: UP042
+    RED = "red"
+
+
+class Size(IntEnum):
+    LARGE = 3
 
 
 @each(
@@ -48,6 +59,14 @@ MOMENT = dt.datetime(2024, 1, 31, 10, 20, 30, 500, UTC)
         (np.int64(5), 5),
         (np.float32(0.5), 0.5),
         (np.array([1, 2]), [1, 2]),
+        (np.datetime64("2024-01-31T10:20:30.0005", "ns"), {"type": "timestamp", "value": "2024-01-31 10:20:30.000500"}),
+        (np.datetime64("2024-01-31"), {"type": "date", "value": "2024-01-31"}),
+        (np.datetime64("NaT"), None),
+        (np.array(["2024-01-31", "NaT"], "datetime64[ns]"), [MIDNIGHT, None]),
+        (pd.Series([pd.Timestamp("2024-01-31"), pd.NaT]), [MIDNIGHT, None]),
+        (pd.NaT, None),
+        (Colour.RED, "red"),
+        (Size.LARGE, 3),
         (pa.array([1, None]), [1, None]),
         (pa.scalar(3), 3),
     ),
@@ -64,6 +83,9 @@ def test_parameters_are_a_list_or_named():
         encode_parameters("abc")
     with pytest.raises(TypeError, match="object"):
         encode_parameters([object()])
+    for length in (np.timedelta64(1, "ns"), np.array([1], "timedelta64[ns]")):
+        with pytest.raises(TypeError, match="timedelta64"):
+            encode_parameters([length])
 
 
 @each(

@@ -9,6 +9,7 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,8 @@ def encode(value: Any) -> Any:  # noqa: C901
     match value:
         case None | bool():
             return value
+        case Enum():
+            return encode(value.value)
         case str():
             return str(value)
         case int():
@@ -41,6 +44,8 @@ def encode(value: Any) -> Any:  # noqa: C901
         case Decimal():
             return _typed("decimal", _decimal(value))
         case dt.datetime():
+            if value != value:  # NaT of pandas
+                return None
             zoned = value.tzinfo is not None
             return _typed("timestamp_tz" if zoned else "timestamp", value.isoformat(sep=" "))
         case dt.date():
@@ -59,6 +64,11 @@ def encode(value: Any) -> Any:  # noqa: C901
 
 def _encode_foreign(value: Any) -> Any:
     """Scalars of NumPy have `item`, arrays of NumPy and columns of pandas and pyarrow `tolist` or `to_pylist`."""
+    dtype = str(getattr(value, "dtype", ""))
+    if dtype.startswith(("timedelta64", "duration")):
+        raise TypeError("a parameter cannot be a timedelta64: give text, such as '1 day'")
+    if dtype in _FINER:
+        value = value.astype("datetime64[us]")  # finer ones become integers
     for name in ("to_pylist", "as_py", "tolist", "item"):
         convert = getattr(value, name, None)
         if callable(convert):
@@ -82,4 +92,5 @@ def _typed(kind: str, text: str) -> dict[str, str]:
     return {"type": kind, "value": text}
 
 
+_FINER = frozenset({"datetime64[ns]", "datetime64[ps]", "datetime64[fs]", "datetime64[as]"})
 _FLOAT_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

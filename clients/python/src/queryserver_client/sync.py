@@ -8,18 +8,22 @@ server, and goes on when that is done.
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from queryserver_client import connection as core
 from queryserver_client.credentials import TokenSource
 from queryserver_client.encoding import Parameters
+from queryserver_client.errors import ConfigurationError
 from queryserver_client.result import PAGE_ROWS
 from queryserver_client.result import Result as AsyncResult
 from queryserver_client.retries import Retries
@@ -39,19 +43,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CANCEL_WITHIN_S = 20.0
+_STOP_WITHIN_S = 5.0
 
 
 class Loop:
     """The event loop of a connection, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal(name="queryserver-client"))
-        # The thread is a daemon; a program that ends with an open connection would wait for it for ever otherwise.
-        atexit.register(self.close)
+        self._process = os.getpid()
+        self._running: dict[Future[Any], threading.Event] = {}
+        ready: Future[BlockingPortal] = Future()
+        # A daemon: a program that ends with an open connection would wait for it for ever otherwise.
+        self._thread = threading.Thread(target=_serve, args=(ready,), daemon=True, name="queryserver-client")
+        self._thread.start()
+        self._portal = ready.result()
+        atexit.register(self._close_at_exit)
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a child made by fork: the thread stayed with its parent."""
+        return self._process == os.getpid()
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""
+        if not self.is_ours:
+            raise ConfigurationError("the connection was made before this process was forked: make one here")
         ended = threading.Event()
 
         async def watched() -> T:
@@ -61,6 +77,7 @@ class Loop:
                 ended.set()
 
         future = self._portal.start_task_soon(watched)
+        self._running[future] = ended
         try:
             return future.result()
         except BaseException:
@@ -68,6 +85,18 @@ class Loop:
                 future.cancel()
                 ended.wait(_CANCEL_WITHIN_S)
             raise
+        finally:
+            self._running.pop(future, None)
+
+    def cancel_running(self) -> None:
+        """Cancel what other threads run here, and wait for some time until it has ended."""
+        if not self.is_ours:
+            return
+        running, until = dict(self._running), time.monotonic() + _CANCEL_WITHIN_S
+        for future in running:
+            future.cancel()
+        for ended in running.values():
+            ended.wait(max(0.0, until - time.monotonic()))
 
     def iterate(self, make: Callable[[], Any]) -> Iterator[Any]:
         """The items of an async iterator, each fetched when it is wanted."""
@@ -84,12 +113,39 @@ class Loop:
             while (item := self.run(step)) is not end:
                 yield item
         finally:
-            with suppress(RuntimeError):  # the connection is closed, and with it what the iterator held
+            with suppress(RuntimeError, ConfigurationError):  # the connection is closed, and what the iterator held
                 self.run(close)
 
     def close(self) -> None:
-        atexit.unregister(self.close)
-        self._stack.close()
+        """End the thread. In a child made by fork there is none."""
+        if not self.is_ours:
+            return
+        atexit.unregister(self._close_at_exit)
+        with suppress(RuntimeError):  # it is closed
+            self._portal.call(self._portal.stop)
+        self._thread.join()
+
+    def _close_at_exit(self) -> None:
+        """Without waiting for what daemon threads of the program run here."""
+        if not self.is_ours:
+            return
+        self.cancel_running()
+        with suppress(RuntimeError, TimeoutError):
+            self._portal.start_task_soon(self._portal.stop, True).result(_STOP_WITHIN_S)
+        self._thread.join(_STOP_WITHIN_S)
+
+
+def _serve(ready: "Future[BlockingPortal]") -> None:
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            ready.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(serve)
+    except BaseException as error:  # noqa: BLE001
+        if not ready.done():
+            ready.set_exception(error)
 
 
 class Result:
@@ -355,7 +411,9 @@ class Connection:
         return Users(self.loop, self.core.users)
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
+        """Close the connections and end the thread. In a child made by fork nothing: they are those of its parent."""
+        if not self.loop.is_ours:
+            return
         try:
             self.loop.run(self.core.close)
         finally:

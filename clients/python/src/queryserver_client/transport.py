@@ -57,6 +57,8 @@ class Call:
 class Transport:
     """Calls of one server as one user. Made by `connect`."""
 
+    url = ""  # so that a traceback of an address that was refused can show the object
+
     def __init__(
         self,
         url: str,
@@ -171,7 +173,10 @@ class Transport:
 
     def _request(self, call: Call, token: Secret | None, sent: "Sent") -> httpx.Request:
         timeout = httpx.Timeout(
-            self.timeout_s, connect=min(self.timeout_s, 10.0), read=call.silence_s or self.timeout_s + call.wait_s
+            self.timeout_s,
+            connect=min(self.timeout_s, 10.0),
+            read=call.silence_s or self.timeout_s + call.wait_s,
+            pool=None,  # calls of this client before it are no failure of the server
         )
         request = self._http.build_request(
             call.method,

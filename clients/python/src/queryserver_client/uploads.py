@@ -322,7 +322,8 @@ async def opened(source: Source) -> AsyncGenerator[Content]:
         yield Content(source, start, source.seek(0, os.SEEK_END) - start, None)
     else:
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
-            while data := await anyio.to_thread.run_sync(source.read, _MIB):
+            # A source may be silent for long, such as a pipe: canceling does not wait for it.
+            while data := await anyio.to_thread.run_sync(source.read, _MIB, abandon_on_cancel=True):
                 await anyio.to_thread.run_sync(kept.write, data)
             yield Content(cast("BinaryIO", kept), 0, kept.tell(), None)
 

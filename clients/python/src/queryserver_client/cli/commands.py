@@ -173,11 +173,11 @@ def cp(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: 
 
 
 @app.command()
-def mv(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: GoOn = False) -> None:
+def mv(paths: Paths, recursive: Recursive = False, force: Force = False) -> None:
     """Move between this machine and the server, or at the server."""
     from queryserver_client.cli import transfers  # noqa: PLC0415
 
-    options = transfers.Options(recursive, force, go_on)
+    options = transfers.Options(recursive, force)
     _connected(lambda db: transfers.move(db, *_sources_and_target(paths), options))
 
 

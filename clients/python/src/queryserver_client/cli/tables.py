@@ -47,7 +47,7 @@ def print_rows(
     columns: "Sequence[Column]", rows: Sequence[Sequence[Any]], console: Console, *, expanded: bool = False
 ) -> bool:
     """Print them. False when texts were cut to make the table fit."""
-    names = [visible(column.name) for column in columns]
+    names = [column.name for column in columns]
     numeric = [column.type in _NUMBERS for column in columns]
     return print_cells(names, numeric, rows, console, expanded=expanded)
 
@@ -65,18 +65,19 @@ def print_cells(
 
     Elsewhere than at a terminal nothing is.
     """
+    titles = [visible(name) for name in names]
     cells = [[cell_text(value) for value in row] for row in rows]
     widest = [
-        max([cell_len(name), *(cell_len(row[place]) for row in cells)], default=0) for place, name in enumerate(names)
+        max([cell_len(name), *(cell_len(row[place]) for row in cells)], default=0) for place, name in enumerate(titles)
     ]
     least = [width if name in whole else min(width, _LEAST_CELLS) for name, width in zip(names, widest, strict=True)]
     room = console.width if console.is_terminal else sum(widest) + len(_GAP) * len(widest)
     widths = fitted(widest, least, room - len(_GAP) * (len(widest) - 1))
     if expanded or widths is None:
-        for line in _records(names, cells, rows):
+        for line in _records(titles, cells, rows):
             console.print(line, overflow="fold", no_wrap=False)
         return True
-    console.print(_line(names, widths, numeric, ["bold"] * len(names)), no_wrap=True, overflow="ignore", crop=False)
+    console.print(_line(titles, widths, numeric, ["bold"] * len(names)), no_wrap=True, overflow="ignore", crop=False)
     console.print(Text(_GAP.join("─" * width for width in widths), "dim"), no_wrap=True, overflow="ignore", crop=False)
     for texts, values in zip(cells, rows, strict=True):
         styles = ["dim" if value is None else "" for value in values]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from queryserver_client.cli.failures import WrongUse, say, visible
 from queryserver_client.cli.stores import chunks, is_remote, join, remote
@@ -61,6 +61,8 @@ def _transfer(db: "Connection", sources: Sequence[str], target: str, options: Op
     for source in sources:
         place = _place(source, target, into=into)
         if not is_remote(source):
+            if is_moved and (links := _directory_links(Path(source))):
+                raise WrongUse(f"{visible(str(links[0]))} is a link to a directory, which mv would lose: use cp -r")
             files = _upload(db, Path(source), remote(place), options)
             if is_moved:
                 _remove_local(Path(source), files)
@@ -120,11 +122,15 @@ def _upload(db: "Connection", source: Path, target: str, options: Options) -> li
     else:
         _require_recursive(str(source), options)
         files = []
+        for link in _directory_links(source):
+            say(f"{visible(str(link))} is left out: it is a link to a directory")
         db.files.mkdir(target, exist_ok=True)
         for root, directories, names in os.walk(source):
             below = Path(root).relative_to(source).parts
             place = "/".join([target.rstrip("/"), *below])
             for name in sorted(directories):
+                if Path(root, name).is_symlink():
+                    continue
                 db.files.mkdir(join(place, name), exist_ok=True)
             for name in sorted(names):
                 path = Path(root, name)
@@ -182,8 +188,12 @@ def _stream(db: "Connection", sources: Sequence[str], target: str, options: Opti
         return
     if target.endswith("/"):
         raise WrongUse("what comes from stdin needs the name of a file")
-    with byte_bar(visible(target.rpartition("/")[2])) as on_bytes:
-        db.files.upload(sys.stdin.buffer, remote(target), overwrite=options.is_forced, on_bytes=on_bytes)
+    # Without a buffer: its lock would be held by a read that Ctrl-C leaves behind, when Python ends.
+    with (
+        open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin,
+        byte_bar(visible(target.rpartition("/")[2])) as on_bytes,
+    ):
+        db.files.upload(cast("BinaryIO", stdin), remote(target), overwrite=options.is_forced, on_bytes=on_bytes)
 
 
 def _fetch(db: "Connection", file: _File, on_bytes: "Callable[[int, int | None], None]") -> None:
@@ -227,6 +237,12 @@ def _checked(name: str) -> str:
 def _require_recursive(path: str, options: Options) -> None:
     if not options.is_recursive:
         raise WrongUse(f"{path} is a directory: give -r")
+
+
+def _directory_links(source: Path) -> list[Path]:
+    """Links to directories below it, which are not followed: they may lead out of it, or back into it."""
+    found = (Path(root, name) for root, directories, _ in os.walk(source) for name in sorted(directories))
+    return [path for path in found if path.is_symlink()]
 
 
 def _remove_local(path: Path, files: Sequence[_File]) -> None:

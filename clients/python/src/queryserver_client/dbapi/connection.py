@@ -1,6 +1,7 @@
 """`connect`, and a connection of PEP 249: one connector of a server, one session, one transaction at a time."""
 
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+_EXIT_WITHIN_S = 5.0
 
 
 def connect(
@@ -82,6 +84,7 @@ class Connection:
         self._autocommit = autocommit
         self._in_transaction = False
         self._is_fresh = True
+        self._used_at = time.monotonic()
         self._is_closed = self._is_exiting = False
         servers.close_at_exit(self)
 
@@ -113,6 +116,11 @@ class Connection:
     def in_transaction(self) -> bool:
         """Whether a transaction was begun that is neither committed nor rolled back."""
         return self._in_transaction
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the session was used (an extension of PEP 249). The server closes it after some time."""
+        return time.monotonic() - self._used_at
 
     @property
     def closed(self) -> bool:
@@ -150,13 +158,16 @@ class Connection:
         self._require_open()
         try:
             self._end("ROLLBACK")
-        except errors.DatabaseError as error:
-            # The engine, or the end of the session, has undone it: sqlite after some errors.
-            if not isinstance(error.__cause__, StatementError) or error.code == "outcome_unknown":
+        except errors.DatabaseError:
+            if self._in_transaction:
                 raise
+            # The engine, or the end of the session, has undone it: sqlite after some errors.
 
     def close(self) -> None:
         """Close the session, which rolls back. May be repeated; anything else raises InterfaceError afterwards."""
+        if not self._client.loop.is_ours:
+            self._is_closed = True  # it is that of the parent, whose threads may hold the lock for ever
+            return
         with self._lock:
             if self._is_closed:
                 return
@@ -164,9 +175,18 @@ class Connection:
             _close(self._client, self._session)
 
     def close_at_exit(self) -> None:
-        """As `close`, when the program ends: pools that are closed after it may still roll back."""
+        """As `close`, when the program ends: pools that are closed after it may still roll back.
+
+        What a daemon thread runs here is canceled.
+        """
         self._is_exiting = True
-        self.close()
+        self._client.loop.cancel_running()
+        if not self._lock.acquire(timeout=_EXIT_WITHIN_S):
+            return
+        try:
+            self.close()
+        finally:
+            self._lock.release()
 
     def forget_state(self) -> None:
         """Say that no temporary table and no setting of the session is needed any more (an extension of PEP 249).
@@ -249,8 +269,10 @@ class Connection:
                 self.run(self._session.open)
 
     def _in_session(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run it; once more in a new session when that of a fresh connection is gone."""
+        """Run it; once more in a new session when that of a fresh connection is gone and nothing has run."""
         self._require_open()
+        self._session.has_run = False
+        self._used_at = time.monotonic()
         is_fresh, self._is_fresh = self._is_fresh, False
         try:
             return self.run(call)
@@ -258,7 +280,7 @@ class Connection:
             if not error.is_disconnect or error.__cause__ is None or not is_lost(error.__cause__):
                 raise
             self._session.id, self._in_transaction = None, False
-            if not is_fresh:
+            if not is_fresh or self._session.has_run:
                 raise
         return self.run(call)
 
@@ -269,11 +291,13 @@ class Connection:
             try:
                 self.run(lambda: self._session.control(sql))
             except errors.Error as error:
-                if error.is_disconnect:
-                    self._session.id = None
+                if error.__cause__ is not None and is_lost(error.__cause__):
+                    self._session.id, self._in_transaction = None, False
+                elif isinstance(error.__cause__, StatementError) and error.code == "engine_error":
+                    # All engines but sqlite undo what they cannot commit.
+                    self._in_transaction = sql == "COMMIT" and self._session.dialect == "sqlite"
                 raise
-            finally:
-                self._in_transaction = False
+            self._in_transaction = False
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -282,6 +306,7 @@ class Connection:
 
 def _close(client: servers.Client, session: Session) -> None:
     try:
-        client.loop.run(session.close)
+        if client.loop.is_ours:
+            client.loop.run(session.close)
     finally:
         servers.release(client)

@@ -119,6 +119,18 @@ def _close_abandoned() -> None:
         close()
 
 
+def _forget_parent() -> None:
+    """In a child made by fork: a thread of its parent may have held the lock, and the clients are the parent's."""
+    global _lock, _open
+    _lock, _open = threading.Lock(), WeakSet()
+    _shared.clear()
+    _abandoned.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)
+
+
 def _close_all() -> None:
     _close_abandoned()
     for connection in list(_open):

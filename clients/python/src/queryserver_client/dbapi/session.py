@@ -53,6 +53,8 @@ class Session:
         self.id: int | None = None
         self.dialect = ""
         """Known once the session is open."""
+        self.has_run = False
+        """Whether the last call of `run` got as far as that a statement of it has run."""
 
     async def open(self) -> None:
         """Open it, unless it is. Raises StatementError when the data source refuses the credentials, and ApiError."""
@@ -90,6 +92,7 @@ class Session:
 
     async def run(self, sql: str, parameters: Parameters | None) -> list[Result]:
         """Run all statements of a script in turn; the result of each. The first that fails ends the script."""
+        self.has_run = False
         try:
             results = [await self._query(sql, parameters)]
         except ApiError as error:
@@ -98,6 +101,7 @@ class Session:
                 raise
             self._most_rows = int(most[1])
             results = [await self._query(sql, parameters)]
+        self.has_run = True
         while results[-1].statement.has_more_statements:
             statement = await self._client.next(results[-1].statement)
             async with canceling(statement):

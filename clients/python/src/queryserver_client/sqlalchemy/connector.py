@@ -15,6 +15,8 @@ from sqlalchemy.engine.interfaces import ExecuteStyle
 from queryserver_client import __version__, dbapi
 
 AUTOCOMMIT = "AUTOCOMMIT"
+CHECK_AFTER_S = 60.0
+"""A pooled connection that was idle for so long is seen to have its session before it is used again."""
 
 
 class QueryserverDialect(DefaultDialect):
@@ -37,8 +39,11 @@ class QueryserverDialect(DefaultDialect):
 
     @classmethod
     def engine_created(cls, engine: Engine) -> None:
-        """A connection that goes back to the pool needs its session no more: the server may close it."""
-        event.listen(engine, "checkin", _forget_state)
+        """The pool replaces a connection whose session the server closed while it was idle, and tells its listeners.
+
+        A session is never replaced under it: what the listeners of "connect" set would be lost without a word.
+        """
+        event.listen(engine, "checkout", _check_idle)
 
     def create_connect_args(self, url: URL) -> tuple[Sequence[Any], dict[str, Any]]:
         return (), connect_arguments(url)
@@ -71,7 +76,7 @@ class QueryserverDialect(DefaultDialect):
             context.queryserver_rows = cursor.rowcount
 
     def do_ping(self, dbapi_connection: Any) -> bool:
-        """A call that costs the engine nothing: the session is opened, or seen to be open."""
+        """A `SELECT 1` of the engine in the session. Raises when the session is gone."""
         dbapi_connection.ping()
         return True
 
@@ -151,6 +156,12 @@ def _address(url: URL, read: Mapping[str, str]) -> str | None:
 _QUERY = frozenset({"scheme", "path", "token", "database", "limit", "timeout", "timeout_s", "verify"})
 
 
-def _forget_state(dbapi_connection: Any, _record: Any) -> None:
-    if dbapi_connection is not None:
-        dbapi_connection.forget_state()
+def _check_idle(dbapi_connection: Any, _record: Any, _proxy: Any) -> None:
+    if dbapi_connection.idle_s < CHECK_AFTER_S:
+        return
+    try:
+        dbapi_connection.ping()
+    except dbapi.Error as error:
+        if not error.is_disconnect:
+            raise
+        raise exc.DisconnectionError(str(error)) from error
