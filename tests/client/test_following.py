@@ -16,7 +16,8 @@ from tests.client.proxies import Cut, Proxy, proxy
 from queryserver_client import Connection, StatementCanceled, StatementTimeout, WaitTimeout, connect, events
 
 SCRIPT = """
-import os
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from queryserver_client import connect_sync
 with connect_sync() as db:
     db.query("mysql", os.environ["STATEMENT"])
