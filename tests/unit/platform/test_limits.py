@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -52,6 +52,8 @@ class Loop:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._running: dict[Future[Any], threading.Event] = {}
+        # Else a call that has begun might not be among those that are running yet.
+        self._starting = threading.Lock()
         ready: Future[BlockingPortal] = Future()
         # A daemon: a program that ends with an open connection would wait for it for ever otherwise.
         self._thread = threading.Thread(target=_serve, args=(ready,), daemon=True, name="queryserver-client")
@@ -76,8 +78,9 @@ class Loop:
             finally:
                 ended.set()
 
-        future = self._portal.start_task_soon(watched)
-        self._running[future] = ended
+        with self._starting:
+            future = self._portal.start_task_soon(watched)
+            self._running[future] = ended
         try:
             return future.result()
         except BaseException:
@@ -92,7 +95,8 @@ class Loop:
         """Cancel what other threads run here, and wait for some time until it has ended."""
         if not self.is_ours:
             return
-        running, until = dict(self._running), time.monotonic() + _CANCEL_WITHIN_S
+        with self._starting:
+            running, until = dict(self._running), time.monotonic() + _CANCEL_WITHIN_S
         for future in running:
             future.cancel()
         for ended in running.values():
