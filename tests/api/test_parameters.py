@@ -104,6 +104,13 @@ async def test_a_long_script_is_searched_in_a_process_of_its_own(ana: Caller):
     assert body["result"]["data"] == [[1, 1]]
 
 
+async def test_a_long_statement_has_its_values_and_its_plan(ana: Caller):
+    statement = f"SELECT ? AS a, '{'?' * 60_000}' AS b, ? AS c"
+    assert [(row[0], len(row[1]), row[2]) for row in await rows(ana, "sqlite", statement, [1, 2])] == [(1, 60_000, 2)]
+    plan = await ana.told("editor/explain/sqlite", statement=statement, parameters="[1, 2]")
+    assert plan["status"] == 0, plan
+
+
 @each("statement, parameters, says", [
     ("SELECT ?", [], "1 places, and 0 values"),
     ("SELECT ?, '?'", [1, SECRET], "1 places, and 2 values"),

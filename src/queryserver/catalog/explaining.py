@@ -18,9 +18,8 @@ from queryserver.errors.statements import SessionLost, StatementRejected, sessio
 from queryserver.formats.cells import cell_values
 from queryserver.identity.model import User
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.places import Bound
 from queryserver.sql.positions import Position, behind, position_of, without_prefix
-from queryserver.sql.splitter import Choosing
+from queryserver.sql.splitter import Choosing, bind
 from queryserver.statements.engine_sessions import HeldSessions
 from queryserver.statements.parameters import ParameterBook, checked
 from queryserver.statements.session_repository import SessionRecords
@@ -123,7 +122,7 @@ class Explanations:
         capabilities = self.connectors.engine(connector).capabilities
         bound = None
         if sealed:
-            bound = Bound(statement, connector.dialect, self.parameters.unsealed(b64decode(sealed[0])))
+            bound = await bind(statement, connector.dialect, self.parameters.unsealed(b64decode(sealed[0])))
         is_open = False
         try:
             async with self._session(user, connector, database, session_id) as session:

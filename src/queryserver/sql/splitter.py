@@ -1,5 +1,6 @@
 """A script cut into its statements, which of them runs next, and what a statement does (Contract editor 5)."""
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.sql.formatting import tokens
-from queryserver.sql.places import NO_PLACES, ScriptPlaces, script_places
+from queryserver.sql.places import NO_PLACES, Bound, ScriptPlaces, StatementParameters, script_places
 from queryserver.sql.splitter_scan import (
     NOWHERE,
     UNKNOWN,
@@ -281,6 +282,13 @@ def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, Scr
         return None
     text = statements[0].text
     return text, explainable(text, dialect), _places(statements, dialect, 0, named)
+
+
+async def bind(statement: str, dialect: str, parameters: StatementParameters) -> Bound:
+    """The statement with its values. Its places are searched again, in a long text in a thread: that takes seconds."""
+    if is_short(statement):
+        return Bound(statement, dialect, parameters)
+    return await asyncio.to_thread(Bound, statement, dialect, parameters)
 
 
 def is_short(script: str) -> bool:

@@ -37,7 +37,7 @@ from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
 from queryserver.sql.places import Bound
 from queryserver.sql.positions import Position, position_of
-from queryserver.sql.splitter import changes_data
+from queryserver.sql.splitter import bind, changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool, storable
@@ -88,6 +88,8 @@ class Execution:
     _is_reading: bool = field(default=False, init=False)
     _detached: bool = field(default=False, init=False)
     _progress: int = field(default=50, init=False)
+    _bound: Bound | None = field(default=None, init=False)
+    """The statement with the values of its parameters, if it has any."""
 
     def __post_init__(self) -> None:
         self._record = RunRecord(
@@ -102,8 +104,6 @@ class Execution:
         self.was_sent = self.assignment.sent
         """The engine has the statement, or may have it."""
         self._accepted = self.assignment.resumption is not None
-        given, statement = self.assignment.parameters, self.assignment.statement
-        self._bound = Bound(statement, self.assignment.dialect, given) if given is not None else None
         if self.assignment.cancel_requested:
             self.stop("Canceled.")
 
@@ -221,6 +221,7 @@ class Execution:
     async def _attempt(self) -> Outcome:
         if self.assignment.lacks_parameters:
             raise StatementRejected("The values of its parameters cannot be read any more: their key is gone.")
+        await self._bind()
         async with self.open_session(self.assignment) as session:
             if not await self._record.mark_sent():
                 # A cancel is requested, or the statement is no longer ours: then this outcome is not recorded.
@@ -237,6 +238,7 @@ class Execution:
     async def _resumed(self) -> Outcome:
         """Follow what another runner has left at the engine; an engine out of reach is retried for half a minute."""
         self._log.add("Another server goes on with this statement.")
+        await self._bind()
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
                 async with self.reattach(self.assignment) as (session, handle), self._operation(session, handle):
@@ -417,6 +419,10 @@ class Execution:
         if self.was_sent and assignment.import_plan is None:
             position = self._position(error.place)
         return Outcome(StatementState.FAILED, error_code=error.code, message=message, error_position=position)
+
+    async def _bind(self) -> None:
+        if (given := self.assignment.parameters) is not None:
+            self._bound = await bind(self.assignment.statement, self.assignment.dialect, given)
 
     def _position(self, place: ErrorPlace | None) -> Position | None:
         if self._bound is None:
