@@ -17,7 +17,16 @@ import pytest
 from tests.client.conftest import QUICK, Server, root, stored
 from tests.client.proxies import Cut, proxy
 
-from queryserver_client import Conflict, Connection, NotFound, connect, connect_sync, uploads
+from queryserver_client import (
+    Conflict,
+    Connection,
+    NotFound,
+    Retries,
+    ServerUnavailable,
+    connect,
+    connect_sync,
+    uploads,
+)
 from queryserver_client.downloads import WrongDigest
 
 CONTENT = random.Random(20).randbytes(5_000_000)
@@ -215,13 +224,32 @@ class Stopped(Exception):
     """The end of a program in the middle of its work."""
 
 
+def is_part(request: httpx.Request) -> bool:
+    return request.method == "POST" and request.url.path.endswith("/upload/chunks")
+
+
+class Busy(httpx.AsyncHTTPTransport):
+    """Answers 503 to parts, after some of them."""
+
+    def __init__(self, *, after: int) -> None:
+        super().__init__()
+        self._left = after
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if is_part(request):
+            self._left -= 1
+            if self._left < 0:
+                return httpx.Response(503, json={"status": -1, "code": "service_unavailable", "message": "Busy."})
+        return await super().handle_async_request(request)
+
+
 class Counting(httpx.AsyncHTTPTransport):
     """Counts the parts that are sent."""
 
     parts = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.parts += request.method == "POST" and request.url.path.endswith("/upload/chunks")
+        self.parts += is_part(request)
         return await super().handle_async_request(request)
 
 
@@ -240,6 +268,19 @@ async def test_a_later_process_sends_only_the_rest(server: Server, folder: str, 
     assert 1 <= counting.parts <= 3
     assert sent.sha256 == DIGEST
     assert stored(server, folder) == {"resumed.bin": CONTENT}
+
+
+async def test_parts_stay_when_the_server_is_busy_for_longer_than_the_client_repeats(
+    server: Server, folder: str, local: Path
+):
+    token, busy, counting = await server.token(), Busy(after=4), Counting()
+    async with connect(server.url, token=token, retries=Retries(total_s=0), http_transport=busy) as db:
+        with pytest.raises(ServerUnavailable):
+            await db.files.upload(local, f"{folder}/busy.bin", part_bytes=PART)
+    async with connect(server.url, token=token, retries=QUICK, http_transport=counting) as db:
+        await db.files.upload(local, f"{folder}/busy.bin", part_bytes=PART)
+    assert counting.parts < len(CONTENT) / PART
+    assert stored(server, folder) == {"busy.bin": CONTENT}
 
 
 async def test_parts_of_another_file_are_not_taken_for_those_of_this_one(server: Server, folder: str, local: Path):

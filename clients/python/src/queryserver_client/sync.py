@@ -147,9 +147,10 @@ def _serve(ready: "Future[BlockingPortal]") -> None:
 
     try:
         anyio.run(serve)
-    except BaseException as error:  # noqa: BLE001
-        if not ready.done():
-            ready.set_exception(error)
+    except BaseException as error:
+        if ready.done():
+            raise
+        ready.set_exception(error)  # to whom waits for the loop
 
 
 class Result:

@@ -19,7 +19,15 @@ from typing import Any, BinaryIO, cast
 import anyio
 import anyio.to_thread
 
-from queryserver_client.errors import ApiError, Conflict, NotFound, QueryserverError
+from queryserver_client.errors import (
+    ApiError,
+    AuthenticationError,
+    Conflict,
+    NotFound,
+    QueryserverError,
+    ServerUnavailable,
+    TooManyRequests,
+)
 from queryserver_client.transport import Transport
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
@@ -183,7 +191,7 @@ class _Sending:
             self._content.require_unchanged()
             body = await self._complete(upload_id, digest)
         except BaseException as error:
-            if not is_lasting or isinstance(error, ApiError):
+            if not is_lasting or _is_refusal(error):
                 await self._discard(upload_id)
             raise
         if is_lasting:
@@ -349,3 +357,9 @@ def _lasting_id(*facts: Any) -> str:
 
 def _changed(file: BinaryIO) -> QueryserverError:
     return QueryserverError(f"{getattr(file, 'name', 'the file')} changed while it was uploaded")
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the same upload would be refused again, so that the parts that have arrived are of no use."""
+    passing = AuthenticationError | ServerUnavailable | TooManyRequests
+    return isinstance(error, ApiError) and not isinstance(error, passing)
