@@ -37,6 +37,9 @@ async def test_a_login_is_stored_without_the_password_and_ends_with_logout(serve
     assert (await qs("sql", "duckdb", "SELECT 2 AS two")).text == "two\n2\n"
     assert json.loads(file.read_text())["access"] not in ("refused", stored["access"])
 
+    same = await make(QUERYSERVER_URL=f"{server.url}/api/v1/")("sql", "duckdb", "SELECT 3 AS three")
+    assert same.text == "three\n3\n", same.err
+
     elsewhere = await make(QUERYSERVER_URL="http://127.0.0.1:9")("ps")
     assert (elsewhere.code, "not logged in to http://127.0.0.1:9" in elsewhere.err) == (3, True)
 

@@ -22,6 +22,8 @@ from queryserver_client.errors import StatementError
     ("text", "value"),
     [
         ("7", 7),
+        ('[{"a": 1}]', '[{"a": 1}]'),
+        ("[[1], [2]]", [[1], [2]]),
         ("-7", -7),
         ("9223372036854775808", 2**63),
         ("12.50", Decimal("12.50")),

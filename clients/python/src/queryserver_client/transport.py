@@ -70,7 +70,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         http_transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.url = _checked(url)
+        self.url = server_address(url)
         self.retries = retries or Retries()
         self.timeout_s = timeout_s
         self.are_events_held = False
@@ -290,7 +290,8 @@ def _object_of(response: httpx.Response) -> dict[str, Any]:
     return body if isinstance(body, dict) else {"items": body}
 
 
-def _checked(url: str) -> str:
+def server_address(url: str) -> str:
+    """The address as it is compared: without the path of the API. Raises ConfigurationError."""
     parsed = httpx.URL(url)
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise ConfigurationError("the address must begin with http:// or https:// and name a host")

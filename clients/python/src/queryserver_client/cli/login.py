@@ -21,7 +21,7 @@ from queryserver_client.connection import Connection as AsyncConnection
 from queryserver_client.credentials import FixedToken, Post, Secret
 from queryserver_client.errors import AuthenticationError, ConfigurationError
 from queryserver_client.sync import Connection, connect_sync
-from queryserver_client.transport import Transport
+from queryserver_client.transport import Transport, server_address
 
 _FILE = "login.json"
 
@@ -141,7 +141,8 @@ def login_of(url: str, user: str, pair: Mapping[str, Any], refresh: Secret | Non
 
 def open_connection() -> Connection:
     """The server of the environment, else the one of `qs login`. Nothing is sent yet."""
-    url = os.environ.get("QUERYSERVER_URL", "").rstrip("/")
+    given = os.environ.get("QUERYSERVER_URL")
+    url = server_address(given) if given else ""
     if os.environ.get("QUERYSERVER_TOKEN") or os.environ.get("QUERYSERVER_USER"):
         stored = None if url else stored_login()
         return connect_sync(url or (stored.url if stored else None))

@@ -54,7 +54,12 @@ def value_of(text: str, kind: str | None = None) -> Any:
         value = json.loads(text, parse_float=_float, parse_constant=str)
     except ValueError:
         return text
-    return text if isinstance(value, dict) else value
+    return text if _has_object(value) else value
+
+
+def _has_object(value: Any) -> bool:
+    """An object is no value of a parameter: its JSON is sent as text."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(map(_has_object, value)))
 
 
 def _float(text: str) -> Any:

@@ -7,11 +7,12 @@ from queryserver_client.cli.failures import WrongUse, say
 from queryserver_client.cli.login import Login, anonymous, forget_login, login_of, stored_login
 from queryserver_client.credentials import Secret
 from queryserver_client.errors import QueryserverError
+from queryserver_client.transport import server_address
 
 
 def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
     """Ask for what was not given, log in, and store the tokens. What is stored before is revoked."""
-    url = (url or _asked("Server (https://…): ", "the address")).rstrip("/").removesuffix("/api/v1")
+    url = server_address(url or _asked("Server (https://…): ", "the address"))
     before = stored_login()
     with anonymous(url) as db:  # checks the address before anything secret is typed
         if is_token:

@@ -33,8 +33,8 @@ def run(
     settings = Settings(**given)
     text, values = _text(words, file)
     if text is None:
-        if output is not None or to is not None:
-            raise WrongUse("-o and --to need a statement")
+        if output is not None or to is not None or named:
+            raise WrongUse("-o, --to and -p need a statement")
         from queryserver_client.cli.prompt import converse  # noqa: PLC0415
 
         with open_connection() as db:
