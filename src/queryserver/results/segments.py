@@ -23,6 +23,7 @@ from queryserver.results.loads import SharedLoads
 
 _MIB = 1024 * 1024
 _INDEX_BYTES = 4 * _MIB
+_HEAD_BYTES = 4 * _MIB
 # A page that needs more blocks of a segment gets all of them by one read.
 _FEW_BLOCKS = 2
 _WHOLE = -1
@@ -46,6 +47,19 @@ class SegmentKey:
     @property
     def name(self) -> str:
         return f"{self.fence}-{self.number}.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHead:
+    """The Arrow types of a segment, which its first `size_bytes` hold."""
+
+    schema: pa.Schema
+    size_bytes: int
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory, about: a schema takes some times its written size."""
+        return 4 * self.size_bytes
 
 
 class ResultStore:
@@ -72,6 +86,7 @@ class ResultStore:
         tables = LruCache[tuple[SegmentKey, int], pa.Table](cache_bytes, weigh=pa.Table.get_total_buffer_size)
         self._tables = SharedLoads(tables)
         self._indexes = SharedLoads(LruCache[SegmentKey, BlockIndex](_INDEX_BYTES, weigh=lambda index: index.weight))
+        self._heads = SharedLoads(LruCache[SegmentKey, SegmentHead](_HEAD_BYTES, weigh=lambda head: head.weight))
         self._places = asyncio.Semaphore(max_loads)
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="segments")
 
@@ -83,6 +98,7 @@ class ResultStore:
 
     async def close(self) -> None:
         """Stop loads under way, whose readers get StorageUnavailable; end the threads. Idempotent."""
+        await self._heads.close()
         await self._indexes.close()
         await self._tables.close()
         # The threads can only be busy with Arrow's coding of one segment.
@@ -122,16 +138,17 @@ class ResultStore:
         table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         return table.slice(start_row - index.blocks[wanted[0]].first_row, rows)
 
-    async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
+    async def head(self, statement_id: UUID, *, fence: int, number: int) -> SegmentHead:
         """The Arrow types of one segment; of one that is not cached, the first 64 KiB are read."""
         key = SegmentKey(statement_id, fence, number)
-        if (table := self._tables.cached((key, _WHOLE))) is not None:
-            return table.schema
-        head = await self._read(key.path, length=blocks.HEAD_BYTES)
-        needed = blocks.head_bytes(head)
-        if len(head) < needed:
-            head = await self._read(key.path, length=needed)
-        return blocks.schema_of(head)
+        return await self._heads.get(key, partial(self._load_head, key))
+
+    async def stored(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
+        """All bytes of one segment, as `append` stored them. They are checked for their end alone."""
+        async with self._places:
+            stored = await self._stored(SegmentKey(statement_id, fence, number))
+        blocks.require_whole(stored)
+        return stored
 
     async def delete(self, statement_id: UUID) -> None:
         """Delete all segments of a statement; nothing happens when there are none.
@@ -144,6 +161,7 @@ class ResultStore:
         finally:
             self._tables.forget(lambda key: key[0].statement_id == statement_id)
             self._indexes.forget(lambda key: key.statement_id == statement_id)
+            self._heads.forget(lambda key: key.statement_id == statement_id)
             if self._disk_cache is not None:
                 await self._disk_cache.forget(statement_id)
 
@@ -165,6 +183,13 @@ class ResultStore:
         async with self._places:
             stored = await self._stored(key)
             return await self._in_thread(partial(blocks.decode, stored))
+
+    async def _load_head(self, key: SegmentKey) -> SegmentHead:
+        head = await self._read(key.path, length=blocks.HEAD_BYTES)
+        needed = blocks.head_bytes(head)
+        if len(head) < needed:
+            head = await self._read(key.path, length=needed)
+        return SegmentHead(blocks.schema_of(head), needed)
 
     async def _load_index(self, key: SegmentKey, start_row: int) -> BlockIndex:
         """Where the blocks are; the one that is wanted first is decoded, since its bytes are there."""

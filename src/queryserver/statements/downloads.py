@@ -10,6 +10,7 @@ import pyarrow as pa
 from queryserver.errors.base import download_disabled
 from queryserver.errors.statements import DownloadRefused
 from queryserver.formats.columns import Column, Truncation
+from queryserver.formats.download.packed import PackedRows
 from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AUDIT
@@ -40,6 +41,10 @@ class StoredRows:
     def schemas(self) -> AsyncGenerator[pa.Schema]:
         """The schema of each segment, without its rows."""
         return self.reading.schemas(self.status.id, self.status.rows)
+
+    def packed(self) -> AsyncGenerator[PackedRows]:
+        """The segments as they are stored."""
+        return self.reading.packed(self.status.id, self.status.rows, user_id=self.status.user_id)
 
 
 class Downloads:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import Executor
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -16,9 +16,10 @@ from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
 from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
 from queryserver.formats.columns import CellForm, Column, Segment, decode
+from queryserver.formats.download.packed import PackedRows
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget, Held
-from queryserver.results.segments import ResultStore
+from queryserver.results.segments import ResultStore, SegmentHead
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.signals import StateSignals
@@ -146,8 +147,33 @@ class ResultReader:
         if stored.inline is not None:
             yield decode(stored.inline).schema
         for segment in stored.segments:
+            yield (await self._head(operation_id, segment)).schema
+
+    async def packed(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[PackedRows]:
+        """The segments of `tables` as they are stored; none of a result that is kept in its record."""
+        stored = await self._stored(operation_id, start_row=0, rows=rows)
+        for segment in stored.segments:
+            head = await self._head(operation_id, segment)
+            content = partial(self._packed, operation_id, segment, user_id)
+            yield PackedRows(head.schema, head.size_bytes, segment.size_bytes, content)
+
+    @asynccontextmanager
+    async def _packed(self, operation_id: UUID, segment: Segment, user_id: int) -> AsyncGenerator[bytes]:
+        """The bytes of a segment. Those of a huge row wait for memory, and hold it until they are sent."""
+        held = None
+        if segment.size_bytes > _USUAL_BYTES:
+            held = await self._wide.hold(user_id, segment.size_bytes)
+        try:
             with _store_errors(StorageError, PathNotFound):
-                yield await self.results.schema(operation_id, fence=segment.fence, number=segment.number)
+                content = await self.results.stored(operation_id, fence=segment.fence, number=segment.number)
+            yield content
+        finally:
+            if held is not None:
+                held.release()
+
+    async def _head(self, operation_id: UUID, segment: Segment) -> SegmentHead:
+        with _store_errors(StorageError, PathNotFound):
+            return await self.results.head(operation_id, fence=segment.fence, number=segment.number)
 
     async def _stored(
         self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None

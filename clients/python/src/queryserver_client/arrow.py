@@ -6,17 +6,27 @@ size, and the batch is a view on it, so every byte is copied once and memory hol
 
 import importlib
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
 
 from queryserver_client.errors import ConnectionLost, MissingPackage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Self
 
 _CONTINUED = 0xFFFFFFFF
 _PREFIX_BYTES = 8
 _MOST_METADATA = 256 * 1024 * 1024
+_THREADS = 2
+"""For one stream: to unpack is work of Arrow, which runs beside Python."""
+_GROUP_BYTES = 2 * 1024 * 1024
+"""Packed: what a thread unpacks at a time."""
 _BODY_LENGTH_FIELD = 3
 """Message.fbs of Arrow: version, header_type, header, bodyLength."""
 
@@ -80,20 +90,78 @@ class MessageReader:
         return view[missing:]
 
 
-async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncIterator[pa.Schema | pa.RecordBatch]":
-    """The schema, then the batches. Raises ConnectionLost when the stream ends before its mark."""
+async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Schema | pa.RecordBatch, None]":
+    """The schema, then the batches. Raises ConnectionLost when the stream ends before its mark.
+
+    While bytes come, threads unpack the batches before, some MiB in each; memory holds as many as are under way.
+    """
     pa = optional("pyarrow", "arrow")
     reader, schema = MessageReader(), None
-    async for chunk in chunks:
-        for message in reader.feed(chunk):
-            read = pa.ipc.read_message(pa.py_buffer(message))
-            if schema is None:
-                schema = pa.ipc.read_schema(read)
-                yield schema
-            else:
-                yield pa.ipc.read_record_batch(read, schema)
+    with Unpacking(pa) as unpacking:
+        async for chunk in chunks:
+            for message in reader.feed(chunk):
+                if schema is None:
+                    schema = pa.ipc.read_schema(pa.ipc.read_message(pa.py_buffer(message)))
+                    yield schema
+                else:
+                    unpacking.add(message, schema)
+            while unpacking.is_full:
+                for batch in await unpacking.first():
+                    yield batch
+        while unpacking.is_busy:
+            for batch in await unpacking.first():
+                yield batch
     if not reader.is_ended:
         raise ConnectionLost("the Arrow stream ended before its mark", is_sent=True)
+
+
+class Unpacking:
+    """Messages on their way to batches, in order, by threads that end with the stream."""
+
+    def __init__(self, pa: Any) -> None:
+        self._pa = pa
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="queryserver-arrow")
+        self._collected: list[bytearray] = []
+        self._collected_bytes = 0
+        self._schema: Any = None
+        self._under_way: deque[Future[list[Any]]] = deque()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._under_way) > _THREADS
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._under_way or self._collected)
+
+    def add(self, message: bytearray, schema: Any) -> None:
+        """Take a message, which is unpacked with others."""
+        self._schema = schema
+        self._collected.append(message)
+        self._collected_bytes += len(message)
+        if self._collected_bytes >= _GROUP_BYTES:
+            self._start()
+
+    async def first(self) -> list[Any]:
+        """The batches of the oldest messages, in order."""
+        if not self._under_way:
+            self._start()
+        work = self._under_way.popleft()
+        return work.result() if work.done() else await anyio.to_thread.run_sync(work.result, abandon_on_cancel=True)
+
+    def _start(self) -> None:
+        self._under_way.append(self._threads.submit(self._unpacked, self._collected, self._schema))
+        self._collected, self._collected_bytes = [], 0
+
+    def _unpacked(self, messages: list[bytearray], schema: Any) -> list[Any]:
+        ipc = self._pa.ipc
+        return [ipc.read_record_batch(ipc.read_message(self._pa.py_buffer(one)), schema) for one in messages]
 
 
 def _body_length(metadata: memoryview) -> int:

@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 
 from queryserver.formats.columns import Column
+from queryserver.formats.download.packed import PackedRows
 
 
 class ResultSource(Protocol):
@@ -35,6 +36,10 @@ class ResultSource(Protocol):
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
         """The schemas of `tables`, where that is cheaper than reading them; each at least once, in any order."""
+        ...
+
+    def packed(self) -> AsyncGenerator[PackedRows]:
+        """All rows, in order, as they are stored; none where they are not stored in segments."""
         ...
 
 
@@ -155,10 +160,13 @@ class FileForm:
     guard: bool = False
     """csv and tsv: texts that a spreadsheet could take for formulas begin with `'`."""
     coding: ContentCoding = ContentCoding.IDENTITY
+    is_packed: bool = False
+    """arrow: the buffers of its batches are packed by lz4."""
 
     def entity_tag(self, operation_id: UUID) -> str:
         """A strong tag, in quotes. Servers of other versions may make other bytes, so these are a part of it."""
         words = [str(operation_id), self.format.value, *(["guarded"] if self.guard else [])]
+        words += ["lz4"] if self.is_packed else []
         if self.coding is not ContentCoding.IDENTITY:
             words.append(self.coding.value)
         return f'"{"-".join(words)}-{_MAKER}"'
