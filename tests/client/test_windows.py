@@ -3,14 +3,18 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
+import httpx
+import pyarrow as pa
 import pytest
 from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
 
-from queryserver_client import Connection, QueryserverError, arrow, connect, result, windows
+from queryserver_client import Connection, ConnectionLost, QueryserverError, arrow, connect, result, windows
+from queryserver_client.downloads import Download
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 CONVERTED = "SELECT union_value(n := i) AS u, i AS n FROM range({}) AS r(i)"
@@ -84,6 +88,117 @@ async def test_a_result_that_goes_away_meanwhile_is_an_error(server: Server, db:
     with pytest.raises(QueryserverError):
         await _closed_meanwhile(found)
     assert not under_way()
+
+
+async def test_a_part_that_ends_early_is_no_end_of_the_result(server: Server):
+    """As behind something that answers for a range with fewer bytes, or with none."""
+
+    def shortened(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        if "Range" not in request.headers or request.headers["Range"].startswith("bytes=0-"):
+            return response
+        content = b"".join(response.stream)[:50_000]  # type: ignore[arg-type]
+        start = int(request.headers["Range"][6:].split("-")[0])
+        headers = {"ETag": response.headers["ETag"], "Content-Range": f"bytes {start}-{start + len(content) - 1}/9999"}
+        return httpx.Response(206, headers=headers, stream=httpx.ByteStream(content))
+
+    async with changed(server, shortened) as db:
+        found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+        with pytest.raises(ConnectionLost, match="a part of the file ended"):
+            await found.arrow()
+
+
+async def test_a_result_is_read_as_a_whole_where_parts_are_not_to_be_had(server: Server):
+    def without_parts(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        if response.status_code != 206:
+            return response
+        return httpx.Response(200, headers={"ETag": '"other"'}, stream=httpx.ByteStream(b"another file"))
+
+    def weak(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        if "ETag" in response.headers:
+            response.headers["ETag"] = "W/" + response.headers["ETag"]
+        return response
+
+    for change in (without_parts, weak):
+        async with changed(server, change) as db:
+            found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+            assert (await found.arrow()).column("n").to_pylist() == list(range(ROWS))
+
+
+async def test_rows_that_pack_well_are_not_all_in_memory_at_once(db: Connection):
+    """A megabyte of bytes on the way can be a gigabyte of rows."""
+    rows = 1_000_000
+    found = await db.query("duckdb", f"SELECT repeat('the same', 20) AS t FROM range({rows})", limit=rows)
+    before, most, read = pa.total_allocated_bytes(), 0, 0
+    async for batch in found.batches():
+        read += batch.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert read == rows
+    assert most < 16 * 1024 * 1024
+
+
+async def test_batches_that_came_before_a_failure_are_given(db: Connection, monkeypatch: pytest.MonkeyPatch):
+    found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+    whole = [chunk async for chunk in arrow_bytes(found)]
+
+    async def cut() -> AsyncGenerator[bytes, None]:
+        for chunk in whole[: len(whole) // 2]:
+            yield chunk
+        raise ConnectionLost("cut", is_sent=True)
+
+    rows = 0
+    with pytest.raises(ConnectionLost, match="cut"):  # noqa: PT012
+        async for item in arrow.batches(cut()):
+            rows += item.num_rows if isinstance(item, pa.RecordBatch) else 0
+    assert rows > ROWS // 4
+
+
+async def test_damage_is_an_error_of_the_client(db: Connection):
+    found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+    content = bytearray(b"".join([chunk async for chunk in arrow_bytes(found)]))
+    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the first bytes of a buffer that lz4 has packed
+    content[place : place + 4] = b"\0" * 4
+
+    async def damaged() -> AsyncGenerator[bytes, None]:
+        yield bytes(content)
+
+    with pytest.raises(ConnectionLost, match="damaged"):
+        assert [item async for item in arrow.batches(damaged())]
+
+
+Change = Callable[[httpx.Request, httpx.Response], httpx.Response]
+
+
+class _Between(httpx.AsyncBaseTransport):
+    """Something that changes answers on their way."""
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._inner.handle_async_request(request)
+        if "/download/" not in request.url.path:
+            return response
+        content = await response.aread()
+        return self._change(
+            request, httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(content))
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@asynccontextmanager
+async def changed(server: Server, change: Change) -> AsyncGenerator[Connection]:
+    """A client whose downloads are changed on their way."""
+    async with connect(server.url, token=await server.token(), retries=QUICK) as db:
+        before, db.transport._http._transport = db.transport._http._transport, _Between(change)
+        yield db
+    await before.aclose()
+
+
+def arrow_bytes(found: result.Result) -> AsyncGenerator[bytes, None]:
+    return Download(found._transport, found._path, {"format": "arrow", "compression": "lz4"}).chunks()
 
 
 def under_way() -> list[str]:

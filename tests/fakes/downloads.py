@@ -2,15 +2,14 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from functools import partial
 
 import pyarrow as pa
 
 from queryserver.errors.files import StorageError
 from queryserver.formats.columns import Column, ResultType
-from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
-from queryserver.formats.download.packed import PackedRows
+from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm, PackedRows
 from queryserver.formats.download.stream import download
 from queryserver.results import blocks
 
@@ -44,13 +43,10 @@ class StoredTables:
     async def packed(self) -> AsyncGenerator[PackedRows]:
         for table in self._tables:
             stored = blocks.encode(table)
-            yield PackedRows(table.schema, blocks.head_bytes(stored), len(stored), partial(self._content, stored))
+            yield PackedRows(stored[: blocks.head_bytes(stored)], len(stored), partial(self._part, stored))
 
-    @asynccontextmanager
-    async def _content(self, stored: bytes) -> AsyncGenerator[bytes]:
-        self.open_reads += 1
-        yield stored
-        self.open_reads -= 1
+    async def _part(self, stored: bytes, start: int, stop: int) -> bytes:
+        return stored[start:stop]
 
 
 def column(name: str, kind: ResultType) -> Column:

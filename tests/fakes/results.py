@@ -8,7 +8,6 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import PathNotFound
 from queryserver.formats.columns import Segment
 from queryserver.results import blocks
-from queryserver.results.segments import SegmentHead
 
 
 class MemoryResults:
@@ -33,13 +32,12 @@ class MemoryResults:
     async def rows(self, statement_id: UUID, *, fence: int, number: int, start_row: int, rows: int) -> pa.Table:
         return (await self.read(statement_id, fence=fence, number=number)).slice(start_row, rows)
 
-    async def head(self, statement_id: UUID, *, fence: int, number: int) -> SegmentHead:
-        stored = await self.stored(statement_id, fence=fence, number=number)
-        size_bytes = blocks.head_bytes(stored)
-        return SegmentHead(blocks.schema_of(stored[:size_bytes]), size_bytes)
+    async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
+        stored = blocks.encode(await self.read(statement_id, fence=fence, number=number))
+        return stored[: blocks.head_bytes(stored)]
 
-    async def stored(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
-        return blocks.encode(await self.read(statement_id, fence=fence, number=number))
+    async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
+        return blocks.encode(await self.read(statement_id, fence=fence, number=number))[start:stop]
 
     async def delete(self, statement_id: UUID) -> None:
         self._fail()

@@ -23,7 +23,6 @@ from queryserver.results.loads import SharedLoads
 
 _MIB = 1024 * 1024
 _INDEX_BYTES = 4 * _MIB
-_HEAD_BYTES = 4 * _MIB
 # A page that needs more blocks of a segment gets all of them by one read.
 _FEW_BLOCKS = 2
 _WHOLE = -1
@@ -47,19 +46,6 @@ class SegmentKey:
     @property
     def name(self) -> str:
         return f"{self.fence}-{self.number}.arrow"
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentHead:
-    """The Arrow types of a segment, which its first `size_bytes` hold."""
-
-    schema: pa.Schema
-    size_bytes: int
-
-    @property
-    def weight(self) -> int:
-        """Bytes of memory, about: a schema takes some times its written size."""
-        return 4 * self.size_bytes
 
 
 class ResultStore:
@@ -86,7 +72,6 @@ class ResultStore:
         tables = LruCache[tuple[SegmentKey, int], pa.Table](cache_bytes, weigh=pa.Table.get_total_buffer_size)
         self._tables = SharedLoads(tables)
         self._indexes = SharedLoads(LruCache[SegmentKey, BlockIndex](_INDEX_BYTES, weigh=lambda index: index.weight))
-        self._heads = SharedLoads(LruCache[SegmentKey, SegmentHead](_HEAD_BYTES, weigh=lambda head: head.weight))
         self._places = asyncio.Semaphore(max_loads)
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="segments")
 
@@ -98,7 +83,6 @@ class ResultStore:
 
     async def close(self) -> None:
         """Stop loads under way, whose readers get StorageUnavailable; end the threads. Idempotent."""
-        await self._heads.close()
         await self._indexes.close()
         await self._tables.close()
         # The threads can only be busy with Arrow's coding of one segment.
@@ -138,17 +122,22 @@ class ResultStore:
         table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         return table.slice(start_row - index.blocks[wanted[0]].first_row, rows)
 
-    async def head(self, statement_id: UUID, *, fence: int, number: int) -> SegmentHead:
-        """The Arrow types of one segment; of one that is not cached, the first 64 KiB are read."""
-        key = SegmentKey(statement_id, fence, number)
-        return await self._heads.get(key, partial(self._load_head, key))
-
-    async def stored(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
-        """All bytes of one segment, as `append` stored them. They are checked for their end alone."""
+    async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
+        """The message of the schema that a segment begins with; mostly by a read of its first 64 KiB."""
+        path = SegmentKey(statement_id, fence, number).path
         async with self._places:
-            stored = await self._stored(SegmentKey(statement_id, fence, number))
-        blocks.require_whole(stored)
-        return stored
+            head = await self._read(path, length=blocks.HEAD_BYTES)
+            needed = blocks.head_bytes(head)
+            return head[:needed] if len(head) >= needed else await self._read(path, length=needed)
+
+    async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
+        """The stored bytes [start, stop) of one segment, fewer where it is shorter; not decoded, so not checked."""
+        key = SegmentKey(statement_id, fence, number)
+        async with self._places:
+            cached = None
+            if self._disk_cache is not None:
+                cached = await self._disk_cache.read(key.statement_id, key.name, start, stop)
+            return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
 
     async def delete(self, statement_id: UUID) -> None:
         """Delete all segments of a statement; nothing happens when there are none.
@@ -161,7 +150,6 @@ class ResultStore:
         finally:
             self._tables.forget(lambda key: key[0].statement_id == statement_id)
             self._indexes.forget(lambda key: key.statement_id == statement_id)
-            self._heads.forget(lambda key: key.statement_id == statement_id)
             if self._disk_cache is not None:
                 await self._disk_cache.forget(statement_id)
 
@@ -183,13 +171,6 @@ class ResultStore:
         async with self._places:
             stored = await self._stored(key)
             return await self._in_thread(partial(blocks.decode, stored))
-
-    async def _load_head(self, key: SegmentKey) -> SegmentHead:
-        head = await self._read(key.path, length=blocks.HEAD_BYTES)
-        needed = blocks.head_bytes(head)
-        if len(head) < needed:
-            head = await self._read(key.path, length=needed)
-        return SegmentHead(blocks.schema_of(head), needed)
 
     async def _load_index(self, key: SegmentKey, start_row: int) -> BlockIndex:
         """Where the blocks are; the one that is wanted first is decoded, since its bytes are there."""

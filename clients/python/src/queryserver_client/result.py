@@ -138,7 +138,7 @@ class Result:
                 yield data
 
     async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
-        """The rows as Arrow record batches of some MiB, as they come; memory holds one."""
+        """The rows as Arrow record batches, as they come; memory holds some MiB of them."""
         async with aclosing(self._arrow()) as items:
             await anext(items)  # the schema
             async for batch in items:
@@ -202,7 +202,9 @@ class Result:
         return {"format": kind, "allow_truncated": "true" if self.allow_truncated else "false"}
 
     async def _arrow(self) -> AsyncGenerator[Any, None]:
-        params = self._params("arrow") | {"compression": "lz4"}
+        params = self._params("arrow")
+        if arrow.optional("pyarrow", "arrow").Codec.is_available("lz4"):
+            params["compression"] = "lz4"
         if self.row_count * len(self.columns) >= _MANY_CELLS:
             source = windowed(self._transport, self._path, params)
         else:

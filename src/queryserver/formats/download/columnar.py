@@ -1,9 +1,7 @@
 """Parquet and both forms of Arrow IPC: files with types (Contract editor 8.2)."""
 
-import asyncio
 import io
 from collections.abc import Iterable
-from concurrent.futures import Executor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,16 +20,12 @@ _ROW_GROUP_ROWS = 1024 * 1024
 _DECLARED = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
 
 
-async def common_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema], *, threads: Executor) -> pa.Schema:
-    """A schema that all rows of a result fit into without loss, and that Parquet can hold.
+def common_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """A schema that all rows of a result fit into without loss, and that Parquet can hold. Work for a thread.
 
     Text stands for what has no common type: for it every value has a text form. Names are made unique.
     """
-    seen: set[pa.Schema] = {schema.remove_metadata() for schema in schemas}
-    return await asyncio.get_running_loop().run_in_executor(threads, _schema, columns, seen)
-
-
-def _schema(columns: tuple[Column, ...], seen: set[pa.Schema]) -> pa.Schema:
+    seen = {schema.remove_metadata() for schema in schemas}
     by_column = zip(*(schema.types for schema in seen), strict=True) if seen else ((),) * len(columns)
     names = unique_names([column.name for column in columns])
     kinds = [_writable(_common(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]

@@ -4,7 +4,7 @@ import io
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -16,7 +16,26 @@ import orjson
 import pyarrow as pa
 
 from queryserver.formats.columns import Column
-from queryserver.formats.download.packed import PackedRows
+
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+"""Of an Arrow IPC stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """A stored segment: an IPC stream of `size_bytes`, which begins with `head`, its schema.
+
+    `read` gives its bytes [start, stop).
+    """
+
+    head: bytes
+    size_bytes: int
+    read: Callable[[int, int], Awaitable[bytes]]
+
+    @property
+    def batches_bytes(self) -> int:
+        """The size of its messages of rows."""
+        return self.size_bytes - len(self.head) - len(END_OF_STREAM)
 
 
 class ResultSource(Protocol):
@@ -35,7 +54,7 @@ class ResultSource(Protocol):
         ...
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
-        """The schemas of `tables`, where that is cheaper than reading them; each at least once, in any order."""
+        """The schemas of `tables`, where that is cheaper than reading them; each once, in any order."""
         ...
 
     def packed(self) -> AsyncGenerator[PackedRows]:

@@ -136,14 +136,10 @@ async def download(result: ResultSource, form: FileForm, *, threads: Executor) -
 
 
 async def packed(result: ResultSource, *, threads: Executor) -> PackedStream | None:
-    """The stored segments as they are, as one Arrow stream.
-
-    None where a download must convert them: a column has another type in some segment, or in what Parquet can hold.
-    """
+    """The stored segments as they are, as one Arrow stream; None where a download must convert them."""
     async with aclosing(result.packed()) as found:
         segments = [one async for one in found]
-    schema = await common_schema(result.columns, [one.schema for one in segments], threads=threads)
-    return packed_stream(schema, segments)
+    return await asyncio.get_running_loop().run_in_executor(threads, packed_stream, result.columns, segments)
 
 
 class Ahead:
@@ -189,7 +185,8 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
             return XlsxEncoder(columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
         case DownloadFormat.PARQUET | DownloadFormat.ARROW | DownloadFormat.FEATHER:
             async with aclosing(result.schemas()) as found:
-                schema = await common_schema(columns, {one async for one in found}, threads=threads)
+                seen = [one async for one in found]
+            schema = await asyncio.get_running_loop().run_in_executor(threads, common_schema, columns, seen)
             if form.format is DownloadFormat.PARQUET:
                 return ParquetEncoder(columns, schema)
             is_file = form.format is DownloadFormat.FEATHER

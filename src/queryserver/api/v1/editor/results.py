@@ -25,7 +25,6 @@ from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column, Trunc
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.packed import PackedStream
 from queryserver.formats.download.stream import download as encode
-from queryserver.formats.download.stream import packed
 from queryserver.identity.model import BigNumbers
 from queryserver.sql.positions import Position
 from queryserver.statements.downloads import StoredRows
@@ -276,12 +275,14 @@ async def download(call: Call, operation_id: str) -> Response:
     rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
     kind = DownloadFormat(asked.format)
     coding = ContentCoding.IDENTITY if kind.is_compressed or is_packed else answers.coding_for(call.request)
-    file = _File(call, rows, FileForm(kind, asked.guard, coding, is_packed))
+    stored = None
+    if is_packed:
+        finding = downloads.packed(call.user, rows, threads=call.services.threads.rendering)
+        stored = await answers.while_connected(call.request, finding)
+    file = _File(call, rows, FileForm(kind, asked.guard, coding, is_packed), stored)
     conditions = answers.conditions_of(call.request)
     if is_unchanged(conditions, file.version):
         return Response(status_code=304, headers=file.version_headers)
-    if is_packed:
-        file.stored = await packed(rows, threads=call.services.threads.rendering)
     if call.request.scope.get(answers.HEADERS_ONLY) or not wants_part(conditions, file.version):
         return await file.whole()
     return await answers.while_connected(call.request, file.part(conditions))
@@ -290,17 +291,22 @@ async def download(call: Call, operation_id: str) -> Response:
 class _File:
     """One result in one form, on its way to one caller."""
 
-    def __init__(self, call: Call, rows: StoredRows, form: FileForm) -> None:
+    def __init__(self, call: Call, rows: StoredRows, form: FileForm, stored: PackedStream | None) -> None:
+        """`stored`: its bytes, where they need not be made; their size is known, and any part of them is at hand."""
         self._call = call
         self._rows = rows
         self._form = form
-        self.version = Version(form.entity_tag(rows.status.id))
-        self.stored: PackedStream | None = None
-        """Its bytes, where they need not be made: their size is known, and any part of them is at hand."""
+        self._stored = stored
+        tag = form.entity_tag(rows.status.id) if stored is None else stored.entity_tag(rows.status.id)
+        self.version = Version(tag)
 
     async def whole(self) -> Response:
-        if self.stored is not None:
-            return await self._answer(self._pieces(), {"Content-Length": str(self.stored.size_bytes)}, 200)
+        if self._stored is not None:
+            headers = {"Content-Length": str(self._stored.size_bytes)}
+            if self._call.request.scope.get(answers.HEADERS_ONLY):
+                described = self.version_headers | self._description | headers
+                return Response(media_type=self._form.format.content_type, headers=described)
+            return await self._answer(self._pieces(), headers, 200)
         return await self._answer(self._kept_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
@@ -309,12 +315,12 @@ class _File:
         if part.is_whole:
             return await self.whole()
         headers = {"Content-Range": part.content_range, "Content-Length": str(part.length)}
-        pieces = self._pieces(part) if self.stored is not None else only_part(self._pieces(), part)
+        pieces = self._pieces(part) if self._stored is not None else only_part(self._pieces(), part)
         return await self._answer(pieces, headers, 206)
 
     async def _size(self) -> int:
-        if self.stored is not None:
-            return self.stored.size_bytes
+        if self._stored is not None:
+            return self._stored.size_bytes
         downloads = self._call.services.statements.downloads
         return await downloads.size_of(self._call.user, self._rows.status.id, self.version.tag, self._pieces())
 
@@ -333,8 +339,8 @@ class _File:
         """The whole file, or of one that is stored a part."""
         services = self._call.services
         with services.streams.place(self._call.user) as place:
-            if self.stored is not None:
-                file = self.stored.pieces(part.start, part.length) if part else self.stored.pieces()
+            if self._stored is not None:
+                file = self._stored.pieces(part.start, part.length) if part else self._stored.pieces()
             else:
                 file = encode(self._rows, self._form, threads=services.threads.rendering)
             async with aclosing(file) as pieces:
