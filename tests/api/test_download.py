@@ -5,6 +5,7 @@ import io
 import json
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,10 +34,27 @@ CONTENT_TYPES = {
 }
 
 
+LAYOUTS = (
+    "SELECT n, md5(n::VARCHAR) AS t, n / 7.0::DOUBLE AS d, n::DECIMAL(9, 2) AS c, [n, NULL] AS l FROM ({rows}) AS r",
+    "SELECT n, n AS n, TIMESTAMP '2020-01-01' + to_seconds(n) AS at, n::HUGEINT * 10 AS huge FROM ({rows}) AS r",
+    "SELECT n % 2 = 0 AS f, TIMESTAMPTZ '2020-01-01 00:00+00' AS z, INTERVAL 1 DAY AS i FROM ({rows}) AS r",
+    "SELECT CASE WHEN n % 2 = 0 THEN 'a' ELSE 'b' END::ENUM('a', 'b') AS e FROM ({rows}) AS r",
+    "SELECT n FROM ({rows}) AS r WHERE n < 0",
+    "SELECT n FROM ({rows}) AS r WHERE n < 3",
+)
+"""Selects whose stored columns a download takes as they are, or must convert; of many rows, few, and none."""
+
+
 async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) -> str:
     body = await ana.run(dialect, statement, **fields)
     assert (body["status"], body["query_status"]["state"]) == (0, "available"), body
     return body["history_uuid"]
+
+
+def stored_files(api: Api, operation: str) -> list[Path]:
+    """The segments of a result, of fewer than ten in order."""
+    folders = [path for path in api.services.settings.results_dir.rglob(f"*{operation}*") if path.is_dir()]
+    return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
 async def file_of(ana: Caller, operation: str, kind: str, **query: Any) -> bytes:
@@ -225,6 +243,68 @@ class TestParts:
                 assert verdict(answer) == (429, -1, "too_many_streams")
 
 
+class TestPackedArrow:
+    """`compression=lz4`: the stored segments as they are (ADR 65)."""
+
+    @each("select", LAYOUTS)
+    async def test_it_holds_the_rows_of_the_plain_stream(self, ana: Caller, select: str):
+        operation = await finished(ana, DUCKDB, select.format(rows=DUCKDB.rows(60_000)), limit=100_000)
+        packed = pa.ipc.open_stream(await file_of(ana, operation, "arrow", compression="lz4")).read_all()
+        assert packed.equals(pa.ipc.open_stream(await file_of(ana, operation, "arrow")).read_all())
+        packed.validate(full=True)
+
+    async def test_its_size_is_known_and_any_part_of_it_is_at_hand(self, ana: Caller):
+        operation = await self._stored(ana)
+        path, asked = f"editor/download/{operation}", {"format": "arrow", "compression": "lz4"}
+        whole = await ana.get(path, **asked)
+        size, tag = len(whole.content), whole.headers["etag"]
+        assert (whole.headers["content-length"], whole.headers.get("content-encoding")) == (str(size), None)
+        assert size < len(await file_of(ana, operation, "arrow")) * 0.9
+        head = await ana.send("HEAD", path, params=asked)
+        assert (head.headers["content-length"], head.headers["etag"]) == (str(size), tag)
+        step = size // 7
+        parts = [
+            await ana.get(path, headers={"Range": f"bytes={start}-{start + step - 1}", "If-Range": tag}, **asked)
+            for start in range(0, size, step)
+        ]
+        assert {part.status_code for part in parts} == {206}
+        assert b"".join([part.content for part in parts]) == whole.content
+        for wanted, start in (("0-0", 0), ("-1", -1), ("-9", -9), (f"{size - 8}-", -8)):
+            answer = await ana.get(path, headers={"Range": f"bytes={wanted}"}, **asked)
+            assert answer.content == whole.content[start:][: len(answer.content)]
+            assert len(answer.content) == max(1, -start)
+        assert verdict(await ana.get(path, headers={"Range": f"bytes={size}-"}, **asked))[0] == 416
+        assert (await ana.get(path, headers={"If-None-Match": tag}, **asked)).status_code == 304
+        plain = await ana.get(path, headers=PLAIN, format="arrow")
+        assert plain.headers["etag"] != tag
+
+    async def test_a_part_reads_only_its_own_segments(self, ana: Caller):
+        operation = await self._stored(ana)
+        path, asked = f"editor/download/{operation}", {"format": "arrow", "compression": "lz4"}
+        whole = (await ana.get(path, **asked)).content
+        first, *_, last = stored_files(ana.api, operation)
+        last.write_bytes(last.read_bytes()[:-9])
+        assert (await ana.get(path, headers={"Range": "bytes=0-99999"}, **asked)).content == whole[:100_000]
+        first.unlink()
+        unavailable = (503, -1, "service_unavailable")
+        for part in ("0-99999", "-100"):
+            assert verdict(await ana.get(path, headers={"Range": f"bytes={part}"}, **asked)) == unavailable
+        assert verdict(await ana.get(path, **asked)) == unavailable
+
+    @each("kind", [kind for kind in FORMATS if kind != "arrow"])
+    async def test_no_other_format_has_it(self, ana: Caller, kind: str):
+        operation = await finished(ana, "mysql", "rows 2")
+        answer = await ana.get(f"editor/download/{operation}", format=kind, compression="lz4")
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+
+    async def _stored(self, ana: Caller) -> str:
+        """A result of some segments."""
+        select = f"SELECT n, 'a label of number ' || n AS t FROM ({DUCKDB.rows(400_000)}) AS r"
+        operation = await finished(ana, DUCKDB, select, limit=400_000)
+        assert len(stored_files(ana.api, operation)) > 2
+        return operation
+
+
 class TestRefusals:
     @pytest.mark.item(55)
     async def test_what_has_no_result_yet_or_any_more(self, ana: Caller):
@@ -306,7 +386,7 @@ class TestBrokenTransfers:
     async def test_a_stream_that_fails_has_no_last_chunk(self, ana: Caller, kind: str):
         operation = await self._large(ana)
         # Its head, and so its schema, stays readable.
-        last = self._files(ana.api, operation)[-1]
+        last = stored_files(ana.api, operation)[-1]
         last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
         unavailable = (503, -1, "service_unavailable")
         assert await ana.refused("editor/fetch_result_data", operationId=operation, start_row=29_999) == unavailable
@@ -322,7 +402,7 @@ class TestBrokenTransfers:
 
     async def test_a_store_that_fails_before_the_first_byte_is_503(self, ana: Caller):
         operation = await self._large(ana)
-        for file in self._files(ana.api, operation):
+        for file in stored_files(ana.api, operation):
             file.unlink()
         unavailable = (503, -1, "service_unavailable")
         assert verdict(await ana.get(f"editor/download/{operation}")) == unavailable
@@ -332,7 +412,7 @@ class TestBrokenTransfers:
     async def test_a_part_of_a_result_whose_end_cannot_be_read(self, ana: Caller):
         operation = await self._large(ana)
         path = f"editor/download/{operation}"
-        last = self._files(ana.api, operation)[-1]
+        last = stored_files(ana.api, operation)[-1]
         last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
         unavailable = (503, -1, "service_unavailable")
         assert verdict(await ana.get(path, headers={"Range": "bytes=0-9"})) == unavailable, "the size is not known"
@@ -374,8 +454,3 @@ class TestBrokenTransfers:
     @staticmethod
     async def _large(ana: Caller) -> str:
         return await finished(ana, "mysql", "rows 30000 wide 500", limit=30_000)
-
-    @staticmethod
-    def _files(api: Api, operation: str) -> list[Any]:
-        folders = [path for path in api.services.settings.results_dir.rglob(f"*{operation}*") if path.is_dir()]
-        return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.cases import each
 
 from queryserver.errors.files import PathNotFound
+from queryserver.results import blocks
 from queryserver.results.segments import ResultStore
 
 STATEMENTS = [UUID(int=n) for n in range(3)]
@@ -72,12 +73,24 @@ class ResultStoreContract:
     async def test_the_schema_is_told_without_the_rows(self, results):
         statement_id, table = uuid4(), mixed_table(100)
         await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
-        assert (await results.schema(statement_id, fence=1, number=0)).equals(table.schema)
+        assert blocks.schema_of(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
+
+    async def test_any_part_of_what_is_stored_is_read(self, results):
+        statement_id, table = uuid4(), mixed_table(3000)
+        segment = await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
+        size, step = segment.size_bytes, segment.size_bytes // 3
+        parts = [
+            await results.part(statement_id, start, start + step, fence=1, number=0) for start in range(0, size, step)
+        ]
+        stored = b"".join(parts)
+        assert len(stored) == size
+        assert stored.startswith(await results.head(statement_id, fence=1, number=0))
+        assert pa.ipc.open_stream(stored).read_all().to_pylist() == table.to_pylist()
 
     async def test_the_schema_of_thousands_of_columns_is_told(self, results):
         statement_id, table = uuid4(), pa.table({f"a column of number {n}": [n] for n in range(3000)})
         await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
-        assert (await results.schema(statement_id, fence=1, number=0)).equals(table.schema)
+        assert blocks.schema_of(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
 
     async def test_a_segment_that_is_not_there_is_not_found(self, results):
         statement_id = uuid4()
@@ -86,7 +99,9 @@ class ResultStoreContract:
             with pytest.raises(PathNotFound):
                 await results.read(statement_id, fence=fence, number=number)
             with pytest.raises(PathNotFound):
-                await results.schema(statement_id, fence=fence, number=number)
+                await results.head(statement_id, fence=fence, number=number)
+            with pytest.raises(PathNotFound):
+                await results.part(statement_id, 0, 9, fence=fence, number=number)
         with pytest.raises(PathNotFound):
             await results.read(uuid4(), fence=2, number=1)
 

@@ -3,13 +3,15 @@
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 
 import pyarrow as pa
 
 from queryserver.errors.files import StorageError
 from queryserver.formats.columns import Column, ResultType
-from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
+from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm, PackedRows
 from queryserver.formats.download.stream import download
+from queryserver.results import blocks
 
 
 class StoredTables:
@@ -37,6 +39,14 @@ class StoredTables:
     async def schemas(self) -> AsyncGenerator[pa.Schema]:
         for table in self._tables:
             yield table.schema
+
+    async def packed(self) -> AsyncGenerator[PackedRows]:
+        for table in self._tables:
+            stored = blocks.encode(table)
+            yield PackedRows(stored[: blocks.head_bytes(stored)], len(stored), partial(self._part, stored))
+
+    async def _part(self, stored: bytes, start: int, stop: int) -> bytes:
+        return stored[start:stop]
 
 
 def column(name: str, kind: ResultType) -> Column:

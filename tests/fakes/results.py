@@ -7,6 +7,7 @@ import pyarrow as pa
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import PathNotFound
 from queryserver.formats.columns import Segment
+from queryserver.results import blocks
 
 
 class MemoryResults:
@@ -19,7 +20,7 @@ class MemoryResults:
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
         self._fail()
         self._tables[statement_id, fence, number] = table
-        return Segment(number, start_row, table.num_rows, table.nbytes)
+        return Segment(number, start_row, table.num_rows, len(blocks.encode(table)))
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
         self._fail()
@@ -31,8 +32,12 @@ class MemoryResults:
     async def rows(self, statement_id: UUID, *, fence: int, number: int, start_row: int, rows: int) -> pa.Table:
         return (await self.read(statement_id, fence=fence, number=number)).slice(start_row, rows)
 
-    async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
-        return (await self.read(statement_id, fence=fence, number=number)).schema
+    async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
+        stored = blocks.encode(await self.read(statement_id, fence=fence, number=number))
+        return stored[: blocks.head_bytes(stored)]
+
+    async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
+        return blocks.encode(await self.read(statement_id, fence=fence, number=number))[start:stop]
 
     async def delete(self, statement_id: UUID) -> None:
         self._fail()

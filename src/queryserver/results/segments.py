@@ -122,16 +122,22 @@ class ResultStore:
         table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         return table.slice(start_row - index.blocks[wanted[0]].first_row, rows)
 
-    async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
-        """The Arrow types of one segment; of one that is not cached, the first 64 KiB are read."""
+    async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
+        """The message of the schema that a segment begins with; mostly by a read of its first 64 KiB."""
+        path = SegmentKey(statement_id, fence, number).path
+        async with self._places:
+            head = await self._read(path, length=blocks.HEAD_BYTES)
+            needed = blocks.head_bytes(head)
+            return head[:needed] if len(head) >= needed else await self._read(path, length=needed)
+
+    async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
+        """The stored bytes [start, stop) of one segment, fewer where it is shorter; not decoded, so not checked."""
         key = SegmentKey(statement_id, fence, number)
-        if (table := self._tables.cached((key, _WHOLE))) is not None:
-            return table.schema
-        head = await self._read(key.path, length=blocks.HEAD_BYTES)
-        needed = blocks.head_bytes(head)
-        if len(head) < needed:
-            head = await self._read(key.path, length=needed)
-        return blocks.schema_of(head)
+        async with self._places:
+            cached = None
+            if self._disk_cache is not None:
+                cached = await self._disk_cache.read(key.statement_id, key.name, start, stop)
+            return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
 
     async def delete(self, statement_id: UUID) -> None:
         """Delete all segments of a statement; nothing happens when there are none.

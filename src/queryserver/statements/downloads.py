@@ -1,6 +1,7 @@
 """Whole results for downloads, read from the result store as often as requested (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
@@ -10,6 +11,9 @@ import pyarrow as pa
 from queryserver.errors.base import download_disabled
 from queryserver.errors.statements import DownloadRefused
 from queryserver.formats.columns import Column, Truncation
+from queryserver.formats.download.encoder import PackedRows
+from queryserver.formats.download.packed import PackedStream
+from queryserver.formats.download.stream import packed
 from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AUDIT
@@ -19,6 +23,7 @@ from queryserver.statements.states import StatementState
 from queryserver.statements.status import Access
 
 _OPERATION = "result.download"
+_PACKED_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,19 @@ class StoredRows:
         """The schema of each segment, without its rows."""
         return self.reading.schemas(self.status.id, self.status.rows)
 
+    def packed(self) -> AsyncGenerator[PackedRows]:
+        """The segments as they are stored."""
+        return self.reading.packed(self.status.id, self.status.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    stream: PackedStream | None
+
+    @property
+    def weight(self) -> int:
+        return 256 + (self.stream.weight if self.stream is not None else 0)
+
 
 class Downloads:
     """Opens results for downloading."""
@@ -51,6 +69,7 @@ class Downloads:
         self._enabled = enabled
         self.sizes = LruCache[str, int](4096)
         """Bytes of files that were made completely, by entity tag."""
+        self._packed = LruCache[UUID, _Packed](_PACKED_BYTES, weigh=lambda one: one.weight)
 
     async def open(self, user: User, operation_id: UUID, *, allow_truncated: bool = False) -> StoredRows:
         """The stored rows of an own operation.
@@ -77,6 +96,18 @@ class Downloads:
                     "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
                 )
             return StoredRows(status, record.columns or (), self._reading)
+
+    async def packed(self, user: User, rows: StoredRows, *, threads: Executor) -> PackedStream | None:
+        """The rows as they are stored, as one Arrow stream; None: they must be converted. A failure is an audit event.
+
+        Kept, since a reader asks for one part after the other: the schema of each segment must be read for it.
+        """
+        known = self._packed.get(rows.status.id)
+        if known is None:
+            with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(rows.status.id)}):
+                known = _Packed(await packed(rows, threads=threads))
+            self._packed.put(rows.status.id, known)
+        return known.stream
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """The pieces of the file. An audit event is written with the first one, another if a later one fails."""

@@ -1,7 +1,7 @@
 """Pages and whole results from the record and the result store; no engine is called (Contract editor 6, 8.2)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +16,10 @@ from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
 from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
 from queryserver.formats.columns import CellForm, Column, Segment, decode
+from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget, Held
+from queryserver.results import blocks
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
@@ -37,6 +39,7 @@ _USUAL_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _WIDE_BYTES = 192 * 1024 * 1024
 _WIDE_WAIT_S = 300.0
+_HEADS_AT_ONCE = 4
 _NO_ROWS = RenderedRows((), 0)
 
 T = TypeVar("T")
@@ -141,13 +144,44 @@ class ResultReader:
                 held.release()
 
     async def schemas(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Schema]:
-        """The Arrow schemas of `tables`, without reading rows of segments."""
+        """The Arrow schemas of `tables`, each once, without reading rows of segments."""
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
             yield decode(stored.inline).schema
-        for segment in stored.segments:
-            with _store_errors(StorageError, PathNotFound):
-                yield await self.results.schema(operation_id, fence=segment.fence, number=segment.number)
+        for head in dict.fromkeys(await self._heads(operation_id, stored.segments)):
+            with _store_errors(StorageError):
+                schema = blocks.schema_of(head)
+            yield schema
+
+    async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:
+        """The segments of `tables` as they are stored; none of a result that is kept in its record."""
+        stored = await self._stored(operation_id, start_row=0, rows=rows)
+        for segment, head in zip(stored.segments, await self._heads(operation_id, stored.segments), strict=True):
+            yield PackedRows(head, segment.size_bytes, partial(self._part, operation_id, segment))
+
+    async def _part(self, operation_id: UUID, segment: Segment, start: int, stop: int) -> bytes:
+        with _store_errors(StorageError, PathNotFound):
+            return await self.results.part(operation_id, start, stop, fence=segment.fence, number=segment.number)
+
+    async def _heads(self, operation_id: UUID, segments: Sequence[Segment]) -> list[bytes]:
+        """The schemas as they are stored, read some at a time; equal ones are one object."""
+        known = dict[bytes, bytes]()
+        heads = [b""] * len(segments)
+        numbered = iter(enumerate(segments))
+
+        async def read() -> None:
+            for place, segment in numbered:
+                with _store_errors(StorageError, PathNotFound):
+                    head = await self.results.head(operation_id, fence=segment.fence, number=segment.number)
+                heads[place] = known.setdefault(head, head)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_HEADS_AT_ONCE, len(segments))):
+                    group.create_task(read())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return heads
 
     async def _stored(
         self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None

@@ -4,12 +4,19 @@ pyarrow's own reader pulls from a blocking file. Here the bytes are pushed: each
 size, and the batch is a view on it, so every byte is copied once and memory holds one message.
 """
 
+import asyncio
 import importlib
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from queryserver_client.errors import ConnectionLost, MissingPackage
+import anyio
+import anyio.to_thread
+
+from queryserver_client.errors import ConnectionLost, MissingPackage, QueryserverError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +24,11 @@ if TYPE_CHECKING:
 _CONTINUED = 0xFFFFFFFF
 _PREFIX_BYTES = 8
 _MOST_METADATA = 256 * 1024 * 1024
+_AT_ONCE = 2
+"""Threads for one stream: to unpack is work of Arrow, which runs beside Python."""
+_GROUP_BYTES = 2 * 1024 * 1024
+_GROUP_MESSAGES = 16
+"""What a thread unpacks at a time: so many bytes as they came, or messages, of 256 KiB each when they are unpacked."""
 _BODY_LENGTH_FIELD = 3
 """Message.fbs of Arrow: version, header_type, header, bodyLength."""
 
@@ -80,20 +92,112 @@ class MessageReader:
         return view[missing:]
 
 
-async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncIterator[pa.Schema | pa.RecordBatch]":
-    """The schema, then the batches. Raises ConnectionLost when the stream ends before its mark."""
-    pa = optional("pyarrow", "arrow")
-    reader, schema = MessageReader(), None
-    async for chunk in chunks:
-        for message in reader.feed(chunk):
-            read = pa.ipc.read_message(pa.py_buffer(message))
-            if schema is None:
-                schema = pa.ipc.read_schema(read)
-                yield schema
-            else:
-                yield pa.ipc.read_record_batch(read, schema)
+async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Schema | pa.RecordBatch, None]":
+    """The schema, then the batches. Raises ConnectionLost when the stream is damaged or ends before its mark.
+
+    While bytes come, threads unpack the batches before, some MiB in each; memory holds as many as are under way. An
+    error comes behind the batches that were there before it.
+    """
+    reader, failures = MessageReader(), list[QueryserverError]()
+    async with (
+        aclosing(Unpacking(optional("pyarrow", "arrow"))) as unpacking,
+        aclosing(_before_failure(chunks, failures)) as good,
+    ):
+        async for chunk in good:
+            for message in reader.feed(chunk):
+                if unpacking.schema is None:
+                    yield unpacking.begin(message)
+                else:
+                    unpacking.add(message)
+            while unpacking.has_turn:
+                for batch in await unpacking.first():
+                    yield batch
+        while unpacking.is_busy:
+            for batch in await unpacking.first():
+                yield batch
+    if failures:
+        raise failures[0]
     if not reader.is_ended:
         raise ConnectionLost("the Arrow stream ended before its mark", is_sent=True)
+
+
+async def _before_failure(
+    chunks: AsyncGenerator[bytes, None], failures: list[QueryserverError]
+) -> AsyncGenerator[bytes, None]:
+    """What came; why nothing follows is put into `failures`."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except QueryserverError as error:
+        failures.append(error)
+
+
+class Unpacking:
+    """Messages on their way to batches, in order, in threads."""
+
+    def __init__(self, pa: Any) -> None:
+        self._pa = pa
+        self.schema: Any = None
+        self._collected: list[bytearray] = []
+        self._collected_bytes = 0
+        self._under_way: deque[asyncio.Task[list[Any]]] = deque()
+
+    async def aclose(self) -> None:
+        """Let go of what nobody waits for. A thread that has begun ends by itself."""
+        for work in self._under_way:
+            work.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether `first` has its batches already, or should be waited for before more is taken."""
+        return bool(self._under_way) and (len(self._under_way) > _AT_ONCE or self._under_way[0].done())
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._under_way or self._collected)
+
+    def begin(self, message: bytearray) -> Any:
+        """The schema, of the first message."""
+        with _damage():
+            self.schema = self._pa.ipc.read_schema(self._pa.ipc.read_message(self._pa.py_buffer(message)))
+        return self.schema
+
+    def add(self, message: bytearray) -> None:
+        """Take a message, which is unpacked with others."""
+        self._collected.append(message)
+        self._collected_bytes += len(message)
+        if self._collected_bytes >= _GROUP_BYTES or len(self._collected) >= _GROUP_MESSAGES:
+            call = partial(self._unpacked, *self._collect())
+            work = anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+            self._under_way.append(asyncio.create_task(work, name="queryserver-unpacking"))
+
+    async def first(self) -> list[Any]:
+        """The batches of the oldest messages, in order."""
+        if self._under_way:
+            return await self._under_way.popleft()
+        return self._unpacked(*self._collect())
+
+    def _collect(self) -> list[bytearray]:
+        collected = self._collected
+        self._collected, self._collected_bytes = [], 0
+        return collected
+
+    def _unpacked(self, *messages: bytearray) -> list[Any]:
+        ipc = self._pa.ipc
+        with _damage():
+            return [ipc.read_record_batch(ipc.read_message(self._pa.py_buffer(one)), self.schema) for one in messages]
+
+
+@contextmanager
+def _damage() -> Generator[None, None, None]:
+    """What pyarrow says of bytes that are no Arrow: OSError, or a ValueError of its own."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        message = f"the Arrow stream is damaged: {error}"
+        raise ConnectionLost(message, is_sent=True) from error
 
 
 def _body_length(metadata: memoryview) -> int:

@@ -17,6 +17,7 @@ from queryserver_client.errors import NoResultSet, Truncated
 from queryserver_client.status import Status
 from queryserver_client.transport import Transport
 from queryserver_client.values import Column, Row, columns_of, decode_rows
+from queryserver_client.windows import windowed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ResultPage
     from queryserver_client.statement import Statement
 
+_MANY_CELLS = 1_000_000
+"""From here on a result is worth the call that asks for its size."""
 PAGE_ROWS = 10_000
 """The most rows of one page (Contract editor 6.1)."""
 FORMATS: Mapping[str, str] = {
@@ -135,7 +138,7 @@ class Result:
                 yield data
 
     async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
-        """The rows as Arrow record batches of some MiB, as they come; memory holds one."""
+        """The rows as Arrow record batches, as they come; memory holds some MiB of them."""
         async with aclosing(self._arrow()) as items:
             await anext(items)  # the schema
             async for batch in items:
@@ -199,9 +202,15 @@ class Result:
         return {"format": kind, "allow_truncated": "true" if self.allow_truncated else "false"}
 
     async def _arrow(self) -> AsyncGenerator[Any, None]:
-        download = Download(self._transport, self._path, self._params("arrow"))
-        async with aclosing(download.chunks()) as chunks:
-            async for item in arrow.batches(chunks):
+        params = self._params("arrow")
+        if arrow.optional("pyarrow", "arrow").Codec.is_available("lz4"):
+            params["compression"] = "lz4"
+        if self.row_count * len(self.columns) >= _MANY_CELLS:
+            source = windowed(self._transport, self._path, params)
+        else:
+            source = Download(self._transport, self._path, params).chunks()
+        async with aclosing(source) as chunks, aclosing(arrow.batches(chunks)) as items:
+            async for item in items:
                 yield item
 
     def _require_rows(self) -> None:

@@ -1,9 +1,7 @@
 """Parquet and both forms of Arrow IPC: files with types (Contract editor 8.2)."""
 
-import asyncio
 import io
-from collections.abc import AsyncIterator
-from concurrent.futures import Executor
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,18 +20,12 @@ _ROW_GROUP_ROWS = 1024 * 1024
 _DECLARED = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
 
 
-async def common_schema(
-    columns: tuple[Column, ...], schemas: AsyncIterator[pa.Schema], *, threads: Executor
-) -> pa.Schema:
-    """A schema that all rows of a result fit into without loss, and that Parquet can hold.
+def common_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """A schema that all rows of a result fit into without loss, and that Parquet can hold. Work for a thread.
 
     Text stands for what has no common type: for it every value has a text form. Names are made unique.
     """
-    seen: set[pa.Schema] = {schema.remove_metadata() async for schema in schemas}
-    return await asyncio.get_running_loop().run_in_executor(threads, _schema, columns, seen)
-
-
-def _schema(columns: tuple[Column, ...], seen: set[pa.Schema]) -> pa.Schema:
+    seen = {schema.remove_metadata() for schema in schemas}
     by_column = zip(*(schema.types for schema in seen), strict=True) if seen else ((),) * len(columns)
     names = unique_names([column.name for column in columns])
     kinds = [_writable(_common(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]
@@ -175,18 +167,21 @@ def _decimal(precision: int, scale: int) -> pa.DataType | None:
 
 
 class ArrowEncoder(Encoder):
-    """An IPC stream or file, its buffers not compressed: several readers cannot undo that.
+    """An IPC stream or file, its buffers not compressed unless it is to be packed: several readers cannot undo that.
 
     The file form (Feather, version 2) is the stream between a magic number and a footer, which names the place of each
     batch: some 24 bytes a batch are kept in memory.
     """
 
-    def __init__(self, columns: tuple[Column, ...], schema: pa.Schema, *, is_file: bool) -> None:
+    def __init__(
+        self, columns: tuple[Column, ...], schema: pa.Schema, *, is_file: bool, is_packed: bool = False
+    ) -> None:
         self._columns = columns
         self._schema = schema
         self._sink = Drain()
         begin = pa.ipc.new_file if is_file else pa.ipc.new_stream
-        self._writer = begin(pa.PythonFile(self._sink, mode="w"), schema)
+        options = pa.ipc.IpcWriteOptions(compression="lz4" if is_packed else None)
+        self._writer = begin(pa.PythonFile(self._sink, mode="w"), schema, options=options)
 
     def start(self) -> bytes:
         return self._sink.take()

@@ -4,7 +4,7 @@ import io
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -16,6 +16,26 @@ import orjson
 import pyarrow as pa
 
 from queryserver.formats.columns import Column
+
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+"""Of an Arrow IPC stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """A stored segment: an IPC stream of `size_bytes`, which begins with `head`, its schema.
+
+    `read` gives its bytes [start, stop).
+    """
+
+    head: bytes
+    size_bytes: int
+    read: Callable[[int, int], Awaitable[bytes]]
+
+    @property
+    def batches_bytes(self) -> int:
+        """The size of its messages of rows."""
+        return self.size_bytes - len(self.head) - len(END_OF_STREAM)
 
 
 class ResultSource(Protocol):
@@ -34,7 +54,11 @@ class ResultSource(Protocol):
         ...
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
-        """The schemas of `tables`, where that is cheaper than reading them; each at least once, in any order."""
+        """The schemas of `tables`, where that is cheaper than reading them; each once, in any order."""
+        ...
+
+    def packed(self) -> AsyncGenerator[PackedRows]:
+        """All rows, in order, as they are stored; none where they are not stored in segments."""
         ...
 
 
@@ -155,10 +179,13 @@ class FileForm:
     guard: bool = False
     """csv and tsv: texts that a spreadsheet could take for formulas begin with `'`."""
     coding: ContentCoding = ContentCoding.IDENTITY
+    is_packed: bool = False
+    """arrow: the buffers of its batches are packed by lz4."""
 
     def entity_tag(self, operation_id: UUID) -> str:
         """A strong tag, in quotes. Servers of other versions may make other bytes, so these are a part of it."""
         words = [str(operation_id), self.format.value, *(["guarded"] if self.guard else [])]
+        words += ["lz4"] if self.is_packed else []
         if self.coding is not ContentCoding.IDENTITY:
             words.append(self.coding.value)
         return f'"{"-".join(words)}-{_MAKER}"'

@@ -14,6 +14,7 @@ import pyarrow as pa
 from queryserver.formats.columns import without_dictionaries
 from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, Drain, Encoder, FileForm, ResultSource
+from queryserver.formats.download.packed import PackedStream, packed_stream
 from queryserver.formats.download.texts import CsvEncoder, JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
@@ -134,6 +135,13 @@ async def download(result: ResultSource, form: FileForm, *, threads: Executor) -
             yield sent
 
 
+async def packed(result: ResultSource, *, threads: Executor) -> PackedStream | None:
+    """The stored segments as they are, as one Arrow stream; None where a download must convert them."""
+    async with aclosing(result.packed()) as found:
+        segments = [one async for one in found]
+    return await asyncio.get_running_loop().run_in_executor(threads, packed_stream, result.columns, segments)
+
+
 class Ahead:
     """Encodes the next rows in a thread while the ones before are sent."""
 
@@ -176,11 +184,13 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
                         await loop.run_in_executor(threads, _checked, limits, part)
             return XlsxEncoder(columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
         case DownloadFormat.PARQUET | DownloadFormat.ARROW | DownloadFormat.FEATHER:
-            async with aclosing(result.schemas()) as schemas:
-                schema = await common_schema(columns, schemas, threads=threads)
+            async with aclosing(result.schemas()) as found:
+                seen = [one async for one in found]
+            schema = await asyncio.get_running_loop().run_in_executor(threads, common_schema, columns, seen)
             if form.format is DownloadFormat.PARQUET:
                 return ParquetEncoder(columns, schema)
-            return ArrowEncoder(columns, schema, is_file=form.format is DownloadFormat.FEATHER)
+            is_file = form.format is DownloadFormat.FEATHER
+            return ArrowEncoder(columns, schema, is_file=is_file, is_packed=form.is_packed)
 
 
 def _parts(piece: bytes) -> Iterator[bytes]:

@@ -38,7 +38,7 @@ from queryserver.api.schemas.fields import (
     parse,
     unquoted,
 )
-from queryserver.errors.base import MissingParameter, conflicting_parameters
+from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers
 
 HISTORY_LIMIT_MAX = 100
@@ -424,6 +424,17 @@ class DownloadParameters(Fields):
         description="Download the rows that were kept also where the server cut the result; else that is 409"
         " `truncated`. A result that was cut by the `limit` of its call needs no permission.",
     )
+    compression: Literal["none", "lz4"] = Field(
+        default="none",
+        description="For `arrow` alone: `lz4` sends the buffers of its batches packed, mostly as they are stored."
+        " Then the size is known, and a part by `Range` costs no more than its own bytes.",
+    )
+
+    def packed(self) -> bool:
+        """Whether the rows are to be packed. Raises InvalidParameter for a format that is not `arrow`."""
+        if self.compression != "none" and self.format != "arrow":
+            raise InvalidParameter("compression is for the format arrow alone.")
+        return self.compression == "lz4"
 
 
 def _as_int64(value: Any) -> Any:

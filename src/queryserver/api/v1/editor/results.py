@@ -20,9 +20,10 @@ from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.editor import OperationRequest
-from queryserver.files.downloading import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
+from queryserver.files.downloading import Conditions, Part, Version, is_unchanged, only_part, requested_part, wants_part
 from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column, Truncation
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
+from queryserver.formats.download.packed import PackedStream
 from queryserver.formats.download.stream import download as encode
 from queryserver.identity.model import BigNumbers
 from queryserver.sql.positions import Position
@@ -269,11 +270,16 @@ class _Sender:
 async def download(call: Call, operation_id: str) -> Response:
     """The stored rows in one of seven formats, streamed; with `Range` a part of the file. Contract editor 8.2."""
     asked = await call.read(requests.DownloadParameters)
+    is_packed = asked.packed()
     downloads = call.services.statements.downloads
     rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
     kind = DownloadFormat(asked.format)
-    coding = ContentCoding.IDENTITY if kind.is_compressed else answers.coding_for(call.request)
-    file = _File(call, rows, FileForm(kind, asked.guard, coding))
+    coding = ContentCoding.IDENTITY if kind.is_compressed or is_packed else answers.coding_for(call.request)
+    stored = None
+    if is_packed:
+        finding = downloads.packed(call.user, rows, threads=call.services.threads.rendering)
+        stored = await answers.while_connected(call.request, finding)
+    file = _File(call, rows, FileForm(kind, asked.guard, coding, is_packed), stored)
     conditions = answers.conditions_of(call.request)
     if is_unchanged(conditions, file.version):
         return Response(status_code=304, headers=file.version_headers)
@@ -285,24 +291,38 @@ async def download(call: Call, operation_id: str) -> Response:
 class _File:
     """One result in one form, on its way to one caller."""
 
-    def __init__(self, call: Call, rows: StoredRows, form: FileForm) -> None:
+    def __init__(self, call: Call, rows: StoredRows, form: FileForm, stored: PackedStream | None) -> None:
+        """`stored`: its bytes, where they need not be made; their size is known, and any part of them is at hand."""
         self._call = call
         self._rows = rows
         self._form = form
-        self.version = Version(form.entity_tag(rows.status.id))
+        self._stored = stored
+        tag = form.entity_tag(rows.status.id) if stored is None else stored.entity_tag(rows.status.id)
+        self.version = Version(tag)
 
     async def whole(self) -> Response:
+        if self._stored is not None:
+            headers = {"Content-Length": str(self._stored.size_bytes)}
+            if self._call.request.scope.get(answers.HEADERS_ONLY):
+                described = self.version_headers | self._description | headers
+                return Response(media_type=self._form.format.content_type, headers=described)
+            return await self._answer(self._pieces(), headers, 200)
         return await self._answer(self._kept_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
         """The requested part; a file whose size is not known is made twice. Raises RangeNotSatisfiable."""
-        downloads, operation_id = self._call.services.statements.downloads, self._rows.status.id
-        size = await downloads.size_of(self._call.user, operation_id, self.version.tag, self._pieces())
-        part = requested_part(conditions, self.version, size)
+        part = requested_part(conditions, self.version, await self._size())
         if part.is_whole:
             return await self.whole()
         headers = {"Content-Range": part.content_range, "Content-Length": str(part.length)}
-        return await self._answer(only_part(self._pieces(), part), headers, 206)
+        pieces = self._pieces(part) if self._stored is not None else only_part(self._pieces(), part)
+        return await self._answer(pieces, headers, 206)
+
+    async def _size(self) -> int:
+        if self._stored is not None:
+            return self._stored.size_bytes
+        downloads = self._call.services.statements.downloads
+        return await downloads.size_of(self._call.user, self._rows.status.id, self.version.tag, self._pieces())
 
     @property
     def version_headers(self) -> dict[str, str]:
@@ -315,10 +335,14 @@ class _File:
             audited, media_type=self._form.format.content_type, headers=described, status=status
         )
 
-    async def _pieces(self) -> AsyncGenerator[bytes]:
+    async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
+        """The whole file, or of one that is stored a part."""
         services = self._call.services
         with services.streams.place(self._call.user) as place:
-            file = encode(self._rows, self._form, threads=services.threads.rendering)
+            if self._stored is not None:
+                file = self._stored.pieces(part.start, part.length) if part else self._stored.pieces()
+            else:
+                file = encode(self._rows, self._form, threads=services.threads.rendering)
             async with aclosing(file) as pieces:
                 async for piece in pieces:
                     await place.recheck(lambda user: services.statements.downloads.require(user, self._rows.status))

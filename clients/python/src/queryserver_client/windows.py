@@ -1,0 +1,100 @@
+"""A large file of the server, read in windows, several at a time, and given in order.
+
+While one window comes, the server, or another instance behind the same address, reads the next ones from its store.
+Only for files whose size the server knows and whose parts it need not make: others would be made once a window.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+
+from queryserver_client.downloads import ChangedFile, Download
+from queryserver_client.errors import ConnectionLost
+from queryserver_client.transport import Call, Transport
+
+WINDOW_BYTES = 8 * 1024 * 1024
+AT_ONCE = 3
+_TASK = "queryserver-window"
+
+
+async def windowed(transport: Transport, path: str, params: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
+    """The bytes of a file; memory holds `AT_ONCE` windows. A file of unknown size, or a small one, is read as a whole.
+
+    So is one whose parts something on the way does not pass on. Raises what `Download.chunks` does.
+    """
+    head = await transport.send(Call("HEAD", path, params=params, headers=_PLAIN, is_repeatable=True))
+    length, tag = head.headers.get("Content-Length", ""), head.headers.get("ETag", "")
+    size = int(length) if length.isdecimal() else 0
+    if size > WINDOW_BYTES and tag.startswith('"'):
+        given = 0
+        try:
+            async with aclosing(_windows(transport, path, params, size, tag)) as chunks:
+                async for chunk in chunks:
+                    given += len(chunk)
+                    yield chunk
+        except ChangedFile:
+            if given:
+                raise
+        else:
+            return
+    async with aclosing(Download(transport, path, params).chunks()) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def _windows(
+    transport: Transport, path: str, params: Mapping[str, Any], size: int, tag: str
+) -> AsyncGenerator[bytes, None]:
+    starts = iter(range(0, size, WINDOW_BYTES))
+    under_way = deque[_Window]()
+    try:
+        while True:
+            while len(under_way) < AT_ONCE and (start := next(starts, None)) is not None:
+                stop = min(start + WINDOW_BYTES, size)
+                under_way.append(_Window(Download(transport, path, params, start=start, stop=stop, tag=tag), stop))
+            if not under_way:
+                return
+            async with aclosing(under_way[0].chunks()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            under_way.popleft()
+    finally:
+        # A cancel of the caller must not leave a task behind.
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(*(window.aclose() for window in under_way))
+
+
+class _Window:
+    """A part of a file, up to `stop`, on its way, whether its reader waits for it or not."""
+
+    def __init__(self, download: Download, stop: int) -> None:
+        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._read(download, stop), name=_TASK)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        while (chunk := await self._came.get()) is not None:
+            yield chunk
+        await self._task
+
+    async def aclose(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read(self, download: Download, stop: int) -> None:
+        try:
+            async with aclosing(download.chunks()) as chunks:
+                async for chunk in chunks:
+                    self._came.put_nowait(chunk)
+            if download.position != stop:
+                # The next window would follow at the wrong place.
+                message = f"a part of the file ended at byte {download.position} instead of {stop}"
+                raise ConnectionLost(message, is_sent=True)
+        finally:
+            self._came.put_nowait(None)
+
+
+_PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity", "Accept": "*/*"}

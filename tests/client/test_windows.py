@@ -1,0 +1,216 @@
+"""Large results as Arrow: in windows, several at a time (issue 20, 3)."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pyarrow as pa
+import pytest
+from tests.cases import each
+from tests.client.conftest import QUICK, Server
+from tests.client.proxies import Cut, Proxy, proxy
+
+from queryserver_client import Connection, ConnectionLost, QueryserverError, arrow, connect, result, windows
+from queryserver_client.downloads import Download
+
+MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
+CONVERTED = "SELECT union_value(n := i) AS u, i AS n FROM range({}) AS r(i)"
+"""A column that is stored in another type than a download has, so the file is made, and its size not known before."""
+ROWS = 100_000
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "WINDOW_BYTES", 100_000)
+    monkeypatch.setattr(result, "_MANY_CELLS", ROWS)
+    monkeypatch.setattr(arrow, "_GROUP_BYTES", 50_000)
+
+
+@pytest.fixture
+async def line(server: Server) -> AsyncIterator[Proxy]:
+    async with proxy(server.url) as made:
+        yield made
+
+
+async def test_windows_hold_each_row_once_and_come_over_several_connections(server: Server, line: Proxy):
+    async with connect(line.url, token=await server.token(), retries=QUICK) as db:
+        found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+        before = line.answered_bytes
+        table = await found.arrow()
+        sent = line.answered_bytes - before
+    assert table.column("n").to_pylist() == list(range(ROWS))
+    assert table.column("t").to_pylist() == [f"row {n}" for n in range(ROWS)]
+    table.validate(full=True)
+    assert line.connections == windows.AT_ONCE
+    assert sent < table.nbytes, "packed, and nothing twice"
+
+
+async def test_windows_that_are_cut_are_continued(server: Server, line: Proxy):
+    token = await server.token()
+    async with connect(server.url, token=token) as direct:
+        found = await direct.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+        whole = await found.arrow()
+    for _ in range(4):
+        cuts = [Cut(of_answers=random.randrange(300_000)) for _ in range(8)]
+        async with connect(line.url, token=token, retries=QUICK) as db:
+            line.cuts = deque(cuts)
+            assert (await (await db.statement(found.operation_id).result()).arrow()).equals(whole), cuts
+
+
+@each("select", (CONVERTED.format(ROWS), "SELECT i AS n FROM range(1000) AS r(i)"))
+async def test_a_file_that_is_made_or_small_is_read_once(server: Server, line: Proxy, select: str):
+    before = line.connections
+    async with connect(line.url, token=await server.token(), retries=QUICK) as db:
+        found = await db.query("duckdb", select, limit=ROWS)
+        table = await found.arrow()
+    assert table.num_rows == found.row_count
+    assert line.connections - before == 1
+
+
+async def test_no_window_is_left_behind_by_a_reader_that_stops(db: Connection):
+    found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+    batches = found.batches()
+    assert (await anext(batches)).num_rows
+    assert under_way()
+    await batches.aclose()
+    assert not under_way()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(_slowly(found), 0.2)
+    assert not under_way()
+    assert (await found.arrow()).num_rows == ROWS
+
+
+async def test_a_result_that_goes_away_meanwhile_is_an_error(server: Server, db: Connection):
+    found = await db.query("duckdb", MIXED.format(4 * ROWS), limit=4 * ROWS)
+    with pytest.raises(QueryserverError):
+        await _closed_meanwhile(found)
+    assert not under_way()
+
+
+async def test_a_part_that_ends_early_is_no_end_of_the_result(server: Server):
+    """As behind something that answers for a range with fewer bytes, or with none."""
+
+    def shortened(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        if "Range" not in request.headers or request.headers["Range"].startswith("bytes=0-"):
+            return response
+        content = b"".join(response.stream)[:50_000]  # type: ignore[arg-type]
+        start = int(request.headers["Range"][6:].split("-")[0])
+        headers = {"ETag": response.headers["ETag"], "Content-Range": f"bytes {start}-{start + len(content) - 1}/9999"}
+        return httpx.Response(206, headers=headers, stream=httpx.ByteStream(content))
+
+    async with changed(server, shortened) as db:
+        found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+        with pytest.raises(ConnectionLost, match="a part of the file ended"):
+            await found.arrow()
+
+
+async def test_a_result_is_read_as_a_whole_where_parts_are_not_to_be_had(server: Server):
+    def without_parts(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        if response.status_code != 206:
+            return response
+        return httpx.Response(200, headers={"ETag": '"other"'}, stream=httpx.ByteStream(b"another file"))
+
+    def weak(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        if "ETag" in response.headers:
+            response.headers["ETag"] = "W/" + response.headers["ETag"]
+        return response
+
+    for change in (without_parts, weak):
+        async with changed(server, change) as db:
+            found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+            assert (await found.arrow()).column("n").to_pylist() == list(range(ROWS))
+
+
+async def test_rows_that_pack_well_are_not_all_in_memory_at_once(db: Connection):
+    """A megabyte of bytes on the way can be a gigabyte of rows."""
+    rows = 1_000_000
+    found = await db.query("duckdb", f"SELECT repeat('the same', 20) AS t FROM range({rows})", limit=rows)
+    before, most, read = pa.total_allocated_bytes(), 0, 0
+    async for batch in found.batches():
+        read += batch.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert read == rows
+    assert most < 16 * 1024 * 1024
+
+
+async def test_batches_that_came_before_a_failure_are_given(db: Connection, monkeypatch: pytest.MonkeyPatch):
+    found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+    whole = [chunk async for chunk in arrow_bytes(found)]
+
+    async def cut() -> AsyncGenerator[bytes, None]:
+        for chunk in whole[: len(whole) // 2]:
+            yield chunk
+        raise ConnectionLost("cut", is_sent=True)
+
+    rows = 0
+    with pytest.raises(ConnectionLost, match="cut"):  # noqa: PT012
+        async for item in arrow.batches(cut()):
+            rows += item.num_rows if isinstance(item, pa.RecordBatch) else 0
+    assert rows > ROWS // 4
+
+
+async def test_damage_is_an_error_of_the_client(db: Connection):
+    found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+    content = bytearray(b"".join([chunk async for chunk in arrow_bytes(found)]))
+    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the first bytes of a buffer that lz4 has packed
+    content[place : place + 4] = b"\0" * 4
+
+    async def damaged() -> AsyncGenerator[bytes, None]:
+        yield bytes(content)
+
+    with pytest.raises(ConnectionLost, match="damaged"):
+        assert [item async for item in arrow.batches(damaged())]
+
+
+Change = Callable[[httpx.Request, httpx.Response], httpx.Response]
+
+
+class _Between(httpx.AsyncBaseTransport):
+    """Something that changes answers on their way."""
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._inner.handle_async_request(request)
+        if "/download/" not in request.url.path:
+            return response
+        content = await response.aread()
+        return self._change(
+            request, httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(content))
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@asynccontextmanager
+async def changed(server: Server, change: Change) -> AsyncGenerator[Connection]:
+    """A client whose downloads are changed on their way."""
+    async with connect(server.url, token=await server.token(), retries=QUICK) as db:
+        before, db.transport._http._transport = db.transport._http._transport, _Between(change)
+        yield db
+    await before.aclose()
+
+
+def arrow_bytes(found: result.Result) -> AsyncGenerator[bytes, None]:
+    return Download(found._transport, found._path, {"format": "arrow", "compression": "lz4"}).chunks()
+
+
+def under_way() -> list[str]:
+    """Windows that are being read."""
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == windows._TASK]
+
+
+async def _slowly(found: result.Result) -> None:
+    async for _ in found.batches():
+        await asyncio.sleep(0.05)
+
+
+async def _closed_meanwhile(found: result.Result) -> None:
+    async for _ in found.batches():
+        await found.close()
