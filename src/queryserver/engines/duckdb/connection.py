@@ -14,14 +14,15 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
-from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition, tokens_of
+from queryserver.engines.duckdb.binding import marked
+from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, refuse_repetition, tokens_of
 from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.threaded import NO_USER, Interrupted
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.literals import DUCKDB
-from queryserver.sql.places import Bound, written
+from queryserver.sql.places import Bound
 from queryserver.sql.positions import position_of
 
 # Behind them: traces, and advice to set what statements may not set.
@@ -221,20 +222,21 @@ class DuckdbConnection:
         self.is_usable = True
 
     def run(self, statement: str | Bound) -> "DuckdbAnswer":
-        """The text must hold one statement at most (Contract security T23).
+        """The text must hold one statement at most (Contract security T23)."""
+        if not isinstance(statement, Bound):
+            return self._begin(statement)
+        with _without_excerpt():
+            answer = self._begin(statement.written(DUCKDB.write), statement)
+        answer.hide_excerpts()
+        return answer
 
-        Values stand in it as literals: the guard must see them (ADR 61).
-        """
-        if isinstance(statement, Bound):
-            with _without_excerpt():
-                answer = self.run(written(statement, DUCKDB.write))
-            answer.hide_excerpts()
-            return answer
+    def _begin(self, text: str, bound: Bound | None = None) -> "DuckdbAnswer":
+        """`text` has the values of `bound` as literals, for the guard (ADR 61)."""
         if self._room is not None:
             self._room.apply(self.native)
         with statement_errors(self._root, self._room_error):
             try:
-                return self._run(statement)
+                return self._run(text, bound)
             except (duckdb.Error, errors.QueryServerError) as error:
                 if isinstance(error, FATAL) or isinstance(error.__cause__, FATAL):
                     self.is_usable = False
@@ -265,7 +267,7 @@ class DuckdbConnection:
             if self._owned is not None:
                 self._owned.close()
 
-    def _run(self, text: str) -> "DuckdbAnswer":
+    def _run(self, text: str, bound: Bound | None) -> "DuckdbAnswer":
         tokens = tokens_of(text)
         with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
             statements = self.native.extract_statements(text)
@@ -277,7 +279,9 @@ class DuckdbConnection:
             refuse_reach(self.native, statement, text, tokens)
             refuse_repetition(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
-            relation = self._planned(statement, lines_before)
+            relation = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
+            if relation is None:
+                relation = self._planned(statement, lines_before)
         # Each of the two makes an object for each column, without letting other threads run.
         names, types = relation.columns, relation.types
         require_shallow(types)
@@ -297,6 +301,24 @@ class DuckdbConnection:
         except BaseException:  # the place must not stay taken, whatever failed
             free()
             raise
+
+    def _planned_bound(
+        self, bound: Bound, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
+    ) -> duckdb.DuckDBPyRelation | None:
+        """None: `literal` must run, and nothing has run yet."""
+        found = marked(self.native, bound, literal, tokens)
+        if found is None:
+            return None
+        statement, _ = self._without_comments_before(found.statement, found.text)
+        with statement_errors(self._root, self._room_error, lines_before=lines_before):
+            try:
+                return self.native.sql(statement, params=found.values)
+            except duckdb.Error as error:
+                # A query is only planned here, so it may be planned again. ORDER BY takes a number, but no parameter.
+                if kind_of(literal) != "SELECT" or isinstance(error, (duckdb.InterruptException, *FATAL)):
+                    raise
+                bound.written(DUCKDB.write)
+                return None
 
     def _planned(self, statement: duckdb.Statement, lines_before: int) -> duckdb.DuckDBPyRelation:
         with statement_errors(self._root, self._room_error, lines_before=lines_before):
