@@ -15,7 +15,7 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from tests.bench.client import Client
-from tests.bench.setting import Measured, administrator_token, bench_server
+from tests.bench.setting import Bench, Measured, administrator_token, bench_server
 
 _ROUNDS = 1000
 _CONNECTORS = 200
@@ -25,19 +25,30 @@ _ISSUER, _AUDIENCE = "https://issuer.example", "queryserver"
 
 
 async def tokens(folder: Path) -> list[Measured]:
-    """One small call with an external token, with an own one, and is_alive, one after the other on one connection."""
+    """One small call with each kind of token, and is_alive, one after the other on one connection."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     async with _key_server(key) as (url, fetches), bench_server(folder, settings=_jwt_settings(url)) as bench:
         alive_ms = await _median_ms(bench.client(), "/desktop/debug/is_alive")
         own_ms = await _median_ms(bench.client(), "/api/v1/get_namespaces/hive")
+        api = Client(bench.server.base_url, await _api_token(bench))
+        api_ms = await _median_ms(api, "/api/v1/get_namespaces/hive")
         external = Client(bench.server.base_url, _external_token(key))
         external_ms = await _median_ms(external, "/api/v1/get_namespaces/hive")
     return [
         Measured("is_alive, median", f"{alive_ms:.2f} ms"),
         Measured("call with an own token, above is_alive", f"{own_ms - alive_ms:.2f} ms"),
+        Measured("call with an API token, above is_alive", f"{api_ms - alive_ms:.2f} ms"),
+        Measured("call with an API token, of one with an own token", f"{api_ms / own_ms:.2f}", "<= 1.2"),
         Measured("call with an external token, above is_alive", f"{external_ms - alive_ms:.2f} ms", "<= 0.3 ms"),
         Measured(f"fetches of keys in {_ROUNDS} such calls", str(fetches["keys"]), "1"),
     ]
+
+
+async def _api_token(bench: Bench) -> str:
+    async with bench.client() as client:
+        status, body = await client.post("/api/v1/token/api_tokens/new", {"name": "bench", "scopes": "query"})
+    assert status == 200, body
+    return json.loads(body)["value"]
 
 
 async def configuration(folder: Path) -> list[Measured]:

@@ -14,7 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from splitter_reference import Reference
 from tests.cases import each
 
-DIALECTS = ["hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino", "snowflake", "oracle"]
+DIALECTS = [
+    "hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino", "snowflake", "oracle",
+]  # fmt: skip
 _QUOTES = [
     "'", '"', "`", "[", "]", "''", '""', "``", "E'", "e'", "\\", "\\'", "\\\\", "$", "$$", "$a$", "$a", "a$b$", "$1",
     "q'", "NQ'[", "q'<", ">'", "]'", "q'x",

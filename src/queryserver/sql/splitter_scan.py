@@ -156,7 +156,10 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     special += "`" * rules.back_ticks + "[" * rules.brackets + "$" * rules.dollar_quotes + "#" * rules.hash_comments
     tokens = _short_literals(rules) + _comments(rules)
     # Characters that open a token only together with the next ones.
-    tokens += [rf"-(?!{_line_comment_start(rules)[1:]})", rf"/(?!{_block_comment_start(rules)[1:]}{'|/' * rules.slash_comments})"]
+    tokens += [
+        rf"-(?!{_line_comment_start(rules)[1:]})",
+        rf"/(?!{_block_comment_start(rules)[1:]}{'|/' * rules.slash_comments})",
+    ]
     if rules.dollar_quotes:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
     if not (words or rules.dollar_quotes or rules.raw_strings or rules.q_quotes):

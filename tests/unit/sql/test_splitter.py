@@ -120,7 +120,11 @@ def test_blanks_and_comments_are_no_statement(script: str, dialect: str):
     ("postgresql", "SELECT 'open; SELECT 2", ["SELECT 'open; SELECT 2"]),
     ("postgresql", "SELECT 1; /* open; SELECT 2", ["SELECT 1"]),
     ("postgresql", "SELECT 1 /* open; SELECT 2\n", ["SELECT 1 /* open; SELECT 2"]),
-    ("phoenix", "SELECT 1 // a;\n+ 6 / 2; // b;\r;SELECT 'http://x;'", ["SELECT 1 // a;\n+ 6 / 2", "SELECT 'http://x;'"]),
+    (
+        "phoenix",
+        "SELECT 1 // a;\n+ 6 / 2; // b;\r;SELECT 'http://x;'",
+        ["SELECT 1 // a;\n+ 6 / 2", "SELECT 'http://x;'"],
+    ),
     (
         "snowflake",
         "// it's;\nSELECT 1/*/;*/; SELECT 2 ///*\n; SELECT 3 //",

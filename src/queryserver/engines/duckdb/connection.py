@@ -86,6 +86,14 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     return _rejected(str(error), root, lines_before)
 
 
+# DuckDB has kinds of errors, in its texts by name, and no SQLSTATE. More special ones come first.
+_SQLSTATES = {
+    "Constraint": "23000", "Conversion": "22000", "Out of Range": "22003", "Parser": "42601", "Catalog": "42000",
+    "Binder": "42000", "Permission": "42501", "Not implemented": "0A000", "Out of Memory": "53200",
+}  # fmt: skip
+_KIND = re.compile(rf"({'|'.join(_SQLSTATES)}) Error: ")
+
+
 def _with_lines(text: str, lines_before: int) -> str:
     if not lines_before:
         return text
@@ -94,7 +102,8 @@ def _with_lines(text: str, lines_before: int) -> str:
 
 def _rejected(text: str, root: Path | None, lines_before: int) -> errors.StatementRejected:
     text = _with_lines(text, lines_before)
-    return errors.StatementRejected(_tidy(text, root)).at(_place(text))
+    kind = _KIND.match(text)
+    return errors.StatementRejected(_tidy(text, root)).at(_place(text)).classed(kind and _SQLSTATES[kind[1]])
 
 
 def _place(text: str) -> errors.ErrorPlace | None:
@@ -127,7 +136,7 @@ def _without_excerpt() -> Generator[None]:
         yield
     except errors.StatementRejected as error:
         shown = errors.StatementRejected(error.message.partition("\n\nLINE ")[0])
-        raise (error if isinstance(error, Interrupted) else shown.at(error.place)) from error
+        raise (error if isinstance(error, Interrupted) else shown.at(error.place).classed(error.sqlstate)) from error
 
 
 def _tidy(text: str, root: Path | None) -> str:

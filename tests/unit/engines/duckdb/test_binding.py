@@ -63,7 +63,8 @@ def what_runs(native: duckdb.DuckDBPyConnection, statement: Bound) -> MarkedStat
 MORE_VALUES: tuple[Any, ...] = (
     2**31, -(2**31), -(2**31) - 1, typed("bigint", 5), typed("decimal", 7), typed("decimal", "9" * 38),
     typed("decimal", "0." + "0" * 37 + "1"), typed("decimal", "1e5"), typed("decimal", "-0.5"), typed("double", 5),
-    typed("double", "-0.0"), typed("timestamp", "0001-01-01 00:00:00"), typed("timestamp", "9999-12-31 23:59:59.999999"),
+    typed("double", "-0.0"), typed("timestamp", "0001-01-01 00:00:00"),
+    typed("timestamp", "9999-12-31 23:59:59.999999"),
     typed("timestamp_tz", "1969-12-31 23:59:59.000001-11:30"), typed("time", "00:00:00"), typed("date", "9999-12-31"),
     typed("time", "23:59:59.999999"), typed("binary", ""), "", [], [[]], [[1], [], None], ["a", None], [1, 2.5],
     [typed("bigint", 1), 2], [typed("decimal", "1.50"), 2], [True, None], [None], typed("array", [typed("date", None)]),
