@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.api.conftest import ApiOpener
@@ -14,7 +15,7 @@ WAITS = "sleep 600"
 
 async def program_of(user: Caller, **fields: Any) -> tuple[Caller, str]:
     """A program that calls with a new token of the user, and the id of the token."""
-    made = await user.post_json("token/api_tokens/new", **{"name": "program", "scopes": ["query"], **fields})
+    made = await user.post_json("token/api_tokens/new", **{"name": f"program {uuid4()}", "scopes": ["query"], **fields})
     assert made.status_code == 200, made.text
     token = made.json()
     return Caller(user.api, user.username, {"Authorization": f"Bearer {token['value']}"}), token["token"]["id"]
@@ -37,8 +38,8 @@ async def test_a_program_runs_statements_with_values(ana: Caller, dialect: Diale
     operation = body["history_uuid"]
     assert (await program.page(operation))["data"] == [[7, "O'Brien"]]
     assert (await ana.page(operation, start_row=0))["data"] == [[7, "O'Brien"]]
-    (entry,) = (await program.history())["history"]
-    assert (entry["uuid"], entry["parameters"]) == (operation, 2)
+    entry = (await program.history())["history"][0]
+    assert (entry["uuid"], entry["data"]["parameters"]) == (operation, 2)
 
 
 async def test_a_script_of_a_program_goes_on_in_one_session(ana: Caller) -> None:

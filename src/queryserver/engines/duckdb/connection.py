@@ -94,6 +94,11 @@ _SQLSTATES = {
 _KIND = re.compile(rf"({'|'.join(_SQLSTATES)}) Error: ")
 
 
+def _sqlstate_of(text: str) -> str | None:
+    kind = _KIND.match(text)
+    return _SQLSTATES[kind[1]] if kind else None
+
+
 def _with_lines(text: str, lines_before: int) -> str:
     if not lines_before:
         return text
@@ -102,8 +107,7 @@ def _with_lines(text: str, lines_before: int) -> str:
 
 def _rejected(text: str, root: Path | None, lines_before: int) -> errors.StatementRejected:
     text = _with_lines(text, lines_before)
-    kind = _KIND.match(text)
-    return errors.StatementRejected(_tidy(text, root)).at(_place(text)).classed(kind and _SQLSTATES[kind[1]])
+    return errors.StatementRejected(_tidy(text, root)).at(_place(text)).classed(_sqlstate_of(text))
 
 
 def _place(text: str) -> errors.ErrorPlace | None:
@@ -250,6 +254,8 @@ class DuckdbConnection:
                 if isinstance(error, FATAL) or isinstance(error.__cause__, FATAL):
                     self.is_usable = False
                     self._on_end()
+                if isinstance(error, errors.StatementRejected) and error.sqlstate is None:
+                    error.classed(_sqlstate_of(error.message))  # a refusal of ours, in DuckDB's words
                 raise
 
     def prepare(self, setting: str) -> None:
