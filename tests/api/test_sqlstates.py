@@ -16,7 +16,7 @@ async def failure(user: Caller, dialect: Dialect, statement: str, **fields: Any)
     shown = await user.on(operation, "check_status")
     assert (shown["status"], shown["code"]) == (1, "engine_error"), shown
     watched = await user.told(f"editor/watch/{operation}")
-    assert watched["sqlstate"] == shown["sqlstate"]
+    assert watched.get("sqlstate") == shown.get("sqlstate")
     return shown
 
 
@@ -47,7 +47,7 @@ async def test_a_broken_constraint_is_of_class_23(ana: Caller, dialect: Dialect)
     (SQLITE, "SELECT * FROM no_such_table", None),
 ])  # fmt: skip
 async def test_other_kinds(ana: Caller, dialect: Dialect, statement: str, sqlstate: str | None) -> None:
-    assert (await failure(ana, dialect, statement))["sqlstate"] == sqlstate
+    assert (await failure(ana, dialect, statement)).get("sqlstate") == sqlstate
 
 
 async def test_what_no_engine_said_has_none(ana: Caller) -> None:
@@ -55,5 +55,5 @@ async def test_what_no_engine_said_has_none(ana: Caller) -> None:
     await ana.running(operation)
     await ana.on(operation, "cancel_statement")
     shown = await ana.ended(operation)
-    assert (shown["code"], shown["sqlstate"]) == ("canceled", None)
+    assert (shown["code"], "sqlstate" in shown) == ("canceled", False)
     assert len(ALL) == len(CONSTRAINTS)

@@ -330,7 +330,7 @@ class WatchFailure(TypedDict):
     message: str
     line: int | None
     column: int | None
-    sqlstate: str | None
+    sqlstate: NotRequired[str]
     query_status: QueryStatus
     handle: Handle
     history_id: int
@@ -2374,7 +2374,7 @@ class StatementFailure(TypedDict):
     message: str
     line: int | None
     column: int | None
-    sqlstate: str | None
+    sqlstate: NotRequired[str]
     query_status: QueryStatus
     handle: Handle
     history_id: int

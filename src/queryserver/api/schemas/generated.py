@@ -338,7 +338,7 @@ class WatchFailure(WireModel):
     message: str
     line: int | None
     column: int | None
-    sqlstate: str | None
+    sqlstate: Omittable[str] = None
     query_status: QueryStatus
     handle: Handle
     history_id: int
@@ -2412,7 +2412,7 @@ class StatementFailure(WireModel):
     message: str
     line: int | None
     column: int | None
-    sqlstate: str | None
+    sqlstate: Omittable[str] = None
     query_status: QueryStatus
     handle: Handle
     history_id: int
