@@ -11,13 +11,13 @@ import duckdb
 import pytest
 from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
-from tests.contract.engine_driving import failure, run
+from tests.contract.engine_driving import ended, failure, operation, run, started
 from tests.contract.engine_parameters import NOT_FINITE, VALUES, typed
 
 from queryserver.engines.duckdb.binding import MarkedStatement, marked
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.guard import tokens_of
-from queryserver.engines.protocol import EngineSession
+from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.statements import StatementRejected
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.parameters import read_parameters
@@ -213,6 +213,16 @@ async def test_a_transaction_outlives_a_query_that_was_planned_again(session: En
     assert isinstance(await failure(session, bound("SELECT nope + ?", 1)), StatementRejected)
     await run(session, "COMMIT")
     assert (await run(session, "SELECT sum(n) FROM t")).cell == 6
+
+
+async def test_a_bound_statement_is_canceled(session: EngineSession) -> None:
+    slow = "sum(a.range * b.range) FROM range(?) a, range(?) b"
+    for statement in (f"SELECT {slow}", f"INSERT INTO t SELECT {slow}"):
+        async with operation(session, bound(statement, 300_000, 300_000)) as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            assert (await ended(session, handle)).state is OperationState.CANCELED
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
 
 
 async def test_many_values_are_bound_at_once(session: EngineSession) -> None:
