@@ -11,7 +11,7 @@ DEV := $(VENV)/.dev-installed
 # All calls of the editor that need a statement.
 EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts parameters sessions idempotency \
 	logs history download metadata_rules faults stalls upkeep_commands passed_tokens network_breaks bodies \
-	conventions)) tests/api/importer
+	conventions api_token_statements sqlstates)) tests/api/importer tests/api/token/test_api_tokens.py
 SOURCES := src tests scripts alembic clients
 RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
 # Tests start Python many times: byte code that is kept saves each start a second, also where the shell says not to.

@@ -94,6 +94,7 @@ async def test_metadata_names_what_a_prompt_completes(db: Connection):
 async def test_users_and_preferences(server: Server, db: Connection):
     async with connect(server.url, token=await server.token(admin=True), retries=QUICK) as admin:
         assert len([user async for user in admin.users.list()]) >= 2
+        assert [user async for user in admin.users.list(is_service_account=True)] == []
         assert all([user.is_administrator is False async for user in admin.users.list(groups=["analysts"])])
     with pytest.raises(PermissionDenied):
         _ = [user async for user in db.users.list()]

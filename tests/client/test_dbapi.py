@@ -199,8 +199,9 @@ def test_failures_are_those_of_pep_249(connect: Connect, engine: str, table: str
         connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY NOT NULL, n INTEGER CHECK (n < 5))")
         connection.execute(f"INSERT INTO {table} VALUES (1, 1)")
         for statement in (f"INSERT INTO {table} VALUES (1, 2)", f"INSERT INTO {table} VALUES (2, 7)"):
-            with pytest.raises(dbapi.IntegrityError):
+            with pytest.raises(dbapi.IntegrityError) as broken:
                 connection.execute(statement)
+            assert (broken.value.sqlstate or "")[:2] == "23"
         with pytest.raises(dbapi.ProgrammingError) as caught:
             connection.execute("SELECT nothing FROM nowhere")
         assert caught.value.code == "engine_error"

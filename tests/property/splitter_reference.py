@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-BACKSLASH = {"hive", "impala", "sparksql", "mysql", "phoenix"}
-E_STRINGS = DOLLARS = {"postgresql", "duckdb"}
+BACKSLASH = {"hive", "impala", "sparksql", "mysql", "phoenix", "snowflake"}
+E_STRINGS = {"postgresql", "duckdb"}
+DOLLARS = {"postgresql", "duckdb", "snowflake"}
 BACK_TICKS = {"hive", "impala", "sparksql", "mysql", "sqlite"}
+SLASHES = {"phoenix", "snowflake"}
 NESTED = {"postgresql", "duckdb", "sparksql"}
 
 
@@ -80,6 +82,8 @@ class Reference:
             return self.line(i)
         if self.d == "mysql" and self.at("#", i):
             return self.line(i)
+        if self.d in SLASHES and self.at("//", i):
+            return self.line(i)
         if not self.at("/*", i) or (self.d == "mysql" and self.at("/*!", i)):
             return None
         depth = 0
@@ -102,12 +106,25 @@ class Reference:
             k += 1
         return self.s[i : k + 1] if self.at("$", k) else None
 
+    def q_quote(self, i: int) -> int | None:
+        if i and self.s[i - 1].isdigit() and self.s[i - 1].isascii():
+            return None
+        k = i + 1 if self.s[i] in "nN" else i
+        if self.s[k : k + 1] not in ("q", "Q") or not self.at("'", k + 1):
+            return None
+        sign = self.s[k + 2 : k + 3]
+        if sign in ("", " ", "\t", "\r", "\n"):
+            return None
+        return self.closing({"[": "]", "{": "}", "(": ")", "<": ">"}.get(sign, sign) + "'", k + 3)
+
     def literal(self, i: int) -> int | None:
         c, d = self.s[i], self.d
         if c in "'\"":
             return self.escaped(c, i + 1) if d in BACKSLASH else self.closing(c, i + 1)
         if c in "eE" and d in E_STRINGS and self.at("'", i + 1):
             return self.e_string(i + 2)
+        if d == "oracle" and (stop := self.q_quote(i)) is not None:
+            return stop
         if c == "`" and d in BACK_TICKS:
             return self.closing("`", i + 1)
         if c == "[" and d == "sqlite":

@@ -14,11 +14,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from splitter_reference import Reference
 from tests.cases import each
 
-DIALECTS = ["hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino"]
+DIALECTS = [
+    "hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino", "snowflake", "oracle",
+]  # fmt: skip
 _QUOTES = [
     "'", '"', "`", "[", "]", "''", '""', "``", "E'", "e'", "\\", "\\'", "\\\\", "$", "$$", "$a$", "$a", "a$b$", "$1",
+    "q'", "NQ'[", "q'<", ">'", "]'", "q'x",
 ]  # fmt: skip
-_COMMENTS = ["--", "-- ", "--\n", "#", "/*", "*/", "/*!", "/*/", "-", "/", "*"]
+_COMMENTS = ["--", "-- ", "--\n", "#", "/*", "*/", "/*!", "/*/", "-", "/", "*", "//", "//\n"]
 _PLAIN = ["a", "_", "1", "é", "😀", " ", "\t", "\n", "\r", "\r\n", ".", "(", ")", ";", ";", ";;", "; "]
 _WORDS = [
     " BEGIN ", " END", "END;", " case ", " AS ", " BEGIN ATOMIC ", " ATOMIC ", ".end ", "SELECT 1", "begin/**/atomic ",
@@ -48,7 +51,7 @@ def test_equals_the_reference(script: str, dialect: str):
 
 @pytest.mark.item(47)
 @each("dialect", DIALECTS)
-@each("opening", "'", '"', "`", "[", "$$", "$tag$", "E'", "--", "#", "/*", "/* /*", "a", "\\", ";")
+@each("opening", "'", '"', "`", "[", "$$", "$tag$", "E'", "q'[", "q'!", "//", "--", "#", "/*", "/* /*", "a", "\\", ";")
 @each("filling", "x", "; ", "''", "\\'", "/*", "*/", "\n", "é;")
 @pytest.mark.slow
 def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: str):

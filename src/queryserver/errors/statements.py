@@ -3,6 +3,7 @@
 The HTTP status of each is that of its base class in `api/errors.py`.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -74,6 +75,7 @@ class Rest:
 
 ErrorPlace: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
 
+_SQLSTATE = re.compile(r"[0-9A-Z]{5}")
 _SHOWN = 100  # characters of a name that a client gave
 
 
@@ -85,9 +87,16 @@ class EngineError(QueryServerError, code="engine_error"):
 
     place: ErrorPlace | None = None
     """In the statement that the engine got, if known."""
+    sqlstate: str | None = None
+    """That of the engine; where an engine has none, that of the kind of its error (ISO 9075-2, 24.1), if known."""
 
     def at(self, place: ErrorPlace | None) -> Self:
         self.place = place
+        return self
+
+    def classed(self, sqlstate: object) -> Self:
+        """With that SQLSTATE; anything else than five capitals and digits is none."""
+        self.sqlstate = sqlstate if isinstance(sqlstate, str) and _SQLSTATE.fullmatch(sqlstate) else None
         return self
 
 

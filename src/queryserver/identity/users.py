@@ -25,6 +25,7 @@ class UserSummary:
     groups: tuple[str, ...]
     is_active: bool
     is_admin: bool
+    is_service_account: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ _BY_NAME = 'order by u.username_key collate "C"'
 # The key is folded by Python, lower() by the collation of the database: with the case rule off only it helps.
 _MATCHING = f"""
     with matching as materialized (
-        select u.id, u.username, u.username_key, u.is_active, u.is_admin from users u
+        select u.id, u.username, u.username_key, u.is_active, u.is_admin, u.is_service_account from users u
         where ($1::text is null or u.username_key = $1 or lower(u.username) = $2)
             and ($3::bool is null or u.is_active = $3)
+            and ($7::bool is null or u.is_service_account = $7)
             and ($4::text[] is null or u.id in (
                 select m.user_id from group_members m join groups g on g.id = m.group_id where g.name = any($4)))
     ), page as (
@@ -67,7 +69,7 @@ _MATCHING = f"""
         group by m.user_id
     )
     select c.count, u.id, u.username, u.is_active, u.is_admin or coalesce(m.admin, false) as is_admin,
-        coalesce(m.groups, array[]::text[]) as groups
+        u.is_service_account, coalesce(m.groups, array[]::text[]) as groups
     from (select count(*) from matching) c
         left join page u on true left join membership m on m.user_id = u.id
     {_BY_NAME}
@@ -111,6 +113,7 @@ class Users:
         username: str | None = None,
         groups: tuple[str, ...] | None = None,
         is_active: bool | None = None,
+        is_service_account: bool | None = None,
         page: int | None = None,
         limit: int | None = None,
     ) -> tuple[int, Sequence[UserSummary]]:
@@ -132,11 +135,19 @@ class Users:
             None if groups is None else list(groups),
             offset,
             size,
+            is_service_account,
         )
         users: list[UserSummary] = []
         for start in range(0, len(rows), _AT_ONCE):
             users += [
-                UserSummary(row["id"], row["username"], tuple(row["groups"]), row["is_active"], row["is_admin"])
+                UserSummary(
+                    id=row["id"],
+                    username=row["username"],
+                    groups=tuple(row["groups"]),
+                    is_active=row["is_active"],
+                    is_admin=row["is_admin"],
+                    is_service_account=row["is_service_account"],
+                )
                 for row in rows[start : start + _AT_ONCE]
                 if row["id"] is not None  # a page past the end is one row that has the count alone
             ]

@@ -21,7 +21,7 @@ SCANNED_CHARACTERS = 48_000
 """A longer script is not even scanned: it comes back unchanged."""
 
 _FREE = frozenset("(),;")
-_COMMENTS = ("--", "/*", "#")
+_COMMENTS = ("--", "/*", "#", "//")
 _WORD = r"[^\W]+(?:\$\w*)*"
 
 # Without a dialect, a script is formatted only where the rules of all dialects agree.
@@ -180,11 +180,16 @@ def _pattern(rules: Rules) -> re.Pattern[str]:
     kinds = [r"--(?=[\x00-\x20\x7f]|\Z)[^\r\n]*" if rules.dashes_need_blank else r"--[^\r\n]*"]
     if rules.hash_comments:
         kinds.append(r"#[^\r\n]*")
+    if rules.slash_comments:
+        kinds.append(r"//[^\r\n]*")
     kinds.append(r"/\*.*?(?:\*/|\Z)")
     if rules.e_strings:
         kinds.append(r"[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)")
     if rules.raw_strings:
         kinds += [rf"\b[rR]{quote}[^{quote}]*(?:{quote}|\Z)" for quote in "'\""]
+    if rules.q_quotes:
+        pairs = "|".join(rf"{re.escape(a)}.*?(?:{re.escape(b)}'|\Z)" for a, b in ("[]", "{}", "()", "<>"))
+        kinds.append(rf"\b[nN]?[qQ]'(?:{pairs}|(?P<sign>[^ \t\r\n]).*?(?:(?P=sign)'|\Z))")
     inside = r"(?:[^{0}\\]|\\.|{0}{0})*" if rules.backslash else r"(?:[^{0}]|{0}{0})*"
     kinds += [f"{quote}{inside.format(quote)}(?:{quote}|\\Z)" for quote in "'\""]
     if rules.back_ticks:

@@ -230,6 +230,16 @@ class Bound:
         self._written = "".join([*parts, outside(statement[at:])])
         return self._written
 
+    def spans(self) -> list[tuple[int, int]]:
+        """Where the values stand in the text that was written last, as [start, stop) in bytes of UTF-8."""
+        found, at, size = list[tuple[int, int]](), 0, 0
+        for _, start, length in self._pieces:
+            first = size + len(self._written[at:start].encode(errors="surrogatepass"))
+            at = start + length
+            size = first + len(self._written[start:at].encode(errors="surrogatepass"))
+            found.append((first, size))
+        return found
+
     def position(self, place: ErrorPlace | None) -> Position | None:
         """Line and column in the statement of a place in the text that was written last."""
         found = position_of(place, self._written)

@@ -22,6 +22,10 @@ _DOLLAR_TAG = re.compile(rf"\$(?:{_WORD_START}{_TAG_REST}*+)?\$")
 # Where a literal begins in which a backslash means itself (Spark); `1r` is a name there.
 _RAW_STRING = r"(?<![0-9])(?=[rR]['\"])"
 _RAW = re.compile(_RAW_STRING)
+# Where a literal of Oracle begins that ends at the same sign, or the closing bracket, before a quote: q'[it's]'.
+_Q_QUOTE = r"(?<![0-9])(?=[nN]?[qQ]'[^ \t\r\n])"
+_Q_OPENING = re.compile(_Q_QUOTE + "[nN]?[qQ]'(.)", re.DOTALL)
+_Q_CLOSING = {"[": "]", "{": "}", "(": ")", "<": ">"}
 _LINE_END = re.compile(r"[\r\n]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
@@ -33,11 +37,13 @@ class Rules:
     backslash: bool = False
     e_strings: bool = False
     raw_strings: bool = False
+    q_quotes: bool = False
     back_ticks: bool = False
     brackets: bool = False
     dollar_quotes: bool = False
     dashes_need_blank: bool = False
     hash_comments: bool = False
+    slash_comments: bool = False
     nested_comments: bool = False
     executable_comments: bool = False
     delimiter_lines: bool = False
@@ -62,7 +68,7 @@ _RULES = {
     "impala": _HIVE,
     "sparksql": _SPARKSQL,
     "mysql": _MYSQL,
-    "phoenix": Rules(backslash=True),
+    "phoenix": Rules(backslash=True, slash_comments=True),
     "sqlite": Rules(back_ticks=True, brackets=True, triggers=True),
     "postgresql": Rules(e_strings=True, dollar_quotes=True, nested_comments=True, atomic_bodies=True),
     "duckdb": Rules(e_strings=True, dollar_quotes=True, nested_comments=True),
@@ -71,13 +77,13 @@ _RULES = {
     "presto": _STANDARD,
     # Dialects of further drivers, which the contract leaves open (docs/clients.md).
     "athena": _STANDARD,
-    "oracle": _STANDARD,
+    "oracle": Rules(q_quotes=True),
     "druid": _STANDARD,
     "mariadb": _MYSQL,
     "databricks": _SPARKSQL,
     "clickhouse": Rules(backslash=True, back_ticks=True, dollar_quotes=True, hash_comments=True),
     "bigquery": Rules(backslash=True, back_ticks=True, hash_comments=True),
-    "snowflake": Rules(backslash=True, dollar_quotes=True),
+    "snowflake": Rules(backslash=True, dollar_quotes=True, slash_comments=True),
 }
 _UNKNOWN_QUOTES = re.compile(r"\\['\"`]")
 _UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile(r'\\"')}
@@ -150,14 +156,18 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     special += "`" * rules.back_ticks + "[" * rules.brackets + "$" * rules.dollar_quotes + "#" * rules.hash_comments
     tokens = _short_literals(rules) + _comments(rules)
     # Characters that open a token only together with the next ones.
-    tokens += [rf"-(?!{_line_comment_start(rules)[1:]})", rf"/(?!{_block_comment_start(rules)[1:]})"]
+    tokens += [
+        rf"-(?!{_line_comment_start(rules)[1:]})",
+        rf"/(?!{_block_comment_start(rules)[1:]}{'|/' * rules.slash_comments})",
+    ]
     if rules.dollar_quotes:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
-    if not (words or rules.dollar_quotes or rules.raw_strings):
+    if not (words or rules.dollar_quotes or rules.raw_strings or rules.q_quotes):
         return [rf"[^{re.escape(special)}]{{1,4096}}+", *tokens]
-    # `a$b$` is a name and opens no dollar quote, so names have to be taken whole.
+    # `a$b$` is a name and opens no dollar quote, nor does `eq'` a literal of Oracle, so names have to be taken whole.
     plain = "".join(chr(code) for code in range(128) if chr(code) not in special + _LETTERS)
     prefixed = "(?![eE]')" * rules.e_strings + f"(?!{_RAW_STRING})" * rules.raw_strings
+    prefixed += f"(?!{_Q_QUOTE})" * rules.q_quotes
     word = prefixed + _WORD_START + _WORD_REST + "*+"
     if words:
         # After AS and after a dot every keyword is a name: SELECT 1 AS end, t.end.
@@ -203,6 +213,8 @@ def _comments(rules: Rules) -> list[str]:
     ]
     if rules.hash_comments:
         comments.append(r"#[^\r\n]{0,4096}+(?=[\r\n])")
+    if rules.slash_comments:
+        comments.append(r"//[^\r\n]{0,4096}+(?=[\r\n])")
     return comments
 
 
@@ -408,6 +420,8 @@ class _Scanner:
             return self._line_end(position)
         if mark == "-" and self._lexis.line_comment.match(self._script, position):
             return self._line_end(position)
+        if mark == "/" and self._rules.slash_comments and self._script.startswith("/", position + 1):
+            return self._line_end(position)
         if mark == "/" and self._lexis.block_comment.match(self._script, position):
             nested = self._rules.nested_comments
             return nested_comment_end(self._script, position) if nested else self._find("*/", position + 2)
@@ -434,6 +448,8 @@ class _Scanner:
             return self._escape_string_end(position + 2)
         if mark in "rR" and self._rules.raw_strings and _RAW.match(self._script, position):
             return self._find(self._script[position + 1], position + 2)
+        if mark in "nNqQ" and self._rules.q_quotes and (opening := _Q_OPENING.match(self._script, position)):
+            return self._find(_Q_CLOSING.get(opening[1], opening[1]) + "'", opening.end())
         return NOWHERE
 
     def _find(self, closing: str, start: int) -> int:

@@ -418,7 +418,13 @@ class Execution:
         # To open a session, and for an import, the engine is sent other statements than the client's.
         if self.was_sent and assignment.import_plan is None:
             position = self._position(error.place)
-        return Outcome(StatementState.FAILED, error_code=error.code, message=message, error_position=position)
+        return Outcome(
+            StatementState.FAILED,
+            error_code=error.code,
+            message=message,
+            error_position=position,
+            error_sqlstate=error.sqlstate,
+        )
 
     async def _bind(self) -> None:
         if (given := self.assignment.parameters) is not None:

@@ -207,7 +207,7 @@ with changed as (
         columns = {_FINAL_COLUMNS}, text_bytes = text_bytes + {_COLUMNS_BYTES} + {_MESSAGE_BYTES},
         rows = $9, size_bytes = $10, truncated_reason = $11, modified_row_count = $12,
         inline_result = $13, engine_handle = null,
-        sealed_token = null, token_expires_at = null, error_line = $17, error_column = $18,
+        sealed_token = null, token_expires_at = null, error_line = $17, error_column = $18, error_sqlstate = $20,
         progress = case when $4::text in ('available', 'success') then 100 else progress end,
         expires_at = case when $4::text = 'available' then now() + $14::interval end
     where {_FENCED} and state in ('waiting', 'running') returning {END_COLUMNS}
@@ -405,6 +405,7 @@ class StatementLeases:
             outcome.error_position.line if outcome.error_position else None,
             outcome.error_position.column if outcome.error_position else None,
             lease.is_claimed and self._notifies_ends(),
+            outcome.error_sqlstate,
         )
         if changed is None:
             return False

@@ -93,6 +93,7 @@ class StatementRecord:
     """Only the beginning of the statement is still stored."""
     error_position: Position | None = None
     """Where in the statement the engine found its error."""
+    error_sqlstate: str | None = None
     sealed_parameters: bytes | None = field(default=None, repr=False)
     """The values of the whole script, as `ParameterBook` seals them."""
     parameter_count: int = 0
@@ -262,6 +263,7 @@ class Outcome:
     modified_row_count: int | None = None
     inline_result: bytes | None = None
     error_position: Position | None = None
+    error_sqlstate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ _HANDLE_FIELDS = (
 _RECORD_FIELDS = (
     "script_id", "database", "settings", "row_limit", "timeout_s", "in_named_session", "in_history", "parent_uuid",
     "size_bytes", "canceled_by", "text_is_cut", "sealed_parameters",
-    "parameter_count",
+    "parameter_count", "error_sqlstate",
 )  # fmt: skip
 _HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows", "parameter_count")
 _END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")

@@ -108,6 +108,7 @@ async def test_users_are_listed_by_name_state_and_groups(admin: Caller) -> None:
         "groups": ["a", "b", "default"],
         "is_active": True,
         "superuser": False,
+        "is_service_account": False,
     }
     seen = ([user["username"] for user in everybody["users"]], everybody["count"], everybody["status"])
     assert seen == (["ana", "ana.x", "bob", "cy", "root"], 5, 0)
@@ -119,6 +120,18 @@ async def test_users_are_listed_by_name_state_and_groups(admin: Caller) -> None:
     assert await listed(admin, is_active="No") == ["ana.x", "cy"]
     assert await listed(admin, is_active="") == ["ana.x", "cy"]
     assert await listed(admin, username="", groups="") == ["ana", "ana.x", "bob", "cy", "root"]
+
+
+async def test_service_accounts_are_marked_and_found(admin: Caller) -> None:
+    await people(admin.api, "ana", "bob", groups=("a",))
+    nightly = NewAccount(Username("nightly", "nightly"), groups=("a",), is_service_account=True)
+    await AccountRepository(admin.api.database).create(nightly, default_group="default")
+    everybody = (await told(admin, "get_users"))["users"]
+    assert [user["username"] for user in everybody if user["is_service_account"]] == ["nightly"]
+    assert await listed(admin, is_service_account="true") == ["nightly"]
+    assert await listed(admin, is_service_account="false", groups="a") == ["ana", "bob"]
+    assert (await told(admin, "get_users", is_service_account="yes", limit=1))["count"] == 1
+    assert await listed(admin, is_service_account="true", is_active="false") == []
 
 
 @pytest.mark.platform(78)
@@ -141,6 +154,7 @@ async def test_members_of_several_groups_come_once(admin: Caller) -> None:
     [
         {"is_active": "maybe"},
         {"is_active": "2"},
+        {"is_service_account": "maybe"},
         {"page": "0"},
         {"page": "-1"},
         {"page": "1.5"},

@@ -39,6 +39,11 @@ def bound(statement: str, values: object, dialect: str = "duckdb", *, before: in
     ],
     ("clickhouse", "SELECT $a$?'$a$, `?`, ? # ?", "SELECT $a$?'$a$, `?`, {} # ?"),
     ("sparksql", r"SELECT r'a\', ?, '?', r:c, 5r'\'?'", r"SELECT r'a\', {}, '?', r:c, 5r'\'?'"),
+    *[
+        (dialect, "SELECT ? // it's ?\n, ? / 2, 'a//?', ?", "SELECT {} // it's ?\n, {} / 2, 'a//?', {}")
+        for dialect in ("phoenix", "snowflake")
+    ],
+    ("oracle", "SELECT q'[it's ?]', ?, Nq'!'?!', eq'?', ?", "SELECT q'[it's ?]', {}, Nq'!'?!', eq'?', {}"),
     ("trino", r"SELECT '\', ?, '?'", r"SELECT '\', {}, '?'"),
     ("", "SELECT '?", "SELECT '?"),
     ("", "?" + "x" * 10_000 + "'" + "?" * 10_000 + "' ?", "{}" + "x" * 10_000 + "'" + "?" * 10_000 + "' {}"),
@@ -56,6 +61,15 @@ def test_signs_in_quotes_and_comments_are_no_places(dialect: str, statement: str
 ])  # fmt: skip
 def test_names_are_places_where_no_word_stands_before(statement: str, names: list[str]):
     assert [place.name for place in places_in(statement, "mysql", named=True)] == names
+
+
+@each("dialect, statement, names", [
+    ("snowflake", "SELECT :a // it's :b\n, :c", ["a", "c"]),
+    ("phoenix", "SELECT :a //:b", ["a"]),
+    ("oracle", "SELECT q'{:a'}', q'a:bb' || :c, q'a:ba' || :c, Q'[':d]'", ["c"]),
+])  # fmt: skip
+def test_names_in_quotes_and_comments_of_one_dialect_are_no_places(dialect: str, statement: str, names: list[str]):
+    assert [place.name for place in places_in(statement, dialect, named=True)] == names
 
 
 def test_a_statement_has_its_part_of_the_list():

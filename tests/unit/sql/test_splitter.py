@@ -120,6 +120,30 @@ def test_blanks_and_comments_are_no_statement(script: str, dialect: str):
     ("postgresql", "SELECT 'open; SELECT 2", ["SELECT 'open; SELECT 2"]),
     ("postgresql", "SELECT 1; /* open; SELECT 2", ["SELECT 1"]),
     ("postgresql", "SELECT 1 /* open; SELECT 2\n", ["SELECT 1 /* open; SELECT 2"]),
+    (
+        "phoenix",
+        "SELECT 1 // a;\n+ 6 / 2; // b;\r;SELECT 'http://x;'",
+        ["SELECT 1 // a;\n+ 6 / 2", "SELECT 'http://x;'"],
+    ),
+    (
+        "snowflake",
+        "// it's;\nSELECT 1/*/;*/; SELECT 2 ///*\n; SELECT 3 //",
+        ["// it's;\nSELECT 1/*/;*/", "SELECT 2 ///*", "SELECT 3 //"],
+    ),
+    ("snowflake", f"SELECT 1 //{'; ' * 9_000}x\n; SELECT 2", [f"SELECT 1 //{'; ' * 9_000}x", "SELECT 2"]),
+    ("trino", "SELECT 1 // a; SELECT 2", ["SELECT 1 // a", "SELECT 2"]),
+    (
+        "oracle",
+        "SELECT q'[it's; ]]', nQ'!a;'b!', Q'{}'; ]' FROM dual'; SELECT 2",
+        ["SELECT q'[it's; ]]', nQ'!a;'b!', Q'{}'", "]' FROM dual'", "SELECT 2"],
+    ),
+    (
+        "oracle",
+        "SELECT q'(a;')', q'<b;'>', q'ac;'a', q'';''; SELECT eq';', q' ;'; SELECT 3",
+        ["SELECT q'(a;')', q'<b;'>', q'ac;'a', q'';''", "SELECT eq';', q' ;'", "SELECT 3"],
+    ),
+    ("oracle", "SELECT q'[" + "'; " * 9_000 + "]'; SELECT 2", ["SELECT q'[" + "'; " * 9_000 + "]'", "SELECT 2"]),
+    ("trino", "SELECT q'[it''s;]'; SELECT 2", ["SELECT q'[it''s;]'", "SELECT 2"]),
     ("hplsql", " DECLARE a INT; SET a = 1;\n", ["DECLARE a INT; SET a = 1;"]),
 )
 def test_quotes_and_comments_by_dialect(dialect: str, script: str, expected: list[str]):

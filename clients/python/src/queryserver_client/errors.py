@@ -114,11 +114,14 @@ class StatementError(QueryserverError):
         state: str = "",
         line: int | None = None,
         column: int | None = None,
+        sqlstate: str | None = None,
         request_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
+        self.sqlstate = sqlstate
+        """Of the engine's error, or the class that fits it, `23000` for a constraint; None: not known."""
         self.operation_id = operation_id
         self.state = state
         """The exact state: failed, canceled, timed_out, expired, closed."""
@@ -209,6 +212,7 @@ def statement_error(body: Mapping[str, Any], *, request_id: str | None = None) -
         state=str((body.get("query_status") or {}).get("state") or ""),
         line=body.get("line"),
         column=body.get("column"),
+        sqlstate=body.get("sqlstate"),
         request_id=request_id,
     )
 

@@ -330,6 +330,7 @@ class WatchFailure(TypedDict):
     message: str
     line: int | None
     column: int | None
+    sqlstate: NotRequired[str]
     query_status: QueryStatus
     handle: Handle
     history_id: int
@@ -2062,6 +2063,7 @@ class UserSummary(TypedDict):
     groups: list[str]
     is_active: bool
     superuser: bool
+    is_service_account: bool
 
 
 class UserListResponse(TypedDict):
@@ -2372,6 +2374,7 @@ class StatementFailure(TypedDict):
     message: str
     line: int | None
     column: int | None
+    sqlstate: NotRequired[str]
     query_status: QueryStatus
     handle: Handle
     history_id: int

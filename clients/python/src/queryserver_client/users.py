@@ -16,6 +16,8 @@ class User:
     groups: tuple[str, ...]
     is_active: bool
     is_administrator: bool
+    is_service_account: bool = False
+    """It has API tokens and no login. False also of all users of a server that does not say it."""
 
 
 class Users:
@@ -25,19 +27,36 @@ class Users:
         self._transport = transport
 
     async def list(
-        self, *, name: str | None = None, groups: Sequence[str] = (), is_active: bool | None = None
+        self,
+        *,
+        name: str | None = None,
+        groups: Sequence[str] = (),
+        is_active: bool | None = None,
+        is_service_account: bool | None = None,
     ) -> AsyncIterator[User]:
-        """Users by name: one, the members of any of `groups`, only active or only disabled ones (administrators)."""
+        """Users by name: one, the members of any of `groups`, only active or disabled ones, service accounts or others.
+
+        For administrators.
+        """
         query: dict[str, Any] = {"limit": _PAGE_USERS}
         query |= {"username": name} if name is not None else {}
         query |= {"groups": list(groups)} if groups else {}
         query |= {"is_active": "true" if is_active else "false"} if is_active is not None else {}
+        if is_service_account is not None:
+            query["is_service_account"] = "true" if is_service_account else "false"
         page, seen = 1, 0
         while True:
             body = await self._transport.call("GET", "iam/get_users", params={**query, "page": page})
             for item in body["users"]:
                 seen += 1
-                yield User(item["id"], item["username"], tuple(item["groups"]), item["is_active"], item["superuser"])
+                yield User(
+                    item["id"],
+                    item["username"],
+                    tuple(item["groups"]),
+                    item["is_active"],
+                    item["superuser"],
+                    item.get("is_service_account", False),
+                )
             if seen >= body["count"] or not body["users"]:
                 return
             page += 1

@@ -338,6 +338,7 @@ class WatchFailure(WireModel):
     message: str
     line: int | None
     column: int | None
+    sqlstate: Omittable[str] = None
     query_status: QueryStatus
     handle: Handle
     history_id: int
@@ -2100,6 +2101,7 @@ class UserSummary(WireModel):
     groups: list[str]
     is_active: bool
     superuser: bool
+    is_service_account: bool
 
 
 class UserListResponse(WireModel):
@@ -2410,6 +2412,7 @@ class StatementFailure(WireModel):
     message: str
     line: int | None
     column: int | None
+    sqlstate: Omittable[str] = None
     query_status: QueryStatus
     handle: Handle
     history_id: int

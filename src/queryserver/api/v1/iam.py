@@ -31,6 +31,7 @@ async def get_users(call: Call) -> Response:
         username=asked.username or None,
         groups=asked.groups,
         is_active=asked.is_active,
+        is_service_account=asked.is_service_account,
         page=asked.page,
         limit=asked.limit,
     )
@@ -94,6 +95,7 @@ def _listed(count: int, users: Sequence[UserSummary]) -> Response:
             groups=list(user.groups),
             is_active=user.is_active,
             superuser=user.is_admin,
+            is_service_account=user.is_service_account,
         )
         for user in users
     ]

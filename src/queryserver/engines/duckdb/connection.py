@@ -14,14 +14,15 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
-from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition, tokens_of
+from queryserver.engines.duckdb.binding import marked
+from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, refuse_repetition, tokens_of
 from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.threaded import NO_USER, Interrupted
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.literals import DUCKDB
-from queryserver.sql.places import Bound, written
+from queryserver.sql.places import Bound
 from queryserver.sql.positions import position_of
 
 # Behind them: traces, and advice to set what statements may not set.
@@ -85,6 +86,19 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     return _rejected(str(error), root, lines_before)
 
 
+# DuckDB has kinds of errors, in its texts by name, and no SQLSTATE. More special ones come first.
+_SQLSTATES = {
+    "Constraint": "23000", "Conversion": "22000", "Out of Range": "22003", "Parser": "42601", "Catalog": "42000",
+    "Binder": "42000", "Permission": "42501", "Not implemented": "0A000", "Out of Memory": "53200",
+}  # fmt: skip
+_KIND = re.compile(rf"({'|'.join(_SQLSTATES)}) Error: ")
+
+
+def _sqlstate_of(text: str) -> str | None:
+    kind = _KIND.match(text)
+    return _SQLSTATES[kind[1]] if kind else None
+
+
 def _with_lines(text: str, lines_before: int) -> str:
     if not lines_before:
         return text
@@ -93,7 +107,7 @@ def _with_lines(text: str, lines_before: int) -> str:
 
 def _rejected(text: str, root: Path | None, lines_before: int) -> errors.StatementRejected:
     text = _with_lines(text, lines_before)
-    return errors.StatementRejected(_tidy(text, root)).at(_place(text))
+    return errors.StatementRejected(_tidy(text, root)).at(_place(text)).classed(_sqlstate_of(text))
 
 
 def _place(text: str) -> errors.ErrorPlace | None:
@@ -126,7 +140,7 @@ def _without_excerpt() -> Generator[None]:
         yield
     except errors.StatementRejected as error:
         shown = errors.StatementRejected(error.message.partition("\n\nLINE ")[0])
-        raise (error if isinstance(error, Interrupted) else shown.at(error.place)) from error
+        raise (error if isinstance(error, Interrupted) else shown.at(error.place).classed(error.sqlstate)) from error
 
 
 def _tidy(text: str, root: Path | None) -> str:
@@ -221,24 +235,27 @@ class DuckdbConnection:
         self.is_usable = True
 
     def run(self, statement: str | Bound) -> "DuckdbAnswer":
-        """The text must hold one statement at most (Contract security T23).
+        """The text must hold one statement at most (Contract security T23)."""
+        if not isinstance(statement, Bound):
+            return self._begin(statement)
+        with _without_excerpt():
+            answer = self._begin(statement.written(DUCKDB.write), statement)
+        answer.hide_excerpts()
+        return answer
 
-        Values stand in it as literals: the guard must see them (ADR 61).
-        """
-        if isinstance(statement, Bound):
-            with _without_excerpt():
-                answer = self.run(written(statement, DUCKDB.write))
-            answer.hide_excerpts()
-            return answer
+    def _begin(self, text: str, bound: Bound | None = None) -> "DuckdbAnswer":
+        """`text` has the values of `bound` as literals, for the guard (ADR 61)."""
         if self._room is not None:
             self._room.apply(self.native)
         with statement_errors(self._root, self._room_error):
             try:
-                return self._run(statement)
+                return self._run(text, bound)
             except (duckdb.Error, errors.QueryServerError) as error:
                 if isinstance(error, FATAL) or isinstance(error.__cause__, FATAL):
                     self.is_usable = False
                     self._on_end()
+                if isinstance(error, errors.StatementRejected) and error.sqlstate is None:
+                    error.classed(_sqlstate_of(error.message))  # a refusal of ours, in DuckDB's words
                 raise
 
     def prepare(self, setting: str) -> None:
@@ -265,7 +282,7 @@ class DuckdbConnection:
             if self._owned is not None:
                 self._owned.close()
 
-    def _run(self, text: str) -> "DuckdbAnswer":
+    def _run(self, text: str, bound: Bound | None) -> "DuckdbAnswer":
         tokens = tokens_of(text)
         with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
             statements = self.native.extract_statements(text)
@@ -277,7 +294,9 @@ class DuckdbConnection:
             refuse_reach(self.native, statement, text, tokens)
             refuse_repetition(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
-            relation = self._planned(statement, lines_before)
+            relation = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
+            if relation is None:
+                relation = self._planned(statement, lines_before)
         # Each of the two makes an object for each column, without letting other threads run.
         names, types = relation.columns, relation.types
         require_shallow(types)
@@ -297,6 +316,24 @@ class DuckdbConnection:
         except BaseException:  # the place must not stay taken, whatever failed
             free()
             raise
+
+    def _planned_bound(
+        self, bound: Bound, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
+    ) -> duckdb.DuckDBPyRelation | None:
+        """None: `literal` must run, and nothing has run yet."""
+        found = marked(self.native, bound, literal, tokens)
+        if found is None:
+            return None
+        statement, _ = self._without_comments_before(found.statement, found.text)
+        with statement_errors(self._root, self._room_error, lines_before=lines_before):
+            try:
+                return self.native.sql(statement, params=found.values)
+            except duckdb.Error as error:
+                # A query is only planned here, so it may be planned again. ORDER BY takes a number, but no parameter.
+                if kind_of(literal) != "SELECT" or isinstance(error, (duckdb.InterruptException, *FATAL)):
+                    raise
+                bound.written(DUCKDB.write)
+                return None
 
     def _planned(self, statement: duckdb.Statement, lines_before: int) -> duckdb.DuckDBPyRelation:
         with statement_errors(self._root, self._room_error, lines_before=lines_before):

@@ -7,7 +7,7 @@ limit of a row is refused by its header.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
@@ -85,7 +85,7 @@ def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[Non
     except DRIVER_ERRORS as error:
         known = _statement_error(error, started=started)
         if not shows_text and isinstance(known, errors.StatementRejected):
-            known = type(known)(_NEAR.sub(" at line ", known.message)).at(known.place)
+            known = type(known)(_NEAR.sub(" at line ", known.message)).at(known.place).classed(known.sqlstate)
         raise known from error
 
 
@@ -107,7 +107,21 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
             return errors.OutcomeUnknown("The connection to MySQL was lost while the statement ran.")
         return errors.SessionLost("The MySQL session is gone; the statement was not started.")
     text = _text_of(error)
-    return (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text).at(place_in(text, NEAR))
+    known = (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text)
+    return known.at(place_in(text, NEAR)).classed(_sqlstate_of(error))
+
+
+# asyncmy drops the SQLSTATE of the server's answer, and chooses the class of its exception by the number.
+_SQLSTATES: Mapping[type[Exception], str] = {
+    driver.IntegrityError: "23000",
+    driver.DataError: "22000",
+    driver.NotSupportedError: "0A000",
+    driver.ProgrammingError: "42000",
+}
+
+
+def _sqlstate_of(error: Exception) -> str | None:
+    return next((state for kind, state in _SQLSTATES.items() if isinstance(error, kind)), None)
 
 
 def _is_of_the_driver(error: Exception) -> bool:

@@ -187,8 +187,9 @@ class Executed:
 class ServerError(Exception):
     """An ErrorResponse: `text` is the server's own, `traces` are its Java exceptions with their stacks."""
 
-    def __init__(self, text: str, traces: Sequence[str]) -> None:
+    def __init__(self, text: str, traces: Sequence[str], sqlstate: str = "") -> None:
         super().__init__(text)
+        self.sqlstate = sqlstate
         self.text = text
         self.traces = traces
 
@@ -210,7 +211,7 @@ def response(name: str, body: bytes) -> Message:
         traces = [one.decode(errors="replace") for one in error.each(1)]
         if any(trace.partition(":")[0].endswith("NoSuchStatementException") for trace in traces):
             raise Missing
-        raise ServerError(error.text(2), traces)
+        raise ServerError(error.text(2), traces, error.text(5))
     expected = {"PrepareAndExecute": "ExecuteResponse", "Columns": "ResultSetResponse"}
     if kind != expected.get(name, f"{name}Response"):
         raise Malformed
@@ -463,7 +464,7 @@ def _server_error(phase: Phase, error: ServerError) -> errors.EngineError:
     if "(TIM01)" in text:  # Phoenix's own time limit
         return errors.EngineTimeout(text)
     refused = errors.StatementDenied(text) if any(map(_DENIED.search, error.traces)) else errors.StatementRejected(text)
-    return refused.at(place_in(text, PHOENIX))
+    return refused.at(place_in(text, PHOENIX)).classed(error.sqlstate)
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:

@@ -437,6 +437,7 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     )(text_of(error))
     # The server counts characters from 1; `internal_position`, within the body of a function, is another field.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
+    known.classed(getattr(error, "sqlstate", None))
     return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
 
 

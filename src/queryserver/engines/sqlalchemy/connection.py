@@ -83,8 +83,19 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
             raise errors.OutcomeUnknown(
                 "The connection to the data source was lost while the statement ran."
             ) from error
-        text = _text_of(_original(error))
-        raise errors.StatementRejected(text).at(place_in(text, ANY)) from error
+        original = _original(error)
+        text = _text_of(original)
+        rejected = errors.StatementRejected(text).at(place_in(text, ANY))
+        raise rejected.classed(_sqlstate_of(original)) from error
+
+
+# By the names of PEP 249, for drivers that show no SQLSTATE.
+_SQLSTATES = {"IntegrityError": "23000", "DataError": "22000", "NotSupportedError": "0A000"}
+
+
+def _sqlstate_of(error: Exception) -> str | None:
+    own = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return own or next((_SQLSTATES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _SQLSTATES), None)
 
 
 def _driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:

@@ -121,9 +121,29 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
     if isinstance(error, apsw.NoMemError):
         return errors.StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
     offset = getattr(error, "error_offset", -1)  # in bytes; -1: not known
-    return errors.StatementRejected(str(error).strip() or "The statement failed.").at(
-        errors.Octet(offset) if offset >= 0 else None
-    )
+    known = errors.StatementRejected(str(error).strip() or "The statement failed.").classed(_sqlstate_of(error))
+    return known.at(errors.Octet(offset) if offset >= 0 else None)
+
+
+# SQLite has result codes: those of constraints, and the kinds that have a class in the standard.
+_CONSTRAINTS = {
+    apsw.SQLITE_CONSTRAINT_NOTNULL: "23502",
+    apsw.SQLITE_CONSTRAINT_FOREIGNKEY: "23503",
+    apsw.SQLITE_CONSTRAINT_UNIQUE: "23505",
+    apsw.SQLITE_CONSTRAINT_PRIMARYKEY: "23505",
+    apsw.SQLITE_CONSTRAINT_ROWID: "23505",
+    apsw.SQLITE_CONSTRAINT_CHECK: "23514",
+}
+_KINDS: Sequence[tuple[type[apsw.Error], str]] = (
+    (apsw.ConstraintError, "23000"),
+    (apsw.MismatchError, "22000"),
+    (apsw.BusyError, "40001"),
+)
+
+
+def _sqlstate_of(error: apsw.Error) -> str | None:
+    known = _CONSTRAINTS.get(getattr(error, "extendedresult", 0))
+    return known or next((state for kind, state in _KINDS if isinstance(error, kind)), None)
 
 
 Cell = int | float | str | bytes | None

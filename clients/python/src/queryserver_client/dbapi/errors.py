@@ -1,7 +1,7 @@
 """The exceptions of PEP 249, and which of them a failure of the client becomes.
 
-Each is also a `QueryserverError`, and `__cause__` is the client's own exception. The server gives the text of the
-engine and no SQLSTATE, so constraints and wrong values are told apart by the words that each engine uses.
+Each is also a `QueryserverError`, and `__cause__` is the client's own exception. The SQLSTATE decides where the server
+gives one; else constraints and wrong values are found by the words that each engine uses.
 """
 
 import re
@@ -23,6 +23,7 @@ class Error(client.QueryserverError):
     line: int | None = None
     """Line of the error in the statement, from 1, where the engine names it."""
     column: int | None = None
+    sqlstate: str | None = None
     request_id: str | None = None
     operation_id = ""
     is_disconnect = False
@@ -97,6 +98,30 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[DatabaseError]], ...] = (
 )
 
 
+_BY_CLASS: dict[str, type[DatabaseError]] = {
+    "0A": NotSupportedError,
+    "21": ProgrammingError,
+    "22": DataError,
+    "23": IntegrityError,
+    "25": InternalError,
+    "28": OperationalError,
+    "40": OperationalError,
+    "42": ProgrammingError,
+    "44": ProgrammingError,
+    "53": OperationalError,
+    "54": OperationalError,
+    "55": OperationalError,
+    "57": OperationalError,
+    "58": OperationalError,
+    "XX": InternalError,
+}
+"""By the class of a SQLSTATE, its first two characters, as drivers of PostgreSQL do."""
+
+
+def _by_sqlstate(sqlstate: str | None) -> type[DatabaseError] | None:
+    return _BY_CLASS.get(sqlstate[:2]) if sqlstate else None
+
+
 @contextmanager
 def translated() -> Generator[None]:
     """Around each call of the client: its failures leave as exceptions of PEP 249."""
@@ -116,6 +141,7 @@ def of_client(error: client.QueryserverError) -> Error:
     made = kind(str(error))
     made.code = getattr(error, "code", "")
     made.line, made.column = getattr(error, "line", None), getattr(error, "column", None)
+    made.sqlstate = getattr(error, "sqlstate", None)
     made.request_id = getattr(error, "request_id", None)
     made.operation_id = getattr(error, "operation_id", "")
     made.is_disconnect = isinstance(error, client.ConnectionLost) or made.code in _LOST
@@ -129,6 +155,8 @@ def _kind_of(error: client.QueryserverError) -> type[Error]:
     if code in _BY_CODE:
         return _BY_CODE[code]
     if code == "engine_error":
+        if (known := _by_sqlstate(getattr(error, "sqlstate", None))) is not None:
+            return known
         text = str(error)
         return next((kind for words, kind in _BY_WORDS if words.search(text)), ProgrammingError)
     return OperationalError

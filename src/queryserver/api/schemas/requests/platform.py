@@ -239,6 +239,7 @@ class UserListParameters(Fields):
     username: Text = ""
     groups: GroupNames = None
     is_active: Flag | None = None
+    is_service_account: Flag | None = None
     page: Annotated[int, Whole(1)] | None = None
     limit: Annotated[int, Whole(1, MAX_ENTRIES)] | None = None
 

@@ -112,6 +112,7 @@ async def watch(call: Call, operation_id: str) -> Response:
         handle=shown_handle(record),
         history_id=status.history_id,
         history_uuid=str(status.id),
+        sqlstate=record.error_sqlstate,
         **error_place(record.error_position),
         **shown,
     )
@@ -451,6 +452,7 @@ def failure_body(record: StatementRecord) -> wire.StatementFailure:
         handle=shown_handle(record),
         history_id=record.status.history_id,
         history_uuid=str(record.status.id),
+        sqlstate=record.error_sqlstate,
         **error_place(record.error_position),
     )
 
