@@ -50,6 +50,14 @@ test-fleet: $(DEV) ## Run the tests of the editor with the task server on: its s
 test-engines: $(DEV) ## Run the tests that need real engines, two engines at a time (E=hive for one)
 	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(if $(E),,-n 2 --dist loadgroup) $(ARGS)
 
+.PHONY: properties
+properties: $(DEV) ## Run the tests of properties with four times the examples of make test
+	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough $(ARGS)
+
+.PHONY: downloads
+downloads: $(DEV) ## Download the programs of all engines, which make test-engines does otherwise
+	$(BIN)/python -m tests.engines.downloads
+
 .PHONY: fuzz
 fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten)
 	$(BIN)/python -m tests.fuzz $(ARGS)

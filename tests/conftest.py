@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.examples import QUICK
 from tests.modes import TASK_SERVER
 from tests.rewriting import rewrite_assertions
 
-# A slow moment of the machine is no fault of what is tested.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.load_profile(QUICK)
 
 pytest_plugins = [
     "tests.fixtures.clocks",

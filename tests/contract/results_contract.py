@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cases import each
+from tests.examples import examples
 
 from queryserver.errors.files import PathNotFound
 from queryserver.results import blocks
@@ -158,9 +159,7 @@ class ResultStoreContract:
 
     # Each example starts by emptying the one store; and the adapters' classes share this method on purpose.
     @settings(
-        max_examples=40,
-        deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+        examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
     )
     @given(
         steps=st.lists(

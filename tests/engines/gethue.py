@@ -15,10 +15,15 @@ _RECIPE = RECIPES / "gethue"
 
 def bundle_page(engine: str, directory: Path) -> None:
     """Put the page and its script into a directory."""
-    modules = node_packages(engine, _RECIPE, cache="gethue")
+    modules = gethue_modules(engine)
     node = program(engine, "node")
     run_tool(engine, [node, _RECIPE / "bundle.mjs", modules, _RECIPE / "page.js", directory / "bundle.js"])
     (directory / "index.html").write_bytes((_RECIPE / "index.html").read_bytes())
+
+
+def gethue_modules(engine: str = "chromium") -> Path:
+    """The folder `node_modules` with gethue."""
+    return node_packages(engine, _RECIPE, cache="gethue")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.certificates import Authority, ServerCertificate
-from tests.engines.hive import NAME, HiveProgram, hive_node, hive_program
+from tests.engines.hive import NAME, hive_node, hive_program
 from tests.engines.servers import ServerAddress, data_directory
 from tests.ports import free_port
 
@@ -52,7 +52,7 @@ def secured_hive_server() -> Generator[SecuredHive]:
             "hive.server2.enable.doAs": "true",
         }
         environment = {"HIVE_PASSWORDS": str(_password_file(directory))}
-        classes = [_compiled(program)]
+        classes = [password_check()]
         with hive_node(
             program, directory, port, memory=_MEMORY, classes=classes, settings=settings, environment=environment
         ):
@@ -72,7 +72,10 @@ def nosasl_hive_server() -> Generator[ServerAddress]:
         yield address
 
 
-def _compiled(program: HiveProgram) -> Path:
+def password_check() -> Path:
+    """The folder with the class that checks passwords, compiled once."""
+    program = hive_program()
+
     def fill(folder: Path) -> None:
         run_tool(NAME, [program.jdk.home / "bin" / "javac", "-d", folder, "-cp", program.libraries / "*", _CHECKING])
 

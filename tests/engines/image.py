@@ -87,7 +87,7 @@ def built_image(extras: str = "") -> Generator[Image]:
         require(_program(program), ENGINE)
     if os.geteuid() != 0:
         unavailable(ENGINE, "without a daemon an image is built by root only")
-    base = kept("image-base", [_BASE_SCRIPT], _make_base) / "base.tar"
+    base = base_archive()
     directory = Path(tempfile.mkdtemp(prefix="qs-image-"))
     buildah = _Buildah(directory)
     # By default SIGTERM ends a process without removing its temporary files, here some gigabytes.
@@ -101,6 +101,11 @@ def built_image(extras: str = "") -> Generator[Image]:
         # `buildah rm` copies before it removes; of this storage nothing is mounted.
         subprocess.run(["rm", "-rf", "--one-file-system", directory], check=True)
         signal.signal(signal.SIGTERM, before)
+
+
+def base_archive() -> Path:
+    """The file system of the stand-in for the base image, made once."""
+    return kept("image-base", [_BASE_SCRIPT], _make_base) / "base.tar"
 
 
 class _Buildah:

@@ -74,7 +74,7 @@ class _Network:
 @contextmanager
 def ozone_gateway() -> Generator[OzoneGateway]:
     """Ozone with the volume `tests` and its buckets. Needs root, for the namespace."""
-    libraries, program = _libraries(), java_17(NAME)
+    libraries, program = ozone_libraries(), java_17(NAME)
     with data_directory() as directory, _network(directory) as network, ExitStack() as stack:
         jdk = _inside(program, network, directory)
         data = directory / "data"
@@ -112,7 +112,7 @@ def ozone_gateway() -> Generator[OzoneGateway]:
         yield gateway
 
 
-def _libraries() -> Path:
+def ozone_libraries() -> Path:
     """Ozone 2.2, downloaded once. One parent of its modules is published nowhere; ours stands in for it."""
 
     def fill(folder: Path) -> None:

@@ -23,7 +23,7 @@ _FIRST_CONNECTION_TIMEOUT_S = 120.0
 def phoenix_server() -> Generator[HttpAddress]:
     """Phoenix 5.2 with namespaces on, its system tables made. Any user is let in without a password."""
     jdk = java_17(_NAME)
-    libraries = maven(_NAME, "dependency:copy-dependencies")
+    libraries = phoenix_libraries()
     (database,) = libraries.glob("phoenix-client-embedded-*.jar")
     (server,) = libraries.glob("phoenix-queryserver-*.jar")
     small = [jar for jar in libraries.glob("*.jar") if jar not in (database, server)]
@@ -41,6 +41,11 @@ def phoenix_server() -> Generator[HttpAddress]:
         ):
             _make_system_tables(address)
             yield address
+
+
+def phoenix_libraries() -> Path:
+    """Phoenix 5.2 and HBase 2.5, downloaded once."""
+    return maven(_NAME, "dependency:copy-dependencies")
 
 
 @contextmanager

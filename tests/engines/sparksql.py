@@ -34,7 +34,7 @@ def spark_server() -> Generator[SparkAddress]:
     GetOperationStatus waits up to 5 s, as it does by default.
     """
     jdk = java_17(_NAME)
-    home = python_packages(_NAME, _NAME) / "pyspark"
+    home = spark_home()
     address = SparkAddress("127.0.0.1", free_port(), "admin", "secret", free_port())
     with data_directory() as directory:
         arguments = [
@@ -51,6 +51,11 @@ def spark_server() -> Generator[SparkAddress]:
         }
         with jvm(jdk, arguments, directory, lambda: listens(address.port), environment):
             yield address
+
+
+def spark_home() -> Path:
+    """Spark 3.5, downloaded once."""
+    return python_packages(_NAME, _NAME) / "pyspark"
 
 
 def _spark_settings(directory: Path, ui_port: int) -> dict[str, str]:

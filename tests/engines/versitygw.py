@@ -42,7 +42,7 @@ class S3Address:
 @contextmanager
 def s3_server() -> Generator[S3Address]:
     """An empty store with keys of its own."""
-    program = _program()
+    program = versitygw_program()
     address = HttpAddress("127.0.0.1", free_port())
     key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
     with data_directory() as directory:
@@ -64,7 +64,7 @@ def s3_server() -> Generator[S3Address]:
             yield S3Address(address, key_id, secret, buckets, process.pid, guest[1], guest[3])
 
 
-def _program() -> Path:
+def versitygw_program() -> Path:
     """Built by the Go tools, which check sources against the public database of their hashes."""
 
     def build(folder: Path) -> None:

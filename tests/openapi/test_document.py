@@ -8,7 +8,7 @@ import pytest
 import yaml
 from openapi_spec_validator import validate
 from scripts.check_operations import RESOURCES, SERVED, read_operations, shape
-from scripts.export_openapi import TARGET, document
+from scripts.export_openapi import TARGET
 
 SCHEMAS = yaml.load(RESOURCES.read_bytes(), Loader=yaml.CSafeLoader)["components"]["schemas"]
 
@@ -16,10 +16,6 @@ SCHEMAS = yaml.load(RESOURCES.read_bytes(), Loader=yaml.CSafeLoader)["components
 @pytest.fixture(scope="module")
 def committed() -> dict[str, Any]:
     return json.loads(Path(TARGET).read_text(encoding="utf-8"))
-
-
-def test_the_committed_document_is_the_one_of_the_routes():
-    assert TARGET.read_text(encoding="utf-8") == document()
 
 
 @pytest.mark.platform(101)

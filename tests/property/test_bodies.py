@@ -4,8 +4,9 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from queryserver.api.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest, PayloadTooLarge
@@ -72,7 +73,7 @@ def read_stepwise(text: str) -> object:
 
 
 @pytest.mark.platform(10)
-@settings(max_examples=700, deadline=None)
+@examples(700)
 @given(text=damaged() | MARKS)
 @example(text='["\\ud83d\\ude00","\\ud83d"]')
 @example(text="[1e400]")
@@ -83,14 +84,14 @@ def test_both_parsers_follow_the_strict_rules(text: str):
     assert repr(read_stepwise(text)) == repr(expected)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(body=st.binary(max_size=60) | damaged().map(str.encode))
 def test_any_bytes_as_json(body: bytes):
     with suppress(InvalidRequest):
         assert isinstance(parse_json_object(body), dict)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(
     body=st.binary(max_size=60)
     | st.lists(st.sampled_from([b"a", b"=", b"&", b"%", b"%4", b"%c3%a9", b"%00", b"+"])).map(b"".join)
@@ -107,7 +108,7 @@ PIECES = [
 
 
 @pytest.mark.security("T6")
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(
     body=st.lists(st.sampled_from(PIECES), max_size=15).map(b"".join) | st.binary(max_size=40),
     content_type=st.sampled_from(
@@ -120,7 +121,7 @@ def test_any_bytes_as_multipart(body: bytes, content_type: str):
         assert isinstance(parse_multipart(body, content_type), dict)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     fields=st.dictionaries(
         st.from_regex(r"[a-z]{1,5}", fullmatch=True),

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of_array, facts_of_cells
 from queryserver.formats.cell_types.header import (
@@ -93,7 +94,7 @@ def _known(facts: ColumnFacts) -> ColumnFacts:
     return ColumnFacts({CellKind.TEXT}) if facts.is_text else facts
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(column=columns, nulls=st.integers(0, 3), at=st.integers(0, 70), repeated=st.sampled_from([1, 1, 20]))
 def test_whole_columns_have_the_facts_that_their_cells_have(
     column: list[str], nulls: int, at: int, repeated: int
@@ -106,7 +107,7 @@ def test_whole_columns_have_the_facts_that_their_cells_have(
         assert column_type(fast, is_whole=is_whole) == column_type(exact, is_whole=is_whole)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(column=columns, quoted=st.sets(st.integers(0, 60)))
 def test_columns_of_records_have_the_facts_that_their_cells_have(column: list[str], quoted: set[int]) -> None:
     mixed = [QuotedText(cell) if position in quoted else cell for position, cell in enumerate(column)]
@@ -115,19 +116,19 @@ def test_columns_of_records_have_the_facts_that_their_cells_have(column: list[st
     assert _known(facts_of_cells(mixed)) == _known(exact)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(cell=cells, before=st.text(BLANKS, max_size=3), after=st.text(BLANKS, max_size=3))
 def test_every_cell_has_a_class_and_blanks_around_it_do_not_matter(cell: str, before: str, after: str) -> None:
     assert classify(before + cell + after) is classify(cell)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(records=st.lists(st.lists(cells, min_size=1, max_size=5), max_size=6))
 def test_every_text_has_a_header_or_none(records: list[list[str]]) -> None:
     assert has_header(records) in {True, False}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(header=st.lists(st.sampled_from(["", "a", "A", "a_2", "a_3", "column_1", "b" * 255]) | cells, max_size=12))
 def test_names_of_columns_are_unique_short_and_never_empty(header: list[str]) -> None:
     names = header_names(header, len(header))
@@ -142,7 +143,7 @@ rows = st.lists(
 separators = st.sampled_from([",", "\t", "||"])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(lines=rows, field=separators, header=st.booleans(), repeated=st.sampled_from([1, 30]), is_whole=st.booleans())
 def test_previews_by_blocks_and_by_records_are_the_same(
     lines: list[list[str]], field: str, header: bool, repeated: int, is_whole: bool

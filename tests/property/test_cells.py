@@ -6,8 +6,9 @@ from itertools import pairwise
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from queryserver.formats.cells import cell_values, render_page
 from queryserver.formats.columns import Column, ResultType
@@ -71,7 +72,7 @@ def without_empty_maps(value: object) -> object:
 
 
 @pytest.mark.item(28)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_values_of_any_slice_are_those_of_arrow(data: st.DataObject):
     kind, values = data.draw(KINDS)
@@ -85,7 +86,7 @@ def test_values_of_any_slice_are_those_of_arrow(data: st.DataObject):
     assert orjson.loads(orjson.dumps(cells)) == cells
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     texts=st.lists(st.none() | st.text(max_size=8), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 12), max_size=3),

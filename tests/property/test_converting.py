@@ -4,8 +4,9 @@ import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from queryserver.formats.conversion import CellMisfit, arrow_type, convert, converter, is_null
 from queryserver.imports.model import BaseType, ColumnType, QuotedText
@@ -68,7 +69,7 @@ def _comparable(values: list[object]) -> list[object]:
 
 
 @pytest.mark.importer(53)
-@settings(max_examples=100)
+@examples(100)
 @given(cells=_COLUMN, offset=st.integers(0, 3))
 def test_a_column_converts_as_its_cells_do(cells: list[str | None], offset: int) -> None:
     array = pa.array([None, "7", "", *cells], pa.string()).slice(offset)

@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.property.delimited_reference import records_of
 from tests.refusals import raises_code
 
@@ -68,7 +69,7 @@ def exactly(text: str, delimiters: Delimiters):
     return reader.feed(text, final=True), reader.unclosed
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(texts, cuts, st.sampled_from(DELIMITERS))
 @example('"a', [], Delimiters())
 @example('a,"b\nc', [2, 3], Delimiters())
@@ -91,7 +92,7 @@ def test_records_are_those_of_the_words_of_the_contract_whatever_the_pieces(text
             assert isinstance(cell, QuotedText) == matters
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(texts, st.sampled_from([Delimiters(), *DELIMITERS]), st.sampled_from([0, 0, 0, 1]))
 @example("\r\r\na\n", Delimiters(), 0)
 @example("  \na\n", Delimiters(), 0)
@@ -121,7 +122,7 @@ def test_what_arrow_reads_is_what_the_exact_reader_says(text, delimiters, more_c
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be", "gb18030"]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(texts, st.integers(1, 400)), max_size=6), cuts, st.sampled_from(DELIMITERS), st.data())
 def test_blocks_are_what_the_exact_reader_says_whatever_the_pieces(parts, places, delimiters, data):
     """Parts repeat, so that some are long enough for Arrow."""
@@ -160,7 +161,7 @@ def assert_same(blocks, records, unclosed, width):
         assert found == list(getattr(whole, name))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=200) | texts.map(str.encode) | texts.map(lambda text: text.encode("utf-16")), st.booleans())
 def test_any_bytes_are_read_or_refused_by_an_error_of_the_importer(sample, is_whole):
     try:
@@ -179,7 +180,7 @@ def test_any_bytes_are_read_or_refused_by_an_error_of_the_importer(sample, is_wh
     assert all(block.columns.num_columns == 3 for block in blocks)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=120), cuts, st.integers(1, 3))
 @example(b"a,\xc3\nb,\xa9\n", [3], 2)
 @example("a,€\n".encode()[:-2], [], 2)

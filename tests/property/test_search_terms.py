@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from html import unescape
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import each
+from tests.examples import examples
 
 from queryserver.api.v1.metadata import highlighted
 from queryserver.platform.threads import Stop
@@ -48,7 +49,7 @@ def term_of(pattern: str) -> Term | None:
 
 
 @given(PATTERNS, TEXTS)
-@settings(max_examples=150)
+@examples(150)
 def test_terms_find_what_the_slow_reader_finds(pattern: str, text: str) -> None:
     if (term := term_of(pattern)) is None:
         return
@@ -62,7 +63,7 @@ def test_terms_find_what_the_slow_reader_finds(pattern: str, text: str) -> None:
 
 
 @given(PATTERNS, st.text("ab<>&\"'A", max_size=20))
-@settings(max_examples=120)
+@examples(120)
 def test_marks_hide_nothing(pattern: str, text: str) -> None:
     term = term_of(pattern)
     shown = highlighted(text, [term] if term else [])
@@ -78,7 +79,7 @@ TABLES = st.dictionaries(NAMES, st.lists(st.tuples(NAMES, st.sampled_from(["", "
 
 
 @given(TABLES, st.lists(st.text("ab_.?*", min_size=1, max_size=4), max_size=2))
-@settings(max_examples=120)
+@examples(120)
 def test_the_index_finds_what_the_slow_reader_finds(
     tables: dict[str, list[tuple[str, str]]], patterns: list[str]
 ) -> None:

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from queryserver.sql.splitter import Script, ScriptStatement
 
@@ -41,7 +42,7 @@ def placed(statement: ScriptStatement) -> tuple[str, tuple[int, int], tuple[int,
 @pytest.mark.item(46)
 @pytest.mark.item(47)
 @pytest.mark.security("T23")
-@settings(max_examples=700, deadline=None)
+@examples(700)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 @example(script="E'a'--\n'\\';';b", dialect="postgresql")
 @example(script="5--3;--\n;1", dialect="mysql")
@@ -63,7 +64,7 @@ def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: st
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(script: str, dialect: str):
     # By its position: the same text may stand in a comment before it.
@@ -81,7 +82,7 @@ def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(scrip
             assert not Script(piece, dialect)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_positions_point_at_the_text(script: str, dialect: str):
     rows = script.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -92,7 +93,7 @@ def test_positions_point_at_the_text(script: str, dialect: str):
 
 
 @pytest.mark.item(47)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     inside=st.text(max_size=30),
     quoting=st.sampled_from(
@@ -119,7 +120,7 @@ def test_quoting_never_splits(inside: str, quoting: tuple[str, str, str]):
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_a_statement_split_again_stays_whole(script: str, dialect: str):
     """What is sent as one statement is one statement; a terminator of one's own is known to the script only."""

@@ -3,12 +3,13 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 from tests.cases import each
+from tests.examples import examples
 
 from queryserver.sql.splitter import Script
 from queryserver.sql.splitter_scan import lexis_of, scan
@@ -83,7 +84,7 @@ def groups(script: str, dialect: str) -> tuple[list[tuple[int, int]], list[int]]
 
 
 @pytest.mark.item(47)
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(scripts())
 @example(("sqlite", "SELECT [a;b'] ; -- ;\n"))
 @example(("postgresql", "SELECT $$ ;' $$ ; $tag$ $$ ; $tag$"))

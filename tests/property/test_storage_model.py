@@ -6,8 +6,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.engines.hdfs import SERVICE_USER
+from tests.examples import examples
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem
 from tests.property.storage_model import OPERATIONS, Comparison, compare
 
@@ -43,7 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestLocal:
-    @settings(max_examples=50)
+    @examples(50)
     @given(operations=OPERATIONS)
     def test_the_local_root_is_its_model(self, root, operations):
         compare(place(LocalFileSystem(root), "user/alice"), operations)
@@ -63,7 +64,7 @@ class TestMemory:
 
 @pytest.mark.engine("hdfs")
 class TestWebHdfs:
-    @settings(max_examples=8)
+    @examples(8)
     @given(operations=OPERATIONS)
     def test_hdfs_is_its_model(self, hdfs_cluster, operations):
         file_system = WebHdfsFileSystem(WebHdfsAddress([hdfs_cluster.webhdfs_url], SERVICE_USER))
@@ -72,7 +73,7 @@ class TestWebHdfs:
 
 @pytest.mark.engine("s3")
 class TestS3:
-    @settings(max_examples=8)
+    @examples(8)
     @given(operations=OPERATIONS)
     def test_s3_is_its_model(self, s3_server, operations):
         keys = S3Keys(s3_server.access_key_id, s3_server.secret_access_key)

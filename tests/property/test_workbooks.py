@@ -9,8 +9,9 @@ from pathlib import Path
 
 import openpyxl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
 
 from queryserver.errors.base import InvalidRequest
@@ -74,7 +75,7 @@ def rows_of(file: io.BytesIO | io.BufferedReader) -> list[list[str]]:
 
 
 @pytest.mark.importer(42)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(TABLES)
 def test_what_openpyxl_writes_is_read(table):
     book = openpyxl.Workbook()
@@ -110,7 +111,7 @@ def damaged(whole: bytes, changes: list[tuple[float, int]], kept: float) -> io.B
 
 
 @pytest.mark.importer(15)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(CHANGES, st.one_of(st.just(1.0), st.floats(0.1, 1)), st.sampled_from([PACKAGE, COMPOUND]))
 def test_a_damaged_workbook_is_read_or_refused(changes, kept, whole):
     file = damaged(whole, changes, kept)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from scripts import document_engines, document_options, document_storage
+from scripts import document_options
 from scripts.document_engines import CAPABILITIES, COLUMNS, table
-from scripts.support_table import Page, Suite
+from scripts.support_table import Suite
 from tests.cases import each
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 
@@ -267,12 +267,6 @@ def test_a_driver_of_a_cloud_that_is_given_a_port_is_given_a_host() -> None:
     assert host.places == (("localhost", 80),)
     with pytest.raises(HostRefused):
         host.checked_url(None, None)
-
-
-@each("page", document_engines.PAGE, document_options.PAGE, document_storage.PAGE)
-def test_the_page_is_up_to_date(page: Page) -> None:
-    written = page.target.read_text()
-    assert written == page.document(written), "run make docs"
 
 
 def test_every_tested_engine_has_a_column() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from scripts.document_settings import TARGET, document
 from tests.cases import each
 
 from queryserver.platform.settings.loading import (
@@ -94,10 +93,6 @@ def _uncommented(text: str) -> list[str]:
         if kept and line.startswith("# ") and (bare.startswith("[") or " = " in bare) and not bare.endswith("."):
             lines.append(bare)
     return lines
-
-
-def test_the_page_of_settings_is_up_to_date() -> None:
-    assert TARGET.read_text(encoding="utf-8") == document()
 
 
 def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
