@@ -23,7 +23,7 @@ from queryserver_client import (
     connect,
 )
 from queryserver_client.credentials import credentials_of
-from queryserver_client.retries import retry_after
+from queryserver_client.retries import Rest, retry_after
 from queryserver_client.transport import Call
 
 Answer = httpx.Response | type[httpx.TransportError]
@@ -184,6 +184,26 @@ async def test_another_program_at_the_address_is_an_error_that_says_so():
 )
 def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None):
     assert retry_after({"Retry-After": value}) == seconds
+
+
+def test_a_rest_doubles_with_each_failure_in_a_row_and_ends_with_a_success():
+    now = 0.0
+    rest = Rest(60, 200, lambda: now)
+    lengths: list[float] = []
+    for _ in range(4):
+        rest.failed()
+        rest.failed()  # at the same time
+        began = now
+        while rest.is_on:
+            now += 1
+        lengths.append(now - began)
+    assert lengths == [60, 120, 200, 200]
+    rest.failed()
+    rest.worked()
+    assert not rest.is_on
+    rest.failed()
+    now += 60
+    assert not rest.is_on
 
 
 class TestCredentials:

@@ -23,11 +23,12 @@ from queryserver_client.errors import (
     QueryserverError,
     api_error,
 )
-from queryserver_client.retries import Attempts, Retries, may_repeat_answer, retry_after
+from queryserver_client.retries import Attempts, Rest, Retries, may_repeat_answer, retry_after
 
 API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REVOKE_WITHIN_S = 5.0
+_EVENTS_REST_S, _MOST_EVENTS_REST_S = 60.0, 3600.0
 _BODY_SENT = "send_request_body.complete"
 
 
@@ -73,8 +74,8 @@ class Transport:
         self.url = server_address(url)
         self.retries = retries or Retries()
         self.timeout_s = timeout_s
-        self.are_events_held = False
-        """Whether a proxy between was seen to hold events back (`events.py`)."""
+        self.rest_of_events = Rest(_EVENTS_REST_S, _MOST_EVENTS_REST_S)
+        """Is on while events are not tried, because a proxy between was seen to hold them back (`events.py`)."""
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
