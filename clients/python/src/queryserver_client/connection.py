@@ -11,7 +11,7 @@ import anyio
 import httpx
 
 from queryserver_client.connectors import Connectors
-from queryserver_client.credentials import TokenSource, credentials_of
+from queryserver_client.credentials import Secret, TokenSource, credentials_of, hidden, hidden_values
 from queryserver_client.encoding import Parameters, encode_parameters
 from queryserver_client.errors import ApiError, ConfigurationError, QueryserverError
 from queryserver_client.files import Files
@@ -185,13 +185,13 @@ class Connection:
 def connect(
     url: str | None = None,
     *,
-    token: "str | TokenSource | None" = None,
+    token: "str | Secret | TokenSource | None" = None,
     user: str | None = None,
-    password: str | None = None,
+    password: "str | Secret | None" = None,
     timeout_s: float = 30.0,
     retries: Retries | None = None,
     verify: Any = True,
-    headers: Mapping[str, str] | None = None,
+    headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
     """A connection to a server, for `async with`. Nothing is sent before the first call.
@@ -201,6 +201,7 @@ def connect(
     QUERYSERVER_USER and QUERYSERVER_PASSWORD. `timeout_s` is for one answer of the server, `retries` for a call as a
     whole. `verify` is True, False or an ssl.SSLContext; `headers` are sent with every call.
     """
+    token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     url = url or os.environ.get("QUERYSERVER_URL")
     if not url:
         raise ConfigurationError("no address: give url, or set QUERYSERVER_URL")

@@ -68,7 +68,7 @@ class Transport:
         timeout_s: float = 30.0,
         retries: Retries | None = None,
         verify: Any = True,
-        headers: Mapping[str, str] | None = None,
+        headers: "Mapping[str, str | Secret] | None" = None,
         http_transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = server_address(url)
@@ -81,7 +81,7 @@ class Transport:
             base_url=self.url + API,
             # Reading the certificates of authorities takes 20 ms, and http has no use for them.
             verify=verify if self.url.startswith("https:") else False,
-            headers={"User-Agent": "queryserver-client", "Accept": "application/json", **(headers or {})},
+            headers={"User-Agent": "queryserver-client", "Accept": "application/json"} | _revealed(headers or {}),
             transport=http_transport,
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
             limits=httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=30),
@@ -243,12 +243,15 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _revealed(fields: Any) -> Any:
-    """The fields of a login with the secrets themselves, which no variable holds before."""
-    if not isinstance(fields, dict):
-        return fields
-    members = cast("dict[str, Any]", fields)
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in members.items()}
+def _revealed(value: Any) -> Any:
+    """What is sent, with the secrets themselves, which no variable holds before."""
+    if isinstance(value, Secret):
+        return value.reveal()
+    if isinstance(value, dict):
+        return {name: _revealed(member) for name, member in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_revealed(member) for member in cast("list[Any]", value)]
+    return value
 
 
 async def _read(response: httpx.Response) -> None:
