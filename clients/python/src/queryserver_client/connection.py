@@ -59,7 +59,7 @@ class Connection:
         `connector` is an id, a key of the settings or a dialect; "" the default. `parameters` are values for `?` or, by
         name, `:name`. `limit` is the most rows to keep (else the server's default), `timeout` the seconds after which
         the server ends the statement. When the waiting task is canceled, or a callback fails, the statement is
-        canceled, also at the engine.
+        canceled, also at the engine, and a result that is there already is deleted.
 
         Raises StatementError when it does not end well, ApiError, ConnectionLost.
         """
@@ -168,7 +168,7 @@ class Connection:
             raise
         statement = statement_of(self.transport, body, allow_truncated=allow_truncated)
         if "parameters" in fields and "parameters" in received.get("X-Unknown-Fields", ""):
-            await statement.cancel_quietly()
+            await statement.abandon()
             raise ApiError("this server is too old for parameters", status=501, code="not_supported")
         return statement
 
@@ -179,7 +179,7 @@ class Connection:
             # Where the server cannot be reached it ends the statement by its time limit.
             with suppress(QueryserverError):
                 body = await self.transport.call("POST", path, fields, headers=headers, is_repeatable=True)
-                await statement_of(self.transport, body).cancel()
+                await statement_of(self.transport, body).abandon()
 
 
 def connect(

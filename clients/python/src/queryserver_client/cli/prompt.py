@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from queryserver_client.cli.catalog import Catalog
@@ -88,12 +89,13 @@ class Shell:
 
     def _execute(self, text: str) -> None:
         began = time.monotonic()
-        for result in results(self._db, self._settings, text, session_id=self._session_id):
-            took_s = time.monotonic() - began
-            self._show(result)
-            if self._is_timed:
-                print(f"Time: {took_s * 1000:.0f} ms ({result.status.elapsed_ms} ms at the server)")
-            began = time.monotonic()
+        with closing(results(self._db, self._settings, text, session_id=self._session_id)) as each:
+            for result in each:
+                took_s = time.monotonic() - began
+                self._show(result)
+                if self._is_timed:
+                    print(f"Time: {took_s * 1000:.0f} ms ({result.status.elapsed_ms} ms at the server)")
+                began = time.monotonic()
         if found := _USE.fullmatch(text):
             self.catalog.chosen = unquoted(found[1])
         if _CHANGES.search(text):

@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queryserver_client import connection as core
@@ -81,10 +81,14 @@ class Session:
             self._most_rows = int(most[1])
             results = [await self._query(sql, parameters)]
         self.has_run = True
-        while results[-1].statement.has_more_statements:
-            statement = await self._client.next(results[-1].statement)
-            async with canceling(statement):
-                results.append(await statement.result(allow_truncated=True))
+        try:
+            while results[-1].statement.has_more_statements:
+                statement = await self._client.next(results[-1].statement)
+                async with canceling(statement):
+                    results.append(await statement.result(allow_truncated=True))
+        except BaseException:
+            await free(results)
+            raise
         return results
 
     async def control(self, sql: str) -> None:
@@ -135,6 +139,13 @@ class Session:
     def is_cut(self, result: Result) -> bool:
         """Whether rows are missing that the user did not renounce by a limit of their own."""
         return result.is_truncated and not (self._limit is not None and result.status.truncated_by == "limit")
+
+
+async def free(results: Iterable[Result]) -> None:
+    """Delete what the server keeps of large results. Small ones are left: a call for each would cost more."""
+    for result in results:
+        if result.row_count > len(result.first_rows):
+            await result.statement.close_quietly()
 
 
 def is_lost(error: BaseException) -> bool:
