@@ -13,7 +13,7 @@ from queryserver_client.errors import ConfigurationError
 from queryserver_client.statement import OnLog, OnProgress, Statement, canceling
 from queryserver_client.status import moment
 from queryserver_client.transport import Call, Transport
-from queryserver_client.uploads import Source, name_of, opened
+from queryserver_client.uploads import OnBytes, Source, name_of, opened
 
 FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson", "avro", "arrow"]
 IfExists = Literal["error", "append", "replace"]
@@ -127,10 +127,10 @@ class Imports:
         self._transport = transport
         self._start = start
 
-    async def upload(self, source: Source, *, name: str | None = None) -> ImportFile:
-        """Send a local file to the server, for several calls about it."""
+    async def upload(self, source: Source, *, name: str | None = None, on_bytes: OnBytes | None = None) -> ImportFile:
+        """Send a local file to the server, for several calls about it. A try that was cut begins again at 0 bytes."""
         async with opened(source) as content:
-            files = {"file": (name or name_of(source) or "file", content.body())}
+            files = {"file": (name or name_of(source) or "file", content.body(on_bytes))}
             call = Call("POST", "importer/upload/file/", files=files, is_repeatable=True, wait_s=_WORKED_WITHIN_S)
             body = (await self._transport.send(call)).json()
         return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))
