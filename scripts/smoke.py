@@ -3,9 +3,9 @@
 The system's own Python gets `make run` in a copy of the project, with nothing but the system's programs on PATH: pip
 installs, and checks the hashes. All others get an environment by uv, whose cache makes that quick, with the wheels of
 server and client. Then a server starts on a free port, a user logs in, a statement runs on DuckDB, its rows are read,
-also by the client, by SQLAlchemy and by `qs`, the server stops with exit code 0. A Python that only the client supports,
-or else the oldest one, has the oldest packages that the client and its extras take, and uses a server of this
-environment.
+also by the client, by SQLAlchemy and by `qs`, the server stops with exit code 0. A Python that only the client
+supports, or else the oldest one, has the oldest packages that the client and its extras take, and uses a server of
+this environment.
 """
 
 import json
