@@ -3,8 +3,9 @@
 The system's own Python gets `make run` in a copy of the project, with nothing but the system's programs on PATH: pip
 installs, and checks the hashes. All others get an environment by uv, whose cache makes that quick, with the wheels of
 server and client. Then a server starts on a free port, a user logs in, a statement runs on DuckDB, its rows are read,
-also by the client, the server stops with exit code 0. A Python that only the client supports has the oldest packages
-that the client takes, and uses a server of this environment.
+also by the client, by SQLAlchemy and by `qs`, the server stops with exit code 0. A Python that only the client
+supports, or else the oldest one, has the oldest packages that the client and its extras take, and uses a server of
+this environment.
 """
 
 import json
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -33,6 +34,8 @@ SYSTEM_PATH = "/usr/bin:/bin"
 LOCKS = [f"--requirement=requirements/{name}.lock" for name in ("build", "service", "embedded", "ldap")]
 UV = find_uv_bin()
 WHEELS = "dist/*.whl"
+EXTRAS = ("arrow", "cli", "sqlalchemy")
+"""Of the client; pandas and polars are left out, which are large, and which only their own names import."""
 PASSWORD = "a password for a minute"  # noqa: S105 of a server that lives that long
 LISTENS = re.compile(r"queryserver listens url=(\S+) api_page=(\S+) docs=")
 LISTENS_WITHIN_S = 360  # `make run` installs in this time, perhaps on a busy machine
@@ -45,6 +48,26 @@ from queryserver_client import connect_sync
 with connect_sync() as db, db.query("duckdb", "SELECT 6 * 7 AS answer") as result:
     assert result.rows() == {ANSWER}, result.rows()
     assert [tuple(row.values()) for row in result.arrow().to_pylist()] == {ANSWER}
+
+import os, subprocess, sys
+import sqlalchemy as sa
+engine = sa.create_engine("queryserver:///duckdb")
+with engine.connect() as connection:
+    assert connection.execute(sa.text("SELECT :n + 1"), {{"n": 41}}).fetchall() == {ANSWER}
+    assert "customers" in sa.inspect(connection).get_table_names()
+engine.dispose()
+
+def qs(*words):
+    command = [os.path.join(sys.prefix, "bin", "qs"), *words]
+    return subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True).stdout
+
+for command in ("sql", "cp", "import", "history"):
+    assert command in qs("--help")
+    assert "--help" in qs(command, "--help")
+statement = ("sql", "duckdb", "SELECT ? + 1 AS answer", "41")
+assert qs(*statement) == "answer\\n42\\n"
+assert qs(*statement, "-o", "table").split() == ["answer", "──────", "42", "(1", "row)"]
+assert "duckdb" in qs("history", "-o", "json")
 """
 # Pre-releases and builds without the global lock have no wheels.
 _DESCRIBE = """
@@ -66,16 +89,18 @@ class Python:
     version: str
     prefix: str
     program: str
+    is_for_client: bool = False
+    """Whether it is tried with the client alone although the server supports it."""
 
     @property
     def is_system(self) -> bool:
         """Whether it is what the operating system calls python3."""
-        return self.program == "/usr/bin/python3"
+        return self.has_server and self.program == "/usr/bin/python3"
 
     @property
     def has_server(self) -> bool:
         """Whether it is one of those that the server supports."""
-        return self.minor >= FIRST
+        return self.minor >= FIRST and not self.is_for_client
 
     @property
     def minor(self) -> tuple[int, ...]:
@@ -84,7 +109,7 @@ class Python:
 
 
 def pythons() -> list[Python]:
-    """Every installation that server or client supports, the system's first."""
+    """Every installation that server or client supports, the system's first; at least one for the client alone."""
     found: dict[tuple[str, str], Python] = {}  # several versions of a distribution share /usr
     for program in candidates():
         described = subprocess.run([program, "-c", _DESCRIBE], capture_output=True, text=True, check=False)
@@ -93,7 +118,10 @@ def pythons() -> list[Python]:
             python = Python(version, prefix, program)
             if FIRST_OF_CLIENT <= python.minor < BEYOND:
                 found.setdefault((version, prefix), python)
-    return list(found.values())
+    made = list(found.values())
+    if made and all(python.has_server for python in made):
+        made.append(replace(min(made, key=lambda python: python.minor), is_for_client=True))
+    return made
 
 
 def candidates() -> Iterator[str]:
@@ -122,17 +150,22 @@ def copy_project(target: Path) -> None:
 
 
 def environment_of(python: Python, clone: Path) -> Path:
-    """An environment with the wheels in it, or with that of the client alone."""
+    """An environment with the wheels in it, or with that of the client alone; the client has all its extras."""
     place = Path(tempfile.mkdtemp(prefix=f".venv-{python.version}-", dir=clone))
     run_uv(clone, "venv", f"--python={python.program}", str(place))
     install = ("pip", "install", "--only-binary=:all:", f"--python={place}")
     wheels = [str(wheel) for wheel in clone.glob(WHEELS)]
+    [client] = [wheel for wheel in wheels if "client" in Path(wheel).name]
     if python.has_server:
         run_uv(clone, *install, "--require-hashes", *LOCKS)
         run_uv(clone, *install, "--no-deps", "--no-index", *wheels)
+        run_uv(clone, *install, f"{client}[{','.join(EXTRAS)}]")  # what the server's lock files lack of it
     else:
-        [client] = [wheel for wheel in wheels if "client" in Path(wheel).name]
-        run_uv(clone, *install, "--resolution=lowest-direct", f"{client}[arrow]")
+        # Of a wheel "direct" would mean the wheel itself, and its packages would be the newest ones.
+        extras = [f"--extra={extra}" for extra in EXTRAS]
+        oldest = ("--resolution=lowest-direct", "--requirement=clients/python/pyproject.toml", *extras)
+        run_uv(clone, *install, *oldest)
+        run_uv(clone, *install, "--no-deps", "--no-index", client)
     return place
 
 
@@ -204,7 +237,12 @@ def use_server(
 
 def use_client(client: tuple[str, ...], url: str) -> None:
     """Run a program with the client in its environment. Raises SmokeError."""
-    environment = {"QUERYSERVER_URL": url, "QUERYSERVER_USER": "admin", "QUERYSERVER_PASSWORD": PASSWORD}
+    environment = {
+        "QUERYSERVER_URL": url,
+        "QUERYSERVER_USER": "admin",
+        "QUERYSERVER_PASSWORD": PASSWORD,
+        "PYTHONUTF8": "1",  # the lines of tables, in whatever locale
+    }
     ended = subprocess.run(
         client, env=environment, capture_output=True, text=True, timeout=STATEMENT_ENDS_WITHIN_S, check=False
     )

@@ -236,6 +236,21 @@ def test_the_id_of_a_new_row_is_known(connect: Connect, table: str):
 
 
 @in_thread
+def test_large_results_that_no_cursor_reads_any_more_are_deleted(connect: Connect):
+    large = "SELECT i FROM range(3000) AS r(i) WHERE i >= ?"
+    with connect("duckdb", autocommit=True) as connection, connection.cursor() as cursor:
+        with pytest.raises(dbapi.ProgrammingError):
+            cursor.execute(f"{large}; SELECT nothing", [0])
+        cursor.executemany(large, [[0], [1]])
+        history = connection.client.history
+
+        async def states() -> list[str]:
+            return [entry.state async for entry in history.search()]
+
+        assert connection.run(states) == ["closed", "closed", "failed", "closed"]
+
+
+@in_thread
 def test_threads_share_a_connection(connect: Connect, table: str):
     with connect("duckdb") as connection:
         connection.execute(f"CREATE TABLE {table} (n INTEGER)")

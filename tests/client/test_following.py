@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from tests.api.driving import until
 from tests.cases import each
@@ -14,6 +15,7 @@ from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
 
 from queryserver_client import Connection, StatementCanceled, StatementTimeout, WaitTimeout, connect, events
+from queryserver_client.retries import Rest
 
 SCRIPT = """
 import os, signal
@@ -120,6 +122,39 @@ class TestCancel:
         await canceled_at_engine(server, statement)
 
 
+class SlowEvents(httpx.AsyncHTTPTransport):
+    """The real transport, which is slow with streams of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head_after_s = self.first_after_s = 0.0
+        self.streams = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        if "/events/" not in request.url.path:
+            return response
+        self.streams += 1
+        await asyncio.sleep(self.head_after_s)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        stream = SlowStream(response.stream, self.first_after_s)
+        return httpx.Response(response.status_code, headers=response.headers, stream=stream)
+
+
+class SlowStream(httpx.AsyncByteStream):
+    def __init__(self, stream: httpx.AsyncByteStream, first_after_s: float) -> None:
+        self._stream = stream
+        self._first_after_s = first_after_s
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        await asyncio.sleep(self._first_after_s)
+        async for chunk in self._stream:
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class TestEvents:
     async def events_of(self, db: Connection, statement: str) -> list[str]:
         """Log lines, between them the states and whether there was progress."""
@@ -138,17 +173,38 @@ class TestEvents:
         monkeypatch.setattr(events, "FIRST_WITHIN_S", 30)
         states = await self.events_of(db, "sleep 3 then rows 3")
         assert "running" in states
-        assert not db.transport.are_events_held
+        assert not db.transport.rest_of_events.is_on
 
     async def test_they_come_behind_a_proxy_that_holds_events_back(
         self, server: Server, line: Proxy, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(events, "FIRST_WITHIN_S", 0.5)
+        monkeypatch.setattr(events, "HEAD_WITHIN_S", 0.5)  # this proxy holds the head, too
         line.holds_events = True
         async with connect(line.url, token=await server.token(), retries=QUICK) as db:
             states = await self.events_of(db, "sleep 2 then rows 3")
-            assert db.transport.are_events_held
+            assert db.transport.rest_of_events.is_on
         assert set(states) <= {"waiting", "running", "available"}
+
+    async def test_a_slow_head_is_waited_for_and_a_slow_first_event_is_no_verdict_for_ever(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(events, "FIRST_WITHIN_S", 0.3)
+        slow = SlowEvents()
+        async with connect(server.url, token=await server.token(), retries=QUICK, http_transport=slow) as db:
+            slow.head_after_s = 1.0
+            await self.events_of(db, "sleep 2 then rows 3")
+            assert (slow.streams, db.transport.rest_of_events.is_on) == (1, False)
+
+            now, slow.head_after_s, slow.first_after_s = 0.0, 0.0, 1.0
+            db.transport.rest_of_events = Rest(60, 3600, lambda: now)
+            await self.events_of(db, "sleep 1.5 then rows 3")  # polled
+            slow.first_after_s = 0.0
+            await self.events_of(db, "sleep 0.5 then rows 3")
+            assert (slow.streams, db.transport.rest_of_events.is_on) == (2, True)
+
+            now = 61.0
+            await self.events_of(db, "sleep 1.5 then rows 3")
+            assert (slow.streams, db.transport.rest_of_events.is_on) == (3, False)
 
     @each("place", (300, 700, 1100))
     async def test_no_line_is_lost_or_doubled_when_the_stream_breaks(self, server: Server, line: Proxy, place: int):

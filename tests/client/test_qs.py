@@ -11,11 +11,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.api.token.logins import PASSWORD, accounts
+from tests.cases import each
 from tests.client.conftest import Server, api_token
 from tests.client.shell import Make, Qs, until
 
 from queryserver.identity.model import AuthenticatedUser
 from queryserver_client import connect
+from queryserver_client.cli.forms import Form
+
+FORMS = [form.value for form in Form]
 
 
 async def test_a_login_is_stored_without_the_password_and_ends_with_logout(server: Server, make: Make, tmp_path: Path):
@@ -138,6 +142,54 @@ async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
     assert (ended.code, ended.err) == (130, "qs: interrupted\n")
     assert server.engine.cancels == cancels + 1
     assert [(entry["statement"], entry["state"]) for entry in (await qs("history")).records] == [(text, "canceled")]
+
+
+async def test_a_signal_to_end_reaches_the_engine_too(server: Server, qs: Qs):
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        text = f"sleep 5{number}"
+        process = await qs.start("sql", "mysql", text)
+        await until(lambda text=text: server.engine.executions.count(text) == 1)
+        cancels = server.engine.cancels
+        os.kill(process.pid, number)
+        os.kill(process.pid, number)  # as timeout(1) does, to the program and to its group
+        ended = await process.end()
+        assert (ended.code, ended.out, ended.err) == (128 + number, b"", "")
+        assert server.engine.cancels == cancels + 1
+    assert [entry["state"] for entry in (await qs("history")).records] == ["canceled"] * 2
+
+
+@each(
+    "words",
+    (
+        *(("sql", "duckdb", "SELECT i FROM range(30000) AS r(i) LIMIT 30000", "-o", form) for form in FORMS),
+        ("sql", "duckdb", "SELECT 1", "-x"),
+        ("ls", "-o", "table"),
+        ("ls",),
+        ("history", "-o", "csv"),
+        ("history", "-o", "json"),
+    ),
+)
+async def test_a_reader_that_has_gone_ends_every_form_quietly(qs: Qs, words: tuple[str, ...]):
+    from_out, out = os.pipe()
+    from_err, err = os.pipe()
+    os.close(from_out)
+    _, code = await qs.start_at([os.open(os.devnull, os.O_RDONLY), out, err], *words)
+    with os.fdopen(from_err) as errors:
+        said = await asyncio.to_thread(errors.read)
+    assert (int(await code), said) == (141, "")
+
+
+async def test_results_that_cannot_be_reached_any_more_are_closed(qs: Qs):
+    cut = f"SELECT i FROM range(30000) AS r(i) WHERE i >= 0 LIMIT {30_000}"
+    from_out, out = os.pipe()
+    os.close(from_out)
+    _, code = await qs.start_at(
+        [os.open(os.devnull, os.O_RDONLY), out, os.open(os.devnull, os.O_WRONLY)], "sql", "duckdb", cut
+    )
+    assert int(await code) == 141
+    assert (await qs("sql", "duckdb", "SELECT 1; SELECT 2; SELECT nothing; SELECT 3")).code == 1
+    states = [entry["state"] for entry in (await qs("history")).records]
+    assert states == ["failed", "closed", "closed", "closed"]
 
 
 async def test_running_statements_are_listed_and_killed(server: Server, qs: Qs):

@@ -1,12 +1,16 @@
 """`qs` with files: between this machine and the stores of a server, and into tables (issue 20, section 4)."""
 
 import os
+from unittest.mock import Mock, call
 
 import pytest
+from tests.cases import each
 from tests.client.shell import Qs
 
 from queryserver_client.cli.forms import Form
 from queryserver_client.cli.operations import show
+from queryserver_client.cli.stores import name_of
+from queryserver_client.cli.transfers import Options, copy
 
 
 async def test_files_go_there_and_back(qs: Qs, folder: str):
@@ -42,6 +46,55 @@ async def test_files_go_there_and_back(qs: Qs, folder: str):
     assert (await qs("ls", there)).code == 1
     assert (await qs("rm", str(back))).code == 2
     assert back.is_dir()
+
+
+async def test_what_is_in_a_root_comes_into_the_target_itself(qs: Qs, folder: str):
+    here, back = qs.directory / "here", qs.directory / "back"
+    here.mkdir()
+    back.mkdir()
+    (here / "a.txt").write_text("a")
+    assert (await qs("cp", "-r", str(here), folder)).code == 0
+    below = folder.removeprefix("file:///")
+    for root, target in ((":/", back), ("file:///", back / "new")):
+        assert (await qs("cp", root, str(target))).code == 2
+        copied = await qs("cp", "-r", "-c", root, str(target))
+        assert (copied.code, (target / below / "here" / "a.txt").read_text()) == (0, "a"), copied.err
+    assert {path.name for path in back.iterdir()} - {"user"} == {"shared", "new"}  # "user" has the homes
+
+    inside = await qs("cp", "-r", ":/", f"{folder}/copy")
+    assert (inside.code, inside.err) == (2, f"qs: {folder}/copy lies in /: nothing was copied\n")
+    moved = await qs("mv", "-r", ":/", str(back))
+    assert (moved.code, moved.err) == (2, "qs: :/ is a root, which cannot be moved\n")
+
+
+def test_a_root_is_copied_to_another_store_entry_by_entry():
+    db = Mock()
+    db.files.stat = lambda path: Mock(path=path.rstrip("/"), is_directory=True)
+    db.files.list.return_value = [Mock(path="s3a://bucket/day"), Mock(path="s3a://bucket/a.csv")]
+    for entry, name in zip(db.files.list.return_value, ("day", "a.csv"), strict=True):
+        entry.name = name
+    copy(db, ["s3a://bucket"], "file:///shared/backup", Options(is_recursive=True, is_forced=True))
+    assert db.files.copy.mock_calls == [
+        call("s3a://bucket/day", "file:///shared/backup/day", overwrite=True),
+        call("s3a://bucket/a.csv", "file:///shared/backup/a.csv", overwrite=True),
+    ]
+
+
+@each(
+    "path, name",
+    (
+        (":/", ""),
+        (":/a/b", "b"),
+        ("file:///", ""),
+        ("file:///shared/", "shared"),
+        ("s3a://bucket", ""),
+        ("s3a://bucket/", ""),
+        ("s3a://bucket/a/", "a"),
+        ("abfs://box@account/x", "x"),
+    ),
+)
+def test_the_name_of_a_path_is_its_last_part_below_the_root(path: str, name: str):
+    assert name_of(path) == name
 
 
 async def test_mv_deletes_nothing_that_it_did_not_transfer(qs: Qs, folder: str):

@@ -15,6 +15,8 @@ from pathlib import Path
 from tests.client.conftest import Server
 from tests.client.shell import Qs, until
 
+from queryserver_client import connect
+
 _TERMINAL = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "100"}
 _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
@@ -23,6 +25,7 @@ _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 class Terminal:
     """A program at a terminal of 100 columns, and all that it has printed, without its control sequences."""
 
+    pid: int
     descriptor: int
     code: "asyncio.Task[bytes]"
     printed: bytearray = field(default_factory=bytearray)
@@ -69,7 +72,7 @@ async def terminal(qs: Qs, *words: str) -> AsyncIterator[Terminal]:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     at_terminal = replace(qs, environment={**qs.environment, **_TERMINAL})
     pid, code = await at_terminal.start_at([theirs, os.dup(theirs), os.dup(theirs)], *words)
-    shown = Terminal(ours, code)
+    shown = Terminal(pid, ours, code)
     asyncio.get_running_loop().add_reader(ours, shown.read)
     try:
         yield shown
@@ -106,6 +109,25 @@ async def test_the_prompt_runs_statements_of_many_lines_and_ctrl_c_cancels_at_th
     history = Path(qs.environment["QUERYSERVER_CONFIG_DIR"]) / "history"
     assert history.stat().st_mode & 0o777 == 0o600
     assert "+text still here;" in history.read_text()
+
+
+async def test_a_signal_to_end_cancels_the_statement_and_closes_the_session_of_a_prompt(server: Server, qs: Qs):
+    async with terminal(qs, "sql", "mysql") as shown:
+        await shown.enter("sleep 54;")
+        await until(lambda: any("sleep 54" in text for text in server.engine.executions))
+        cancels = server.engine.cancels
+        os.kill(shown.pid, signal.SIGTERM)
+        assert await shown.end() == 128 + signal.SIGTERM
+    assert server.engine.cancels == cancels + 1
+    async with terminal(qs, "sql", "mysql") as shown:
+        await shown.shows("mysql>")
+        os.kill(shown.pid, signal.SIGTERM)
+        assert await shown.end() == 128 + signal.SIGTERM
+        assert "Traceback" not in shown.text
+    async with connect(server.url, token=qs.environment["QUERYSERVER_TOKEN"]) as db:
+        # All are closed: closing "all" when there is none gives no session (Contract editor 9.2).
+        closed = await db.transport.call("POST", "editor/close_session", {"session": {"type": "mysql"}})
+    assert closed["session"]["session"] is None
 
 
 async def test_the_prompt_completes_names_of_the_server_and_describes_tables(qs: Qs):

@@ -7,10 +7,21 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.client.conftest import QUICK, Server
 
-from queryserver_client import Conflict, Connection, NoResultSet, StatementError, Truncated, connect_sync
+from queryserver_client import (
+    Conflict,
+    Connection,
+    ConnectionLost,
+    NoResultSet,
+    Retries,
+    StatementError,
+    Truncated,
+    connect,
+    connect_sync,
+)
 
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
 
@@ -22,6 +33,24 @@ async def test_a_small_result_comes_with_the_answer_of_execute(db: Connection):
     assert await result.dicts() == [{"one": 1, "letter": "x"}]
     assert await result.scalar() == 1
     assert result.row_count == 1
+
+
+class Refusing(httpx.AsyncHTTPTransport):
+    """The real transport, on which no page of a result arrives."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("fetch_result_data"):
+            raise httpx.ReadError("cut")
+        return await super().handle_async_request(request)
+
+
+async def test_a_result_that_never_reaches_the_caller_is_deleted(server: Server):
+    token = await server.token()
+    retries = Retries(total_s=0)
+    async with connect(server.url, token=token, retries=retries, http_transport=Refusing()) as refusing:
+        with pytest.raises(ConnectionLost):
+            await refusing.query("duckdb", "SELECT 1", on_progress=lambda _: None)
+        assert [entry.state async for entry in refusing.history.search()] == ["closed"]
 
 
 async def test_values_are_exact(db: Connection):

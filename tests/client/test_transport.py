@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.cases import each
 from tests.client.conftest import QUICK
+from tests.client.threads import in_thread
 
 from queryserver_client import (
     ApiError,
@@ -17,14 +18,19 @@ from queryserver_client import (
     Connection,
     ConnectionLost,
     NotFound,
+    QueryserverError,
     Retries,
+    Secret,
     ServerUnavailable,
     TooManyRequests,
     connect,
+    connect_sync,
+    dbapi,
 )
 from queryserver_client.credentials import credentials_of
-from queryserver_client.retries import retry_after
-from queryserver_client.transport import Call
+from queryserver_client.dbapi import servers
+from queryserver_client.retries import Rest, retry_after
+from queryserver_client.transport import Call, _revealed
 
 Answer = httpx.Response | type[httpx.TransportError]
 DONE = httpx.Response(200, json={"status": 0})
@@ -42,6 +48,18 @@ async def test_waiting_for_an_own_connection_is_no_failure():
     scripted = httpx.MockTransport(lambda request: httpx.Response(200, json=request.extensions["timeout"]))
     async with connect("http://server", token=SECRET, http_transport=scripted) as db:
         assert (await db.transport.call("GET", "x"))["pool"] is None
+
+
+def shown(error: BaseException | None) -> str:
+    """The frames of this package in the tracebacks of an error and its causes, with their variables."""
+    texts: list[str] = []
+    while error is not None:
+        traced = traceback.TracebackException.from_exception(error, capture_locals=True)
+        texts += [str(frame.locals) for frame in traced.stack if "queryserver_client" in frame.filename]
+        texts.append(str(error))
+        error = error.__cause__ or error.__context__
+    assert len(texts) > 2
+    return "\n".join(texts)
 
 
 class Scripted:
@@ -186,6 +204,26 @@ def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None):
     assert retry_after({"Retry-After": value}) == seconds
 
 
+def test_a_rest_doubles_with_each_failure_in_a_row_and_ends_with_a_success():
+    now = 0.0
+    rest = Rest(60, 200, lambda: now)
+    lengths: list[float] = []
+    for _ in range(4):
+        rest.failed()
+        rest.failed()  # at the same time
+        began = now
+        while rest.is_on:
+            now += 1
+        lengths.append(now - began)
+    assert lengths == [60, 120, 200, 200]
+    rest.failed()
+    rest.worked()
+    assert not rest.is_on
+    rest.failed()
+    now += 60
+    assert not rest.is_on
+
+
 class TestCredentials:
     async def test_a_function_gives_a_new_token_when_the_server_refuses_the_last_one(self):
         given = iter(("old", "new", "unused"))
@@ -270,15 +308,59 @@ class TestCredentials:
         monkeypatch.setenv("QUERYSERVER_TOKEN", "t")
         assert type(credentials_of(None, None, None)).__name__ == "FixedToken"
 
+    @each("token", ("two\nlines", "tök", " ", 7))
+    async def test_a_token_that_no_header_can_have_is_an_error_that_does_not_show_it(self, token: Any):
+        with pytest.raises(ConfigurationError, match="token") as caught:
+            async with db_of(Scripted(DONE), token=token if isinstance(token, str) else lambda: token) as db:
+                await db.transport.call("GET", "x")
+        assert str(token).strip() not in str(caught.value) or not str(token).strip()
+
+    @each(
+        "make",
+        (
+            lambda: connect("nowhere", token=SECRET, headers={"X-Proxy": SECRET}),
+            lambda: connect("http://server", token=SECRET, password=SECRET),
+            lambda: connect_sync("nowhere", user="ana", password=SECRET, headers={"X-Proxy": SECRET}),
+            lambda: dbapi.connect("nowhere", token=SECRET, engine_login=("ana", SECRET), headers={"X-Proxy": SECRET}),
+            connect,
+        ),
+    )
+    def test_no_secret_is_in_the_traceback_of_a_connect_that_fails(
+        self, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("QUERYSERVER_PASSWORD", SECRET)
+        monkeypatch.setenv("QUERYSERVER_URL", "http://server")
+        for name in ("TOKEN", "USER"):
+            monkeypatch.delenv(f"QUERYSERVER_{name}", raising=False)
+        with pytest.raises(QueryserverError) as caught:
+            make()
+        assert SECRET not in shown(caught.value)
+
+    @in_thread
+    def test_no_secret_is_in_the_traceback_of_a_session_that_is_refused(self):
+        answer = httpx.Response(200, json={"status": 401, "code": "credentials_required", "message": "Wrong."})
+        server = Scripted(httpx.ReadError, answer)
+        options = {"headers": {"X-Proxy": SECRET}, "retries": QUICK, "http_transport": httpx.MockTransport(server)}
+        with dbapi.connect(
+            "http://server", "mysql", token=SECRET, engine_login=("ana", SECRET), **options
+        ) as connection:
+            with pytest.raises(dbapi.OperationalError, match="Wrong") as caught:
+                connection.execute("SELECT 1")
+            assert [request.headers["X-Proxy"] for request in server.requests] == [SECRET] * 2
+            assert SECRET.encode() in server.requests[-1].content
+            assert SECRET not in shown(caught.value)
+            assert SECRET not in repr(vars(servers))
+
+    def test_secrets_within_what_is_sent_are_sent(self):
+        sent = {"settings": [{"name": "password", "value": Secret(SECRET)}], "x": 7}
+        assert _revealed(sent) == {"settings": [{"name": "password", "value": SECRET}], "x": 7}
+        assert SECRET not in repr(sent) + str(Secret(SECRET)) + f"{Secret(SECRET)}"
+
     @each("given", ({"token": SECRET}, {"token": None, "user": "ana", "password": SECRET}))
     async def test_no_secret_is_in_a_text_or_in_a_traceback_with_its_variables(self, given: dict[str, Any]):
         async with db_of(Scripted(httpx.ReadError), retries=Retries(total_s=0), **given) as db:
             texts = [repr(db), repr(db.transport), repr(vars(db.transport))]
-            try:
+            with pytest.raises(ConnectionLost) as caught:
                 await db.query("duckdb", "SELECT 1")
-            except ConnectionLost as error:
-                traced = traceback.TracebackException.from_exception(error, capture_locals=True)
-                frames = [frame for frame in traced.stack if "queryserver_client" in frame.filename]
-                assert len(frames) >= 4
-                texts += [str(frame.locals) for frame in frames] + [str(error), str(error.__cause__)]
+            texts.append(shown(caught.value))
         assert not [text for text in texts if SECRET in text]

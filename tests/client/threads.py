@@ -10,7 +10,7 @@ def in_thread(test: Callable[..., None]) -> Callable[..., Awaitable[None]]:
     """The same test, run in a thread."""
 
     @wraps(test)
-    async def run(**fixtures: Any) -> None:
-        await asyncio.to_thread(test, **fixtures)
+    async def run(*case: Any, **fixtures: Any) -> None:
+        await asyncio.to_thread(test, *case, **fixtures)
 
     return run

@@ -6,11 +6,23 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.connectors.driving import Keeper
 from tests.api.driving import Api, open_api
+from tests.fixtures.database import new_database
+
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 
-@pytest.fixture(scope="package")
-async def api(tmp_path_factory: pytest.TempPathFactory, folder_database_dsn: str, users_url: str) -> AsyncIterator[Api]:
-    settings = make_settings(tmp_path_factory.mktemp("connectors"), folder_database_dsn, users_url)
+@pytest.fixture(scope="session")
+async def connectors_database_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> AsyncIterator[str]:
+    """A migrated service database of this folder's own: its tests store connectors, which all servers of one read."""
+    async for dsn in new_database(postgres, template=migrated_template):
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+async def api(
+    tmp_path_factory: pytest.TempPathFactory, connectors_database_dsn: str, users_url: str
+) -> AsyncIterator[Api]:
+    settings = make_settings(tmp_path_factory.mktemp("connectors"), connectors_database_dsn, users_url)
     async with open_api(settings) as opened:
         yield opened
 

@@ -275,9 +275,9 @@ async def test_types_that_run_nowhere_here_can_be_kept_and_edited(keeper: Keeper
 
 
 @pytest.fixture
-def command(tmp_path: Path, folder_database_dsn: str) -> Command:
+def command(tmp_path: Path, connectors_database_dsn: str) -> Command:
     """The program beside the running server."""
-    return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=folder_database_dsn)
+    return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=connectors_database_dsn)
 
 
 @pytest.mark.platform(54, 63)

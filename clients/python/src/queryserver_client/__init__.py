@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from queryserver_client.connection import Connection, connect
+    from queryserver_client.credentials import Secret
     from queryserver_client.errors import (
         ApiError,
         AuthenticationError,
@@ -68,6 +69,7 @@ __all__ = [
     "Result",
     "ResultGone",
     "Retries",
+    "Secret",
     "ServerUnavailable",
     "Statement",
     "StatementCanceled",
@@ -84,6 +86,7 @@ __all__ = [
 
 _PLACES = {
     "connection": ("Connection", "connect"),
+    "credentials": ("Secret",),
     "errors": (
         "ApiError",
         "AuthenticationError",

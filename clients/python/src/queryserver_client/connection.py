@@ -11,7 +11,7 @@ import anyio
 import httpx
 
 from queryserver_client.connectors import Connectors
-from queryserver_client.credentials import TokenSource, credentials_of
+from queryserver_client.credentials import Secret, TokenSource, credentials_of, hidden, hidden_values
 from queryserver_client.encoding import Parameters, encode_parameters
 from queryserver_client.errors import ApiError, ConfigurationError, QueryserverError
 from queryserver_client.files import Files
@@ -59,7 +59,7 @@ class Connection:
         `connector` is an id, a key of the settings or a dialect; "" the default. `parameters` are values for `?` or, by
         name, `:name`. `limit` is the most rows to keep (else the server's default), `timeout` the seconds after which
         the server ends the statement. When the waiting task is canceled, or a callback fails, the statement is
-        canceled, also at the engine.
+        canceled, also at the engine, and a result that is there already is deleted.
 
         Raises StatementError when it does not end well, ApiError, ConnectionLost.
         """
@@ -168,7 +168,7 @@ class Connection:
             raise
         statement = statement_of(self.transport, body, allow_truncated=allow_truncated)
         if "parameters" in fields and "parameters" in received.get("X-Unknown-Fields", ""):
-            await statement.cancel_quietly()
+            await statement.abandon()
             raise ApiError("this server is too old for parameters", status=501, code="not_supported")
         return statement
 
@@ -179,19 +179,19 @@ class Connection:
             # Where the server cannot be reached it ends the statement by its time limit.
             with suppress(QueryserverError):
                 body = await self.transport.call("POST", path, fields, headers=headers, is_repeatable=True)
-                await statement_of(self.transport, body).cancel()
+                await statement_of(self.transport, body).abandon()
 
 
 def connect(
     url: str | None = None,
     *,
-    token: "str | TokenSource | None" = None,
+    token: "str | Secret | TokenSource | None" = None,
     user: str | None = None,
-    password: str | None = None,
+    password: "str | Secret | None" = None,
     timeout_s: float = 30.0,
     retries: Retries | None = None,
     verify: Any = True,
-    headers: Mapping[str, str] | None = None,
+    headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
     """A connection to a server, for `async with`. Nothing is sent before the first call.
@@ -201,6 +201,7 @@ def connect(
     QUERYSERVER_USER and QUERYSERVER_PASSWORD. `timeout_s` is for one answer of the server, `retries` for a call as a
     whole. `verify` is True, False or an ssl.SSLContext; `headers` are sent with every call.
     """
+    token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     url = url or os.environ.get("QUERYSERVER_URL")
     if not url:
         raise ConfigurationError("no address: give url, or set QUERYSERVER_URL")

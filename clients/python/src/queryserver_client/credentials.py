@@ -7,17 +7,21 @@ traceback holds one in a variable.
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
 from queryserver_client.errors import AuthenticationError, ConfigurationError
 
+T = TypeVar("T")
 TokenSource = Callable[[], "str | Awaitable[str]"]
 
 
 class Secret:
-    """Text that does not show itself."""
+    """Text that does not show itself: not in its `repr`, and so not where programs print variables of a traceback.
+
+    It may be given wherever a token, a password or a setting of a connector may.
+    """
 
     __slots__ = ("_text",)
 
@@ -27,12 +31,28 @@ class Secret:
     def __repr__(self) -> str:
         return "Secret('***')"
 
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
     def reveal(self) -> str:
         return self._text
 
     def __reduce__(self) -> str:
         message = "a secret is not pickled"
         raise TypeError(message)
+
+
+def hidden(value: "T | str") -> "T | Secret":
+    """A text as a secret; anything else as it is."""
+    return Secret(value) if isinstance(value, str) else value
+
+
+def hidden_values(fields: "Mapping[str, str | Secret] | None") -> "Mapping[str, Secret] | None":
+    """Headers, any of which may be a secret."""
+    return None if fields is None else {name: hidden(value) for name, value in fields.items()}
 
 
 Post = Callable[[str, Mapping[str, "str | Secret"]], Awaitable[dict[str, Any]]]
@@ -87,14 +107,14 @@ class CalledToken:
         async with self._lock:
             if self._token is refused:
                 self._token = await self._fetch()
-            return self._token is None or self._token.reveal() != refused.reveal()
+            return self._token is None or self._token != refused
 
     async def forget(self, post: Post) -> None:
         """They are not ours."""
 
     async def _fetch(self) -> Secret:
-        given = self._source()
-        return Secret(await given if inspect.isawaitable(given) else given)
+        given = hidden(self._source())
+        return _token(hidden(await given) if inspect.isawaitable(given) else given)
 
 
 class Password:
@@ -142,25 +162,30 @@ class Password:
         return access
 
 
-def credentials_of(
-    token: "str | TokenSource | None",
-    user: str | None,
-    password: str | None,
-    environment: Mapping[str, str] | None = None,
-) -> Credentials:
+def credentials_of(token: "Secret | TokenSource | None", user: str | None, password: Secret | None) -> Credentials:
     """From the arguments of `connect`; without any, from QUERYSERVER_TOKEN, else QUERYSERVER_USER and _PASSWORD."""
     if token is None and user is None and password is None:
-        environment = os.environ if environment is None else environment
-        token = environment.get("QUERYSERVER_TOKEN") or None
+        token = hidden(os.environ.get("QUERYSERVER_TOKEN") or None)
         if token is None:
-            user, password = environment.get("QUERYSERVER_USER"), environment.get("QUERYSERVER_PASSWORD")
+            user, password = os.environ.get("QUERYSERVER_USER"), hidden(os.environ.get("QUERYSERVER_PASSWORD"))
     if token is not None:
         if user is not None or password is not None:
             raise ConfigurationError("give either a token, or a user and a password")
-        return FixedToken(Secret(token.strip())) if isinstance(token, str) else CalledToken(token)
+        return FixedToken(_token(token)) if isinstance(token, Secret) else CalledToken(token)
     if not user or password is None:
         raise ConfigurationError(
             "no credentials: give token=…, or user=… and password=…, or set QUERYSERVER_TOKEN (or QUERYSERVER_USER and "
             "QUERYSERVER_PASSWORD)"
         )
-    return Password(user, Secret(password))
+    return Password(user, password)
+
+
+def _token(given: Any) -> Secret:
+    """As it goes into a header. Raises ConfigurationError, which does not show it, when it cannot."""
+    if not isinstance(given, Secret):
+        message = f"a token is text, not {type(given).__qualname__}"
+        raise ConfigurationError(message)
+    made = Secret(given.reveal().strip())
+    if not (made.reveal() and made.reveal().isascii() and made.reveal().isprintable()):
+        raise ConfigurationError("the token is empty, or has characters that no token has")
+    return made

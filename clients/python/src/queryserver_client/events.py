@@ -1,8 +1,9 @@
 """The life of a statement as it happens: server-sent events, or polling where they do not come through.
 
-A proxy that buffers holds events back until the stream ends. The server sends the first one at once, and a heartbeat
-every 15 s: a stream that is silent for longer, or breaks again and again, is given up for check_status and get_logs
-(Contract editor 7.1, 8.1).
+A proxy that buffers holds events back until the stream ends, some also the head of the answer. The server sends the
+first event at once, and a heartbeat every 15 s: a stream whose first event does not come, that is silent for longer, or
+that breaks again and again, is given up for check_status and get_logs (Contract editor 7.1, 8.1). Other statements then
+do without events for a while: the first event may also have been slow by chance.
 """
 
 import json
@@ -20,7 +21,10 @@ from queryserver_client.transport import Call, Transport
 if TYPE_CHECKING:
     from queryserver_client.generated import ProgressEvent
 
+HEAD_WITHIN_S = 10.0
+"""From the call to the head of its answer, with the login and the connection that may come before it."""
 FIRST_WITHIN_S = 3.0
+"""From the head to the first event."""
 SILENT_S = 20.0
 STEADY_S = 30.0
 """A stream that lasted so long did not break early."""
@@ -36,7 +40,7 @@ class _Held(Exception):
 async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> AsyncGenerator[Event, None]:
     """Events until the end of the statement; each log line once."""
     position, breaks = log_from, 0
-    while breaks < _MOST_BREAKS and not transport.are_events_held:
+    while breaks < _MOST_BREAKS and not transport.rest_of_events.is_on:
         began = anyio.current_time()
         try:
             async with aclosing(_streamed(transport, operation_id, position)) as events:
@@ -48,7 +52,8 @@ async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> 
                     if name == "end":
                         return
         except _Held:
-            transport.are_events_held = True
+            transport.rest_of_events.failed()
+            break
         except ApiError as error:
             if error.status not in _COME_LATER:
                 raise
@@ -62,7 +67,7 @@ async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> 
 
 
 async def _streamed(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[tuple[str, Any], None]:
-    """Name and data of each event of one connection. Raises _Held when the first one does not come."""
+    """Name and data of each event of one connection. Raises _Held when the head or the first event does not come."""
     call = Call(
         "GET",
         f"editor/events/{operation_id}",
@@ -73,12 +78,15 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
     )
     async with AsyncExitStack() as stack:
         try:
-            with anyio.fail_after(FIRST_WITHIN_S):
+            with anyio.fail_after(HEAD_WITHIN_S):
                 response = await stack.enter_async_context(transport.stream(call))
-                lines = response.aiter_lines()
+            lines = response.aiter_lines()
+            with anyio.fail_after(FIRST_WITHIN_S):
                 line = await anext(lines, "")
         except TimeoutError as error:
             raise _Held from error
+        if line:
+            transport.rest_of_events.worked()
         name, text = "", ""
         while True:
             if line.startswith("event:"):

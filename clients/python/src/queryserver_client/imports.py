@@ -6,14 +6,14 @@ A file is local, and then it is sent to the server first, or lies in a store of 
 import datetime as dt
 import re
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol
 
 from queryserver_client.errors import ConfigurationError
 from queryserver_client.statement import OnLog, OnProgress, Statement, canceling
 from queryserver_client.status import moment
 from queryserver_client.transport import Call, Transport
-from queryserver_client.uploads import Source, name_of, opened
+from queryserver_client.uploads import OnBytes, Source, name_of, opened
 
 FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson", "avro", "arrow"]
 IfExists = Literal["error", "append", "replace"]
@@ -33,8 +33,16 @@ class ImportFile:
     expires_at: dt.datetime | None = None
 
 
+class _Fields:
+    """A dataclass whose fields are those of a call."""
+
+    def given(self) -> dict[str, Any]:
+        """The fields that are set, by the names of the contract."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
 @dataclass(frozen=True)
-class FileOptions:
+class FileOptions(_Fields):
     """How a file is read. What is left out is detected by the server."""
 
     file_type: FileType | None = None
@@ -51,10 +59,6 @@ class FileOptions:
     number_format: str | None = None
     """The number 1234.5 as the file writes it: `1.234,5`."""
 
-    def given(self) -> dict[str, Any]:
-        """The fields that are set, by the names of the contract."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
 
 @dataclass(frozen=True)
 class Guess:
@@ -67,7 +71,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class ImportColumn:
+class ImportColumn(_Fields):
     """A column of the table to be made; what is left out is as the preview shows it."""
 
     source: str | int
@@ -79,9 +83,6 @@ class ImportColumn:
     format: str | None = None
     precision: int | None = None
     scale: int | None = None
-
-    def given(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,10 @@ class Imports:
         self._transport = transport
         self._start = start
 
-    async def upload(self, source: Source, *, name: str | None = None) -> ImportFile:
-        """Send a local file to the server, for several calls about it."""
+    async def upload(self, source: Source, *, name: str | None = None, on_bytes: OnBytes | None = None) -> ImportFile:
+        """Send a local file to the server, for several calls about it. A try that was cut begins again at 0 bytes."""
         async with opened(source) as content:
-            files = {"file": (name or name_of(source) or "file", content.body())}
+            files = {"file": (name or name_of(source) or "file", content.body(on_bytes))}
             call = Call("POST", "importer/upload/file/", files=files, is_repeatable=True, wait_s=_WORKED_WITHIN_S)
             body = (await self._transport.send(call)).json()
         return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))

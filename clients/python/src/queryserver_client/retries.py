@@ -6,7 +6,8 @@ refused, the server answered 429, or 503 with a code that says so. Harmless: rea
 
 import random
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -63,6 +64,29 @@ class Attempts:
     def progressed(self) -> None:
         """Something arrived: the next failure counts as the first one."""
         self._until, self._wait_s = None, self._retries.first_s
+
+
+class Rest:
+    """For how long something that did not work is left alone: twice as long after each failure in a row."""
+
+    def __init__(self, first_s: float, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._first_s, self._most_s = first_s, most_s
+        self._clock = clock
+        self._next_s = first_s
+        self._until: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self._until is not None and self._clock() < self._until
+
+    def failed(self) -> None:
+        """What fails at the same time, such as several streams at once, counts as one failure."""
+        if not self.is_on:
+            self._until = self._clock() + self._next_s
+            self._next_s = min(self._next_s * 2, self._most_s)
+
+    def worked(self) -> None:
+        self._until, self._next_s = None, self._first_s
 
 
 def may_repeat_answer(status: int, code: str, *, is_repeatable: bool, is_ours: bool) -> bool:

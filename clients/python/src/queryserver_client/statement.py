@@ -160,11 +160,15 @@ class Statement:
             with suppress(QueryserverError):
                 await self.close()
 
-    async def cancel_quietly(self) -> None:
-        """As `cancel`, also when the task is canceled, and without failing."""
+    async def abandon(self) -> None:
+        """Cancel it, or delete its result if it has one: nobody has its handle any more. Never fails."""
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
             with suppress(QueryserverError):
-                await self.cancel()
+                status = self._known
+                if status is None or not status.is_terminal:
+                    status = await self.cancel()
+                if status.state == "available":
+                    await self.close()
 
     async def __aenter__(self) -> "Self":
         return self
@@ -190,12 +194,11 @@ class Statement:
 
 @asynccontextmanager
 async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
-    """Cancel the statement at the server when the block is left by an exception before it has ended."""
+    """When the block is left by an exception the statement is stopped; if it has ended, its result is deleted."""
     try:
         yield
     except BaseException:
-        if not statement.has_ended:
-            await statement.cancel_quietly()
+        await statement.abandon()
         raise
 
 

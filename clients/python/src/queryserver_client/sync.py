@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import httpx
 from anyio.from_thread import BlockingPortal
 
 from queryserver_client import connection as core
-from queryserver_client.credentials import TokenSource
+from queryserver_client.credentials import Secret, TokenSource, hidden, hidden_values
 from queryserver_client.encoding import Parameters
 from queryserver_client.errors import ConfigurationError
 from queryserver_client.result import PAGE_ROWS
@@ -326,7 +327,7 @@ class Connection:
             raise
 
     def __repr__(self) -> str:
-        return repr(self.core)
+        return repr(getattr(self, "core", None))  # a traceback of an address that was refused shows the object
 
     def query(
         self,
@@ -436,15 +437,17 @@ class Connection:
 def connect_sync(
     url: str | None = None,
     *,
-    token: "str | TokenSource | None" = None,
+    token: "str | Secret | TokenSource | None" = None,
     user: str | None = None,
-    password: str | None = None,
+    password: "str | Secret | None" = None,
     timeout_s: float = 30.0,
     retries: Retries | None = None,
     verify: Any = True,
-    headers: Mapping[str, str] | None = None,
+    headers: "Mapping[str, str | Secret] | None" = None,
+    http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
     """As `connect`, for `with`; the arguments are the same."""
+    token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     return Connection(
         partial(
             core.connect,
@@ -456,5 +459,6 @@ def connect_sync(
             retries=retries,
             verify=verify,
             headers=headers,
+            http_transport=http_transport,
         )
     )

@@ -23,11 +23,12 @@ from queryserver_client.errors import (
     QueryserverError,
     api_error,
 )
-from queryserver_client.retries import Attempts, Retries, may_repeat_answer, retry_after
+from queryserver_client.retries import Attempts, Rest, Retries, may_repeat_answer, retry_after
 
 API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REVOKE_WITHIN_S = 5.0
+_EVENTS_REST_S, _MOST_EVENTS_REST_S = 60.0, 3600.0
 _BODY_SENT = "send_request_body.complete"
 
 
@@ -67,20 +68,20 @@ class Transport:
         timeout_s: float = 30.0,
         retries: Retries | None = None,
         verify: Any = True,
-        headers: Mapping[str, str] | None = None,
+        headers: "Mapping[str, str | Secret] | None" = None,
         http_transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = server_address(url)
         self.retries = retries or Retries()
         self.timeout_s = timeout_s
-        self.are_events_held = False
-        """Whether a proxy between was seen to hold events back (`events.py`)."""
+        self.rest_of_events = Rest(_EVENTS_REST_S, _MOST_EVENTS_REST_S)
+        """Is on while events are not tried, because a proxy between was seen to hold them back (`events.py`)."""
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
             # Reading the certificates of authorities takes 20 ms, and http has no use for them.
             verify=verify if self.url.startswith("https:") else False,
-            headers={"User-Agent": "queryserver-client", "Accept": "application/json", **(headers or {})},
+            headers={"User-Agent": "queryserver-client", "Accept": "application/json"} | _revealed(headers or {}),
             transport=http_transport,
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
             limits=httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=30),
@@ -242,12 +243,15 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _revealed(fields: Any) -> Any:
-    """The fields of a login with the secrets themselves, which no variable holds before."""
-    if not isinstance(fields, dict):
-        return fields
-    members = cast("dict[str, Any]", fields)
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in members.items()}
+def _revealed(value: Any) -> Any:
+    """What is sent, with the secrets themselves, which no variable holds before."""
+    if isinstance(value, Secret):
+        return value.reveal()
+    if isinstance(value, dict):
+        return {name: _revealed(member) for name, member in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_revealed(member) for member in cast("list[Any]", value)]
+    return value
 
 
 async def _read(response: httpx.Response) -> None:

@@ -82,9 +82,9 @@ class Content:
             raise _changed(self.file)
         return data
 
-    def body(self) -> "BinaryIO":
+    def body(self, on_bytes: OnBytes | None = None) -> "BinaryIO":
         """A file object of exactly these bytes, for a request that sends them at once."""
-        return cast("BinaryIO", _Body(self))
+        return cast("BinaryIO", _Body(self, on_bytes))
 
     def require_unchanged(self) -> None:
         if self.identity is not None and _identity(self.file) != self.identity:
@@ -94,14 +94,17 @@ class Content:
 class _Body:
     """What httpx needs of a file object: it goes back to the beginning for each try."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, on_bytes: OnBytes | None) -> None:
         self._content = content
+        self._on_bytes = on_bytes
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
         left = self._content.size - self._position
         data = self._content.part(self._position, left if size < 0 else min(size, left))
         self._position += len(data)
+        if self._on_bytes is not None:
+            self._on_bytes(self._position, self._content.size)
         return data
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queryserver_client.cli.forms import FileKind, Form, IfExists
+from queryserver_client.cli.signals import end_in_order
 
 if TYPE_CHECKING:
     from queryserver_client.sync import Connection
@@ -22,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 not logged in, 4 the result is not whole, "
-        "5 server not reachable, 130 interrupted. "
+        "5 server not reachable, 130 interrupted, 143 terminated. "
         "QUERYSERVER_URL with QUERYSERVER_TOKEN goes before what qs login has stored."
     ),
 )
@@ -219,6 +220,7 @@ def run() -> None:
     if sys.platform == "win32":
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    end_in_order()
     app()
 
 

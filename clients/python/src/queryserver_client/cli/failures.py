@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from queryserver_client.cli.login import NotLoggedIn
 from queryserver_client.errors import (
@@ -43,8 +44,7 @@ def carried_out(command: Callable[[], int | None]) -> int:
         say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone, as `head` does; Python must not fail again when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _PIPE_CLOSED
     except (QueryserverError, WrongUse, OSError, ValueError) as error:
         say(text_of(error))
@@ -95,7 +95,17 @@ def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:
 
 def say(text: str) -> None:
     """A line on stderr."""
-    print(f"qs: {text}", file=sys.stderr)
+    with suppress(BrokenPipeError):  # then nobody reads it, and the exit code is what it would be
+        print(f"qs: {text}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """The reader has gone, as `head` does: Python must not fail again when it flushes at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # noqa: PERF203
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def visible(text: str, keep: str = "") -> str:

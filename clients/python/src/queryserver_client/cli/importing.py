@@ -9,8 +9,9 @@ from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of, visi
 from queryserver_client.cli.forms import FileKind, Form, IfExists
 from queryserver_client.cli.operations import show
 from queryserver_client.cli.stores import is_remote, remote
+from queryserver_client.cli.terminal import byte_bar
 from queryserver_client.errors import StatementError
-from queryserver_client.imports import FileOptions
+from queryserver_client.imports import FileOptions, ImportFile
 
 if TYPE_CHECKING:
     from queryserver_client.sync import Connection
@@ -41,7 +42,7 @@ def options_of(kind: FileKind | None, delimiter: str | None, quote: str | None, 
 
 def load(db: "Connection", plan: Plan) -> int:
     """Make the table, or put rows into it. The exit code."""
-    source = _source(plan.source)
+    source = _source(db, plan.source)
     call: dict[str, Any] = {
         "if_exists": plan.if_exists.value,
         "max_bad_rows": plan.max_bad_rows,
@@ -70,7 +71,8 @@ def load(db: "Connection", plan: Plan) -> int:
 def preview(db: "Connection", plan: Plan) -> None:
     """How the file is understood: its columns with their types, and its first rows. Nothing is changed."""
     connector = plan.target.partition(".")[0]
-    seen = db.imports.preview(_source(plan.source), connector, options=plan.options, is_remote=is_remote(plan.source))
+    source = _source(db, plan.source)
+    seen = db.imports.preview(source, connector, options=plan.options, is_remote=is_remote(plan.source))
     settings = ", ".join(f"{name} {value!r}" for name, value in seen.options.given().items())
     print(f"read as: {settings}", file=sys.stderr)
     for warning in seen.warnings:
@@ -79,12 +81,14 @@ def preview(db: "Connection", plan: Plan) -> None:
     show(names, seen.rows, Form.TABLE)
 
 
-def _source(path: str) -> Any:
+def _source(db: "Connection", path: str) -> "str | ImportFile":
+    """A path of a store, or a file of this machine, which is sent to the server."""
     if is_remote(path):
         return remote(path)
     if not Path(path).is_file():
         raise WrongUse(f"{path} is no file")
-    return Path(path)
+    with byte_bar(visible(Path(path).name)) as on_bytes:
+        return db.imports.upload(Path(path), on_bytes=on_bytes)
 
 
 _LAST_LINES = 10

@@ -10,7 +10,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from queryserver_client.connection import Connection as AsyncConnection
-from queryserver_client.credentials import FixedToken, Post, Secret
+from queryserver_client.credentials import FixedToken, Post, Secret, hidden
 from queryserver_client.errors import AuthenticationError, ConfigurationError
 from queryserver_client.sync import Connection, connect_sync
 from queryserver_client.transport import Transport, server_address
@@ -62,14 +62,14 @@ class Login:
         """Replace the file at once, so that no reader sees half of it; only the owner may read it."""
         path = private_directory() / _FILE
         facts = {"url": self.url, "user": self.user} | {
-            name: secret.reveal()
+            name: secret
             for name, secret in (("access", self.access), ("refresh", self.refresh), ("token", self.token))
             if secret is not None
         }
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump(facts, file)
+                json.dump(facts, file, default=Secret.reveal)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -78,13 +78,16 @@ class Login:
 def stored_login() -> Login | None:
     """None when nobody has logged in here."""
     try:
-        facts = json.loads((config_directory() / _FILE).read_text("utf-8"))
-        secret = {name: Secret(facts[name]) for name in ("access", "refresh", "token") if name in facts}
-        return Login(facts["url"], facts.get("user", ""), **secret)
+        stored = json.loads((config_directory() / _FILE).read_text("utf-8"), object_hook=_hidden)
+        return Login(**{field.name: stored[field.name] for field in fields(Login) if field.name in stored})
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{config_directory() / _FILE} cannot be read: log in again") from error
+
+
+def _hidden(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if name in {"url", "user"} else hidden(value) for name, value in facts.items()}
 
 
 def forget_login() -> None:
@@ -107,7 +110,7 @@ class StoredTokens:
 
     async def renewed(self, refused: Secret, post: Post) -> bool:
         async with self._lock:
-            if self._login.access is not None and self._login.access.reveal() != refused.reveal():
+            if self._login.access is not None and self._login.access != refused:
                 return True
             if await self._refreshed(post):
                 return True
@@ -119,13 +122,13 @@ class StoredTokens:
     async def _refreshed(self, post: Post) -> bool:
         # Another qs may have refreshed since this one read the file; a refresh token may be good for one use only.
         known = stored_login()
-        if known is not None and known.url == self._login.url and _differ(known.access, self._login.access):
+        if known is not None and known.url == self._login.url and known.access != self._login.access:
             self._login = known
             return known.access is not None
         if self._login.refresh is None:
             return False
         try:
-            pair = await post("token/refresh", {"refresh": self._login.refresh.reveal()})
+            pair = await post("token/refresh", {"refresh": self._login.refresh})
         except AuthenticationError:
             return False
         self._login = login_of(self._login.url, self._login.user, pair, self._login.refresh)
@@ -163,10 +166,6 @@ def _connected(login: Login) -> AsyncConnection:
     if login.token is not None:
         return AsyncConnection(Transport(login.url, FixedToken(login.token)))
     return AsyncConnection(Transport(login.url, StoredTokens(login)))
-
-
-def _differ(one: Secret | None, other: Secret | None) -> bool:
-    return (one and one.reveal()) != (other and other.reveal())
 
 
 _EXPIRED = "the login has ended: run qs login"

@@ -5,13 +5,15 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 from queryserver_client.cli.catalog import Catalog
 from queryserver_client.cli.failures import say, text_of
 from queryserver_client.cli.login import private_directory
 from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
 from queryserver_client.cli.splitting import is_whole, unquoted
+from queryserver_client.engine_sessions import LOST, close_session, open_session
 from queryserver_client.errors import NotFound, QueryserverError, StatementError
 
 if TYPE_CHECKING:
@@ -53,20 +55,14 @@ class Shell:
 
     def open_session(self) -> None:
         """Statements of one prompt share a session: SET, USE, temporary tables and transactions last."""
-        session = {"session": {"type": self._settings.connector}}
-        body = self._call("editor/create_session", session)
-        if body.get("status"):
-            raise StatementError(str(body.get("message", "")), code=str(body.get("code", "")))
-        self._session_id = int(body["session"]["id"])
+        core = self._db.core
+        self._session_id = self._db.loop.run(lambda: open_session(core.transport, self._settings.connector)).id
 
     def close_session(self) -> None:
-        if self._session_id is not None:
-            session = {"session": {"type": self._settings.connector, "id": self._session_id}}
-            self._session_id = None
-            try:
-                self._call("editor/close_session", session)
-            except QueryserverError:
-                return  # the server closes an idle session by itself
+        session_id, self._session_id = self._session_id, None
+        if session_id is not None:
+            core = self._db.core
+            self._db.loop.run(lambda: close_session(core.transport, self._settings.connector, session_id))
 
     def carry_out(self, text: str) -> bool:
         """One statement, script or command. False when the prompt shall end; failures are printed."""
@@ -81,11 +77,11 @@ class Shell:
             else:
                 say(f"no command {word}; \\? lists them")
         except StatementFailed as error:
-            if isinstance(error.__cause__, StatementError) and error.__cause__.code == "session_lost":
+            if isinstance(error.__cause__, StatementError) and error.__cause__.code in LOST:
                 self._renew_session()
         except QueryserverError as error:
             say(text_of(error))
-            if getattr(error, "code", "") in {"session_lost", "session_not_found"}:
+            if getattr(error, "code", "") in LOST:
                 self._renew_session()
         except KeyboardInterrupt:
             say("canceled")
@@ -93,12 +89,13 @@ class Shell:
 
     def _execute(self, text: str) -> None:
         began = time.monotonic()
-        for result in results(self._db, self._settings, text, session_id=self._session_id):
-            took_s = time.monotonic() - began
-            self._show(result)
-            if self._is_timed:
-                print(f"Time: {took_s * 1000:.0f} ms ({result.status.elapsed_ms} ms at the server)")
-            began = time.monotonic()
+        with closing(results(self._db, self._settings, text, session_id=self._session_id)) as each:
+            for result in each:
+                took_s = time.monotonic() - began
+                self._show(result)
+                if self._is_timed:
+                    print(f"Time: {took_s * 1000:.0f} ms ({result.status.elapsed_ms} ms at the server)")
+                began = time.monotonic()
         if found := _USE.fullmatch(text):
             self.catalog.chosen = unquoted(found[1])
         if _CHANGES.search(text):
@@ -168,12 +165,6 @@ class Shell:
             say("the session had ended; there is a new one, without the settings and temporary tables of the old")
         except QueryserverError as error:
             say(text_of(error))
-
-    def _call(self, path: str, fields: "dict[str, Any]") -> "dict[str, Any]":
-        # Opening twice leaves one session that idles out.
-        return self._db.loop.run(
-            lambda: self._db.core.transport.call("POST", path, fields, is_repeatable=True, wait_s=60.0)
-        )
 
 
 def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:

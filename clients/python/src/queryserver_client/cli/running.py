@@ -1,7 +1,7 @@
 """Statements from their text to their results, one after another, with what a person sees meanwhile."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,10 @@ def results(
     parameters: "Parameters | None" = None,
     *,
     session_id: int | None = None,
-) -> "Iterator[Result]":
-    """The result of each statement of a script. The server deletes a result when the next one is wanted.
+) -> "Generator[Result, None, None]":
+    """The result of each statement of a script; to be closed. The server deletes a result when the next one is wanted.
 
-    Ctrl-C, and leaving the loop early, cancels what runs, also at the engine. Raises StatementFailed.
+    Ctrl-C, and closing it early, cancels what runs, also at the engine. Raises StatementFailed.
     """
 
     def first(**callbacks: Any) -> "Result":

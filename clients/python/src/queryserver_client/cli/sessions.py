@@ -2,12 +2,16 @@
 
 import getpass
 import sys
+from typing import TYPE_CHECKING, Any
 
 from queryserver_client.cli.failures import WrongUse, say
 from queryserver_client.cli.login import Login, anonymous, forget_login, login_of, stored_login
 from queryserver_client.credentials import Secret
 from queryserver_client.errors import QueryserverError
 from queryserver_client.transport import server_address
+
+if TYPE_CHECKING:
+    from queryserver_client.sync import Connection
 
 
 def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
@@ -17,14 +21,13 @@ def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool)
     with anonymous(url) as db:  # checks the address before anything secret is typed
         if is_token:
             token = _secret("API token: ", is_piped=is_piped)
-            _post(url, "token/verify", {"token": token.reveal()})
+            _post(url, "token/verify", {"token": token})
             made = Login(url, token=token)
         else:
             user = user or _asked("User: ", "the user")
             password = _secret("Password: ", is_piped=is_piped)
-            fields = {"username": user, "password": password.reveal()}
-            pair = db.loop.run(lambda: db.core.transport.call("POST", "token/auth", fields, is_repeatable=True))
-            made = login_of(url, user, pair)
+            fields = {"username": user, "password": password}
+            made = login_of(url, user, _post_by(db, "token/auth", fields))
     made.store()
     if before is not None:
         _revoke(before)
@@ -48,15 +51,19 @@ def _revoke(login: Login) -> bool:
     if token is None:
         return True
     try:
-        _post(login.url, "token/revoke", {"token": token.reveal()})
+        _post(login.url, "token/revoke", {"token": token})
     except QueryserverError:
         return False
     return True
 
 
-def _post(url: str, path: str, fields: "dict[str, str]") -> None:
+def _post(url: str, path: str, fields: "dict[str, str | Secret]") -> None:
     with anonymous(url) as db:
-        db.loop.run(lambda: db.core.transport.call("POST", path, fields, is_repeatable=True))
+        _post_by(db, path, fields)
+
+
+def _post_by(db: "Connection", path: str, fields: "dict[str, str | Secret]") -> "dict[str, Any]":
+    return db.loop.run(lambda: db.core.transport.call("POST", path, fields, is_repeatable=True))
 
 
 def _asked(prompt: str, what: str) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,8 @@ def run(
     form, parameters = form_of(output, to), parameters_of(named, values)
     code, written = 0, 0
     try:
-        with open_connection() as db:
-            for result in results(db, settings, text, parameters):
+        with open_connection() as db, closing(results(db, settings, text, parameters)) as each:
+            for result in each:
                 if result.has_rows and written and (form in BINARY or to is not None):
                     raise WrongUse("the script has more than one result, and the form holds one")
                 written += result.has_rows

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from queryserver_client.sync import Connection
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ROOT = re.compile(r"(:|[A-Za-z][A-Za-z0-9+.-]+://[^/]*)/*")
 _NAMES = ["permissions", "owner", "group", "size", "modified", "path"]
 
 
@@ -29,6 +30,11 @@ def remote(path: str) -> str:
     if not is_remote(path):
         raise WrongUse(f"{path} is a path of this machine; those of the server are store://… or :/…")
     return path.removeprefix(":")
+
+
+def name_of(path: str) -> str:
+    """The last part of a path of the server; empty for the root of a store: `:/`, `file:///`, `s3a://bucket/`."""
+    return "" if _ROOT.fullmatch(path) else path.rstrip("/").rpartition("/")[2]
 
 
 def join(directory: str, name: str) -> str:

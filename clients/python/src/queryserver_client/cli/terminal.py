@@ -16,12 +16,18 @@ _SHOWN_AFTER_S = 0.4
 OnBytes = Callable[[int, int | None], None]
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Called while the BrokenPipeError is handled. Rich would exit with 1; here it is as for any other output."""
+        raise  # noqa: PLE0704
+
+
 def output_console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False)
+    return _Console(highlight=False, markup=False, emoji=False)
 
 
 def error_console() -> Console:
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 class Waiting:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from queryserver_client.cli.failures import WrongUse, say, visible
-from queryserver_client.cli.stores import chunks, is_remote, join, remote
+from queryserver_client.cli.stores import chunks, is_remote, join, name_of, remote
 from queryserver_client.cli.terminal import byte_bar
 from queryserver_client.errors import NotFound
 
@@ -58,6 +58,8 @@ def _transfer(db: "Connection", sources: Sequence[str], target: str, options: Op
     into = _is_directory(db, target)
     if len(sources) > 1 and not into:
         raise WrongUse(f"{target} is no directory, and there are several sources")
+    if is_moved and (roots := [source for source in sources if not _name(source)]):
+        raise WrongUse(f"{roots[0]} is a root, which cannot be moved")
     for source in sources:
         place = _place(source, target, into=into)
         if not is_remote(source):
@@ -79,7 +81,17 @@ def _change(db: "Connection", source: str, target: str, options: Options, *, is_
         return
     if db.files.stat(source).is_directory:
         _require_recursive(source, options)
-    db.files.copy(source, target, overwrite=options.is_forced)
+    if name_of(source):
+        db.files.copy(source, target, overwrite=options.is_forced)
+        return
+    # The server copies no roots.
+    entries = list(db.files.list(source))
+    db.files.mkdir(target, exist_ok=True)
+    place = db.files.stat(target).path
+    if any(f"{place}/".startswith(f"{entry.path}/") for entry in entries):
+        raise WrongUse(f"{target} lies in {source}: nothing was copied")
+    for entry in entries:
+        db.files.copy(entry.path, join(target, entry.name), overwrite=options.is_forced)
 
 
 def _take(db: "Connection", source: str, target: Path, options: Options, *, is_moved: bool) -> None:
@@ -219,12 +231,15 @@ def _is_directory(db: "Connection", path: str) -> bool:
 
 
 def _place(source: str, target: str, *, into: bool) -> str:
-    if not into:
+    """The path of the copy. A root has no name: what is in it comes into the target itself, as with cp and rsync."""
+    name = _name(source)
+    if not into or not name:
         return target
-    name = source.rstrip("/").rpartition("/")[2] if is_remote(source) else Path(source).resolve().name
-    if not name:
-        raise WrongUse(f"{source} has no name")
     return join(target, name) if is_remote(target) else str(Path(target) / _checked(name))
+
+
+def _name(source: str) -> str:
+    return name_of(source) if is_remote(source) else Path(source).resolve().name
 
 
 def _checked(name: str) -> str:

@@ -2,19 +2,22 @@
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import httpx
+
 from queryserver_client.connection import Connection as AsyncClient
-from queryserver_client.credentials import TokenSource
+from queryserver_client.credentials import Secret, TokenSource, hidden, hidden_values
 from queryserver_client.dbapi import errors, servers
 from queryserver_client.dbapi.cursor import Cursor
-from queryserver_client.dbapi.session import BEGINNINGS, Session, is_lost, last_id_statement
+from queryserver_client.dbapi.session import BEGINNINGS, Session, free, is_lost, last_id_statement
 from queryserver_client.encoding import Parameters
 from queryserver_client.errors import StatementError
 from queryserver_client.result import Result
+from queryserver_client.retries import Retries
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,28 +30,36 @@ def connect(
     url: str | None = None,
     connector: str = "",
     *,
-    token: "str | TokenSource | None" = None,
+    token: "str | Secret | TokenSource | None" = None,
     user: str | None = None,
-    password: str | None = None,
+    password: "str | Secret | None" = None,
     database: str | None = None,
     autocommit: bool = False,
     settings: Mapping[str, str] | None = None,
-    engine_login: tuple[str, str] | None = None,
+    engine_login: "tuple[str, str | Secret] | None" = None,
     limit: int | None = None,
     timeout: float | None = None,
-    verify: Any = True,
     timeout_s: float = 30.0,
+    retries: Retries | None = None,
+    verify: Any = True,
+    headers: "Mapping[str, str | Secret] | None" = None,
+    http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> "Connection":
     """A connection to a connector (an id, a key of the settings, a dialect; "" the user's default).
 
-    `url`, `token`, `user`, `password`, `verify` and `timeout_s` are those of `queryserver_client.connect`, with its
-    environment variables. `database` is the current database of each statement. `settings` are those of the engine's
-    session, `engine_login` a user and a password for the data source. `limit` is the most rows of a result; without it
-    a result that the server had to cut is an error. `timeout` is the time limit of a statement in seconds.
+    `url`, `token`, `user`, `password`, `timeout_s`, `retries`, `verify`, `headers` and `http_transport` are those of
+    `queryserver_client.connect`, with its environment variables. `database` is the current database of each statement.
+    `settings` are those of the engine's session, `engine_login` a user and a password for the data source. `limit` is
+    the most rows of a result; without it a result that the server had to cut is an error. `timeout` is the time limit
+    of a statement in seconds.
 
     Nothing is sent before the first statement.
     """
-    login = servers.Login(url, token, user, password, verify, timeout_s)
+    token, password, headers = hidden(token), hidden(password), hidden_values(headers)
+    engine_login = None if engine_login is None else (engine_login[0], hidden(engine_login[1]))
+    login = servers.Login(
+        url, token, user, password, timeout_s, retries, verify, tuple((headers or {}).items()), http_transport
+    )
     with errors.translated():
         client = servers.acquire(login)
     session = Session(
@@ -219,9 +230,15 @@ class Connection:
             results = self._in_session(call)
             for result in results:
                 if self._session.is_cut(result):
+                    self.free(results)
                     message = f"{result.status.message} Give limit= to connect for a part on purpose."
                     raise errors.OperationalError(message)
             return results
+
+    def free(self, results: Iterable[Result]) -> None:
+        """Delete large results at the server that cannot be read any more. For cursors."""
+        if not self._is_closed:
+            self.run(lambda: free(results))
 
     def last_row_id(self) -> int | None:
         """The number that the engine gave to the last inserted row. For cursors."""

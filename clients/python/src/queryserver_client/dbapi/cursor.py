@@ -90,9 +90,10 @@ class Cursor:
         self._start()
         total, is_known = 0, True
         for parameters in seq_of_parameters:
-            for result in self.connection.results_of(operation, _plain(parameters)):
-                count = _count(result)
+            results = self.connection.results_of(operation, _plain(parameters))
+            for count in map(_count, results):
                 total, is_known = total + max(count, 0), is_known and count >= 0
+            self._release(*results)
         self._rowcount, self._has_last_id = total if is_known else -1, False
         return self
 
@@ -199,14 +200,13 @@ class Cursor:
         return True
 
     def _drop_results(self) -> None:
-        while self._results:
-            self._release(self._results.popleft())
+        results, self._results = self._results, deque()
+        self._release(*results)
         self._rows, self._position, self._fetched = deque(), 0, 0
 
-    def _release(self, result: Result) -> None:
-        """Free what the server keeps of a large result. Small ones are left: a call for each would cost more."""
-        if result.row_count > len(result.first_rows) and not self.connection.closed:
-            self.connection.run(result.statement.close_quietly)
+    def _release(self, *results: Result) -> None:
+        if any(result.row_count > len(result.first_rows) for result in results):
+            self.connection.free(results)
 
     def _require_open(self) -> None:
         if self._is_closed:

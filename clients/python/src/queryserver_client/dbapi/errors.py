@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import queryserver_client.errors as client
+from queryserver_client.engine_sessions import LOST
 
 
 class Warning(Exception):  # noqa: A001 - the name is that of PEP 249
@@ -62,7 +63,6 @@ class NotSupportedError(DatabaseError):
     """The engine cannot do this."""
 
 
-_LOST = frozenset({"session_lost", "session_not_found"})
 _BY_CODE: dict[str, type[DatabaseError]] = {
     "rejected": ProgrammingError,
     "invalid_parameter": ProgrammingError,
@@ -144,7 +144,7 @@ def of_client(error: client.QueryserverError) -> Error:
     made.sqlstate = getattr(error, "sqlstate", None)
     made.request_id = getattr(error, "request_id", None)
     made.operation_id = getattr(error, "operation_id", "")
-    made.is_disconnect = isinstance(error, client.ConnectionLost) or made.code in _LOST
+    made.is_disconnect = isinstance(error, client.ConnectionLost) or made.code in LOST
     return made
 
 

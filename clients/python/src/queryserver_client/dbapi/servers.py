@@ -9,29 +9,32 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from weakref import WeakSet
 
+import httpx
+
 from queryserver_client import sync
-from queryserver_client.credentials import TokenSource
+from queryserver_client.credentials import Secret, TokenSource, hidden
+from queryserver_client.retries import Retries
 
 Client = sync.Connection
 
 
 @dataclass(frozen=True)
 class Login:
-    """Where, and as whom. Its text shows no secret."""
+    """Where, as whom, and how calls are made. Its text shows no secret."""
 
     url: str | None
-    token: "str | TokenSource | None"
+    token: "Secret | TokenSource | None"
     user: str | None
-    password: str | None
-    verify: Any
+    password: Secret | None
     timeout_s: float
-
-    def __repr__(self) -> str:
-        return f"Login({self.url!r}, user={self.user!r})"
+    retries: Retries | None
+    verify: Any
+    headers: tuple[tuple[str, Secret], ...]
+    http_transport: httpx.AsyncBaseTransport | None
 
     def open(self) -> Client:
         return sync.connect_sync(
@@ -39,15 +42,18 @@ class Login:
             token=self.token,
             user=self.user,
             password=self.password,
-            verify=self.verify,
             timeout_s=self.timeout_s,
+            retries=self.retries,
+            verify=self.verify,
+            headers=dict(self.headers),
+            http_transport=self.http_transport,
         )
 
     def key(self) -> Hashable:
         """Of the same server and user in this process: a child made by fork has clients of its own."""
-        environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
+        environment = tuple(hidden(os.environ.get(name)) for name in _ENVIRONMENT)
         verify = self.verify if isinstance(self.verify, Hashable) else id(self.verify)
-        return os.getpid(), self.url, self.token, self.user, self.password, verify, self.timeout_s, environment
+        return os.getpid(), replace(self, verify=verify), environment
 
 
 _ENVIRONMENT = ("QUERYSERVER_URL", "QUERYSERVER_TOKEN", "QUERYSERVER_USER", "QUERYSERVER_PASSWORD")

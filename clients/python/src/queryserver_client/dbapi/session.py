@@ -2,15 +2,14 @@
 
 import re
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import anyio
-
 from queryserver_client import connection as core
+from queryserver_client.credentials import Secret
 from queryserver_client.encoding import Parameters
-from queryserver_client.errors import ApiError, QueryserverError, StatementError, statement_error
+from queryserver_client.engine_sessions import LOST, close_session, open_session
+from queryserver_client.errors import ApiError, StatementError
 from queryserver_client.result import Result
 from queryserver_client.statement import WAIT_S, Statement, canceling, statement_of
 from queryserver_client.transport import segment
@@ -24,7 +23,6 @@ BEGINNINGS: Mapping[str, str] = {
 """How each dialect that has transactions begins one. All others run each statement by itself."""
 MOST_ROWS = 1_000_000
 """`result_max_rows` of a server whose settings do not say otherwise (Contract editor 13)."""
-_CLOSE_WITHIN_S = 15.0
 _MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
 
 
@@ -37,7 +35,7 @@ class Session:
         connector: str,
         *,
         settings: Mapping[str, str],
-        engine_login: tuple[str, str] | None,
+        engine_login: tuple[str, Secret] | None,
         database: str | None,
         timeout_s: float | None,
         limit: int | None,
@@ -60,35 +58,16 @@ class Session:
         """Open it, unless it is. Raises StatementError when the data source refuses the credentials, and ApiError."""
         if self.id is not None:
             return
-        properties: list[dict[str, Any]] = []
-        if self._engine_login is not None:
-            user, password = self._engine_login
-            properties += [{"name": "user", "value": user}, {"name": "password", "value": password}]
-        if self._settings:
-            pairs = [{"key": name, "value": value} for name, value in self._settings.items()]
-            properties.append({"key": "settings", "value": pairs})
-        answer = await self._client.transport.call(
-            "POST",
-            "editor/create_session",
-            {"session": {"type": self.connector, "properties": properties}},
-            wait_s=WAIT_S,
+        opened = await open_session(
+            self._client.transport, self.connector, settings=self._settings, engine_login=self._engine_login
         )
-        if answer.get("status"):
-            raise statement_error(answer)
-        self.id, self.dialect = answer["session"]["id"], answer["session"]["type"]
+        self.id, self.dialect = opened.id, opened.dialect
 
     async def close(self) -> None:
         """Close it: the engine undoes an open transaction and drops temporary tables. Never fails."""
-        if self.id is None:
-            return
-        session = {"type": self.connector, "id": self.id}
-        self.id = None
-        with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
-            # When this fails it is gone already, or the server closes it when it has been idle.
-            with suppress(QueryserverError):
-                await self._client.transport.call(
-                    "POST", "editor/close_session", {"session": session}, is_repeatable=True, wait_s=WAIT_S
-                )
+        session_id, self.id = self.id, None
+        if session_id is not None:
+            await close_session(self._client.transport, self.connector, session_id)
 
     async def run(self, sql: str, parameters: Parameters | None) -> list[Result]:
         """Run all statements of a script in turn; the result of each. The first that fails ends the script."""
@@ -102,10 +81,14 @@ class Session:
             self._most_rows = int(most[1])
             results = [await self._query(sql, parameters)]
         self.has_run = True
-        while results[-1].statement.has_more_statements:
-            statement = await self._client.next(results[-1].statement)
-            async with canceling(statement):
-                results.append(await statement.result(allow_truncated=True))
+        try:
+            while results[-1].statement.has_more_statements:
+                statement = await self._client.next(results[-1].statement)
+                async with canceling(statement):
+                    results.append(await statement.result(allow_truncated=True))
+        except BaseException:
+            await free(results)
+            raise
         return results
 
     async def control(self, sql: str) -> None:
@@ -158,9 +141,16 @@ class Session:
         return result.is_truncated and not (self._limit is not None and result.status.truncated_by == "limit")
 
 
+async def free(results: Iterable[Result]) -> None:
+    """Delete what the server keeps of large results. Small ones are left: a call for each would cost more."""
+    for result in results:
+        if result.row_count > len(result.first_rows):
+            await result.statement.close_quietly()
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether the session is gone; then the statement was not started (Contract editor 3.4)."""
-    return isinstance(error, (StatementError, ApiError)) and error.code in {"session_lost", "session_not_found"}
+    return isinstance(error, (StatementError, ApiError)) and error.code in LOST
 
 
 def last_id_statement(dialect: str) -> str | None:

@@ -13,6 +13,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.engine.interfaces import ExecuteStyle
 
 from queryserver_client import __version__, dbapi
+from queryserver_client.credentials import hidden
 
 AUTOCOMMIT = "AUTOCOMMIT"
 CHECK_AFTER_S = 60.0
@@ -124,10 +125,10 @@ def connect_arguments(url: URL) -> dict[str, Any]:
     read = _query(url)
     arguments: dict[str, Any] = {"url": _address(url, read), "connector": url.database or ""}
     if url.username:
-        arguments |= {"user": url.username, "password": url.password}
+        arguments |= {"user": url.username, "password": hidden(url.password)}
     elif url.password:
-        arguments["token"] = url.password
-    kinds: Mapping[str, Any] = {"token": str, "database": str, "limit": int, "timeout": float, "timeout_s": float}
+        arguments["token"] = hidden(url.password)
+    kinds: Mapping[str, Any] = {"token": hidden, "database": str, "limit": int, "timeout": float, "timeout_s": float}
     arguments |= {name: kind(read[name]) for name, kind in kinds.items() if read.get(name)}
     if "verify" in read:
         arguments["verify"] = read["verify"].lower() not in {"0", "false", "no"}

@@ -1,0 +1,71 @@
+"""Sessions of an engine (Contract editor 9): what shares one has its settings, temporary tables and transaction."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from queryserver_client.credentials import Secret
+from queryserver_client.errors import QueryserverError, statement_error
+from queryserver_client.statement import WAIT_S
+from queryserver_client.transport import Transport
+
+LOST = frozenset({"session_lost", "session_not_found"})
+"""Codes with which a statement is refused whose session is gone: it was not started (Contract editor 3.4)."""
+_OPENED_WITHIN_S = 60.0
+"""Hive and Impala may start a process for it."""
+_CLOSE_WITHIN_S = 15.0
+
+
+@dataclass(frozen=True)
+class EngineSession:
+    """An open session. Its `id` is the `session_id` of `Connection.query`."""
+
+    id: int
+    dialect: str
+    """Of its connector, such as `postgresql`."""
+
+
+async def open_session(
+    transport: Transport,
+    connector: str,
+    *,
+    settings: Mapping[str, str] | None = None,
+    engine_login: tuple[str, Secret] | None = None,
+) -> EngineSession:
+    """A new session of a connector, with settings of the engine, and a login for the data source.
+
+    When the answer is lost the call is repeated: at worst there is a second session, which the server closes when it
+    has been idle. Raises StatementError when the data source refuses the login, and ApiError.
+    """
+    properties: list[dict[str, Any]] = []
+    if engine_login is not None:
+        user, password = engine_login
+        properties += [{"name": "user", "value": user}, {"name": "password", "value": password}]
+    if settings:
+        properties.append(
+            {"key": "settings", "value": [{"key": name, "value": value} for name, value in settings.items()]}
+        )
+    answer = await transport.call(
+        "POST",
+        "editor/create_session",
+        {"session": {"type": connector, "properties": properties}},
+        is_repeatable=True,
+        wait_s=_OPENED_WITHIN_S,
+    )
+    if answer.get("status"):
+        raise statement_error(answer)
+    return EngineSession(answer["session"]["id"], answer["session"]["type"])
+
+
+async def close_session(transport: Transport, connector: str, session_id: int) -> None:
+    """The engine undoes an open transaction and drops temporary tables. Also when the task is canceled; never fails."""
+    session = {"type": connector, "id": session_id}
+    with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
+        # When this fails it is gone already, or the server closes it when it has been idle.
+        with suppress(QueryserverError):
+            await transport.call(
+                "POST", "editor/close_session", {"session": session}, is_repeatable=True, wait_s=WAIT_S
+            )
