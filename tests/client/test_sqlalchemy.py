@@ -26,6 +26,7 @@ from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver_client import dbapi
+from queryserver_client.credentials import Secret
 from queryserver_client.sqlalchemy import connector
 from queryserver_client.sqlalchemy.choice import named_interpreter
 from queryserver_client.sqlalchemy.connector import connect_arguments
@@ -205,7 +206,7 @@ def test_a_url_shows_no_token_and_refuses_what_it_does_not_know():
     assert connect_arguments(url) == {
         "url": "https://db.example:8443",
         "connector": "duckdb",
-        "token": "secret",
+        "token": Secret("secret"),
         "database": "shop",
         "limit": 7,
         "verify": False,
