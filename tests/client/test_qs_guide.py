@@ -1,0 +1,50 @@
+"""docs/qs.md: its examples run as they are printed, and it names no command and no option that is not there."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import typer.main
+from tests.client.shell import Qs
+
+from queryserver_client.cli.commands import app
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "qs.md"
+OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+TABLE = """CREATE TABLE sales AS SELECT generate_series(1, 20) AS id, DATE '2024-01-31' AS day;
+INSERT INTO sales VALUES (7, DATE '2023-01-31')"""
+
+
+def examples() -> list[list[str]]:
+    """The printed calls that only need the table `sales`."""
+    lines = re.findall(r"^(?:    )?(qs sql \w+ \".*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line)[1:] for line in lines]
+
+
+async def test_the_examples_run(qs: Qs, target: Path, monkeypatch: pytest.MonkeyPatch):
+    assert len(examples()) == 2
+    assert (await qs("sql", "postgresql", TABLE)).code == 0
+    for printed in examples():
+        words = ["postgresql" if word == "duckdb" else word for word in printed]
+        words = [*words[:-1], str(target / words[-1])] if words[-1].endswith(".parquet") else words
+        ended = await qs(*words)
+        assert ended.code == 0, ended.err
+        if words[-1].endswith(".parquet"):
+            assert pq.read_table(words[-1]).column("id").to_pylist() == [7]
+        else:
+            assert len(ended.records) == 10
+    assert (await qs("sql", "postgresql", "DROP TABLE sales")).code == 0
+
+
+def test_every_command_and_option_is_there():
+    group: Any = typer.main.get_command(app)
+    text = GUIDE.read_text(encoding="utf-8")
+    shown = set(re.findall(r"`qs ([a-z]+)", text))
+    assert shown == set(group.commands)
+    for call in re.findall(r"`qs ([a-z]+ [^`]*)`", text):
+        command = group.commands[call.split()[0]]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(OPTION.findall(call)) <= known | {"--help"}, call
