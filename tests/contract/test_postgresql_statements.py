@@ -56,6 +56,23 @@ async def test_a_transaction_of_the_user_spans_statements(engine, session):
     assert (await run(session, "SELECT a FROM t")).rows == []
 
 
+async def test_a_table_that_was_read_in_a_transaction_can_be_dropped_in_it(session):
+    await run(session, "CREATE TABLE t AS SELECT generate_series(1, 50000) AS a")
+    await run(session, "BEGIN")
+    assert len((await run(session, "SELECT a FROM t")).rows) == 50_000
+    partly = await session.submit("SELECT a, repeat('x', 1000) FROM t")
+    await ended(session, partly)
+    batches = session.batches(partly)
+    await anext(batches)
+    await batches.aclose()
+    await session.close(partly)
+    assert (await run(session, "INSERT INTO t VALUES (0) RETURNING a")).rows == [(0,)]
+    await run(session, "ALTER TABLE t ADD COLUMN b integer")
+    await run(session, "SELECT a FROM t")
+    await run(session, "DROP TABLE t")
+    await run(session, "COMMIT")
+
+
 async def test_a_change_that_returns_rows_is_committed_with_its_last_row(engine, session):
     await run(session, "CREATE TABLE t (a integer)")
     async with operation(session, "INSERT INTO t SELECT generate_series(1, 20000) RETURNING a") as handle:
