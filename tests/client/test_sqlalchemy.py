@@ -1,6 +1,7 @@
 """The SQLAlchemy dialects, and tools on them (issue 20, section 5)."""
 
 import asyncio
+import gc
 import os
 import re
 import sys
@@ -151,6 +152,29 @@ def test_a_session_that_ended_while_idle_is_replaced_with_what_listeners_set(
         lower.run(close)
     monkeypatch.undo()
     made.dispose()
+
+
+@in_thread
+def test_what_the_garbage_collector_finds_in_the_thread_of_the_client_is_replaced(
+    engine: sa.Engine, items: sa.Table, caplog: pytest.LogCaptureFixture
+):
+    items.metadata.create_all(engine)
+    with engine.connect() as other:
+        held = [engine.connect()]
+        held[0].execute(items.insert(), {"name": "a"})
+        lower = other.connection.dbapi_connection
+        assert isinstance(lower, dbapi.Connection)
+
+        async def collect() -> None:
+            held.clear()
+            gc.collect()
+
+        lower.run(collect)
+        with engine.connect() as connection:
+            assert connection.scalar(sa.select(sa.func.count()).select_from(items)) == 0
+    assert "Traceback" not in caplog.text
+    items.metadata.drop_all(engine)
+    engine.dispose()
 
 
 @in_thread
