@@ -90,9 +90,9 @@ class PostgresqlConnection(asyncpg.Connection):
         )
 
     async def type_names(self, oids: Sequence[int]) -> Sequence[str]:
-        """The names of types as SQL has them. asyncpg knows those of its codecs."""
+        """The names of types for a cast that cuts nothing: `bpchar`, not `character`, which has a length of 1."""
         found = await self.fetch(
-            "SELECT pg_catalog.format_type(number, NULL) AS name"
+            "SELECT pg_catalog.format_type(number, -1) AS name"
             " FROM unnest($1::text::oid[]) WITH ORDINALITY AS wanted (number, place) ORDER BY place",
             f"{{{','.join(map(str, oids))}}}",
         )
