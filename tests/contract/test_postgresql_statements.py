@@ -20,6 +20,8 @@ from queryserver.errors.statements import (
     SessionLost,
     StatementRejected,
 )
+from queryserver.sql.parameters import read_parameters
+from queryserver.sql.places import Bound, StatementParameters
 
 
 @pytest.fixture
@@ -54,6 +56,23 @@ async def test_a_transaction_of_the_user_spans_statements(engine, session):
     assert "current transaction is aborted" in (await failure(session, "SELECT a FROM t")).message
     await run(session, "ROLLBACK")
     assert (await run(session, "SELECT a FROM t")).rows == []
+
+
+async def test_a_table_that_was_read_in_a_transaction_can_be_dropped_in_it(session):
+    await run(session, "CREATE TABLE t AS SELECT generate_series(1, 50000) AS a")
+    await run(session, "BEGIN")
+    assert len((await run(session, "SELECT a FROM t")).rows) == 50_000
+    partly = await session.submit("SELECT a, repeat('x', 1000) FROM t")
+    await ended(session, partly)
+    batches = session.batches(partly)
+    await anext(batches)
+    await batches.aclose()
+    await session.close(partly)
+    assert (await run(session, "INSERT INTO t VALUES (0) RETURNING a")).rows == [(0,)]
+    await run(session, "ALTER TABLE t ADD COLUMN b integer")
+    await run(session, "SELECT a FROM t")
+    await run(session, "DROP TABLE t")
+    await run(session, "COMMIT")
 
 
 async def test_a_change_that_returns_rows_is_committed_with_its_last_row(engine, session):
@@ -242,3 +261,10 @@ async def test_a_changed_type_is_seen_by_the_same_session(session):
     assert (await run(session, "SELECT ROW(1)::pair")).rows == [({"a": 1},)]
     await run(session, "ALTER TYPE pair ADD ATTRIBUTE b text")
     assert (await run(session, "SELECT ROW(1, 'x')::pair")).rows == [({"a": 1, "b": "x"},)]
+
+
+async def test_a_text_for_a_column_of_one_length_is_not_cut_to_one_character(session):
+    await run(session, "CREATE TABLE t (c character(5), b bit(3), d date)")
+    values = StatementParameters(read_parameters(["abcde", "101", "2024-01-31"]))
+    await run(session, Bound("INSERT INTO t VALUES (?, ?, ?)", "postgresql", values))
+    assert (await run(session, "SELECT c, b::text, d::text FROM t")).rows == [("abcde", "101", "2024-01-31")]

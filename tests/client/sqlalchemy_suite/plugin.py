@@ -28,3 +28,22 @@ def _engine() -> str:
 @provision.temp_table_keyword_args.for_db("queryserver")
 def _temporary(config, engine):
     return {"prefixes": ["TEMPORARY"]}
+
+
+@provision.set_default_schema_on_connection.for_db("queryserver")
+def _default_schema(config, dbapi_connection, schema_name):
+    was_autocommit, dbapi_connection.autocommit = dbapi_connection.autocommit, True
+    name = "schema" if _engine() == "duckdb" else "search_path"
+    dbapi_connection.execute(f"SET {name} = '{schema_name}'")
+    dbapi_connection.autocommit = was_autocommit
+
+
+@provision.delete_from_all_tables.for_db("queryserver")
+def _delete(connection, cfg, metadata):
+    """On DuckDB each table in a transaction of its own: keys still refer to rows that were deleted in the same one."""
+    if _engine() != "duckdb":
+        provision.delete_from_all_tables.call_original(connection, cfg, metadata)
+        return
+    with connection.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
+        for table in reversed(metadata.sorted_tables):
+            own.execute(table.delete())

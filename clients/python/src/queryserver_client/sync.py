@@ -53,8 +53,9 @@ class Loop:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._running: dict[Future[Any], threading.Event] = {}
-        # Else a call that has begun might not be among those that are running yet.
-        self._starting = threading.Lock()
+        # Else a call that has begun might not be among those that are running yet. The garbage collector may come while
+        # it is held, and close a connection in the same thread.
+        self._starting = threading.RLock()
         ready: Future[BlockingPortal] = Future()
         # A daemon: a program that ends with an open connection would wait for it for ever otherwise.
         self._thread = threading.Thread(target=_serve, args=(ready,), daemon=True, name="queryserver-client")
@@ -66,6 +67,11 @@ class Loop:
     def is_ours(self) -> bool:
         """False in a child made by fork: the thread stayed with its parent."""
         return self._process == os.getpid()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the thread of the loop: the garbage collector may run there, and must not wait for it."""
+        return threading.current_thread() is self._thread
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""

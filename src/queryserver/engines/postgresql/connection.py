@@ -90,9 +90,9 @@ class PostgresqlConnection(asyncpg.Connection):
         )
 
     async def type_names(self, oids: Sequence[int]) -> Sequence[str]:
-        """The names of types as SQL has them. asyncpg knows those of its codecs."""
+        """The names of types for a cast that cuts nothing: `bpchar`, not `character`, which has a length of 1."""
         found = await self.fetch(
-            "SELECT pg_catalog.format_type(number, NULL) AS name"
+            "SELECT pg_catalog.format_type(number, -1) AS name"
             " FROM unnest($1::text::oid[]) WITH ORDINALITY AS wanted (number, place) ORDER BY place",
             f"{{{','.join(map(str, oids))}}}",
         )
@@ -300,9 +300,13 @@ class PostgresqlStatement(StatementSource):
             self.modified_rows = self._rows_read
         if self._connection.guard.held is not None:
             self._connection.guard.drop_rest()
-        if self._owns_transaction and not self._connection.is_closed():
-            with statement_errors(started=True):
+        if self._connection.is_closed():
+            return
+        with statement_errors(started=True):
+            if self._owns_transaction:
                 await self._connection.execute(verb)
+            elif self._portal is not None:
+                await self._portal.close()
 
 
 class _Portal(asyncpg.cursor.Cursor):
@@ -320,6 +324,14 @@ class _Portal(asyncpg.cursor.Cursor):
             return await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
         finally:
             self._guard.in_chunk = False
+
+    async def close(self) -> None:
+        """To be called inside a transaction that goes on: a portal holds its tables, also after its last row.
+
+        PostgreSQL would refuse to drop or alter them.
+        """
+        if self._portal_name:
+            await self._close_portal(None)
 
 
 def column_reader(name: str, declared: DeclaredType) -> ColumnReader:

@@ -167,6 +167,9 @@ class Connection:
         if self._is_exiting:
             return  # the end of the session has undone them
         self._require_open()
+        if self._in_transaction and self._client.loop.is_current:
+            self.close()  # a pool has lost it: its session ends
+            return
         try:
             self._end("ROLLBACK")
         except errors.DatabaseError:
@@ -178,6 +181,11 @@ class Connection:
         """Close the session, which rolls back. May be repeated; anything else raises InterfaceError afterwards."""
         if not self._client.loop.is_ours:
             self._is_closed = True  # it is that of the parent, whose threads may hold the lock for ever
+            return
+        if self._client.loop.is_current:
+            if not self._is_closed:
+                self._is_closed = True
+                servers.close_in_thread(partial(_close, self._client, self._session))
             return
         with self._lock:
             if self._is_closed:

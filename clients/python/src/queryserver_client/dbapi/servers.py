@@ -65,7 +65,7 @@ class _Shared:
         self.users = 0
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # the garbage collector may release while it is held
 _shared: dict[Hashable, _Shared] = {}
 _open: "WeakSet[Closable]" = WeakSet()
 _abandoned: "deque[Callable[[], None]]" = deque()
@@ -116,6 +116,14 @@ def close_later(close: Callable[[], None]) -> None:
     _abandoned.append(close)
 
 
+def close_in_thread(close: Callable[[], None]) -> None:
+    """For the garbage collector in a thread that `close` waits for: at once, in a thread of its own."""
+    try:
+        threading.Thread(target=close, daemon=True, name="queryserver-client-close").start()
+    except RuntimeError:  # the program ends
+        close_later(close)
+
+
 def _close_abandoned() -> None:
     while _abandoned:
         try:
@@ -128,7 +136,7 @@ def _close_abandoned() -> None:
 def _forget_parent() -> None:
     """In a child made by fork: a thread of its parent may have held the lock, and the clients are the parent's."""
     global _lock, _open
-    _lock, _open = threading.Lock(), WeakSet()
+    _lock, _open = threading.RLock(), WeakSet()
     _shared.clear()
     _abandoned.clear()
 

@@ -158,6 +158,8 @@ _QUERY = frozenset({"scheme", "path", "token", "database", "limit", "timeout", "
 
 
 def _check_idle(dbapi_connection: Any, _record: Any, _proxy: Any) -> None:
+    if dbapi_connection.closed:  # by the garbage collector, before it went back to the pool
+        raise exc.DisconnectionError("the connection is closed")
     if dbapi_connection.idle_s < CHECK_AFTER_S:
         return
     try:

@@ -1,4 +1,4 @@
-"""DuckDB behind a server: the SQL of PostgreSQL where DuckDB has it, reflection by the metadata calls.
+"""DuckDB behind a server: the SQL of PostgreSQL where DuckDB has it, reflection by its functions.
 
 DuckDB has no SERIAL. A primary key that numbers itself gets a sequence of its own, `<table>_<column>_seq`, which is
 created before the table and dropped after it.
@@ -9,7 +9,7 @@ created before the table and dropped after it.
 
 from typing import Any
 
-from sqlalchemy import exc
+from sqlalchemy import cast as sa_cast
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.dialects.postgresql.base import (
@@ -19,14 +19,29 @@ from sqlalchemy.dialects.postgresql.base import (
     PGIdentifierPreparer,
     PGTypeCompiler,
 )
+from sqlalchemy.dialects.sqlite.json import JSONPathType
 from sqlalchemy.engine import interfaces, reflection
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.schema import Column, Table
 
 from queryserver_client.sqlalchemy.connector import QueryserverDialect
+from queryserver_client.sqlalchemy.duckdb_reflection import DuckDBReflection
 from queryserver_client.sqlalchemy.postgresql import CASTS, Interval, QuestionMarks, cast
-from queryserver_client.sqlalchemy.reflection import MetadataCalls
 from queryserver_client.sqlalchemy.types import type_of
+
+
+class DuckDBCompiler(QuestionMarks):
+    def visit_bitwise_xor_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return f"xor({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
+
+    def visit_json_path_getitem_op_binary(
+        self, binary: Any, operator: Any, _cast_applied: bool = False, **kw: Any
+    ) -> str:
+        """PostgreSQL has `#>` for paths; here they stand where keys do, as `$."key"[0]`."""
+        if not _cast_applied and binary.type._type_affinity is not sqltypes.JSON:
+            return self.process(sa_cast(binary, binary.type), _cast_applied=True, **kw)
+        sign = " ->> " if _cast_applied else " -> "
+        return self._generate_generic_binary(binary, sign, **{**kw, "eager_grouping": True})
 
 
 class DuckDBTypes(PGTypeCompiler):
@@ -84,11 +99,11 @@ class DuckDBContext(PGExecutionContext):
     """Numbers come back by RETURNING."""
 
 
-class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
+class DuckDBDialect(QueryserverDialect, DuckDBReflection, DefaultDialect):
     name = "duckdb"
     supports_statement_cache = True
     engine_dialects = ("duckdb",)
-    statement_compiler = QuestionMarks
+    statement_compiler = DuckDBCompiler
     ddl_compiler = DuckDBDefinitions
     type_compiler_cls = DuckDBTypes
     preparer = PGIdentifierPreparer
@@ -125,15 +140,19 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
     _supports_drop_index_concurrently = False
     _supports_jsonb_subscripting = False
     _native_inet_types = None
-    _json_serializer = _json_deserializer = None
 
     colspecs = {
         **CASTS,
         sqltypes.Enum: sqltypes.Enum,
         sqltypes.JSON: cast(sqltypes.JSON),
+        sqltypes.JSON.JSONPathType: JSONPathType,
         sqltypes.ARRAY: cast(sqltypes.ARRAY),
         pg.INTERVAL: Interval,
     }
+
+    def __init__(self, json_serializer: Any = None, json_deserializer: Any = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._json_serializer, self._json_deserializer = json_serializer, json_deserializer
 
     def _get_default_schema_name(self, connection: Any) -> str:
         return str(connection.exec_driver_sql("SELECT current_schema()").scalar_one())
@@ -156,16 +175,6 @@ class DuckDBDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
             "SELECT sequence_name FROM duckdb_sequences() WHERE database_name = current_database() AND schema_name = ?"
         )
         return list(connection.exec_driver_sql(sql, (schema or self.default_schema_name,)).scalars())
-
-    def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None, **kw: Any) -> str:
-        sql = (
-            "SELECT sql FROM duckdb_views()"
-            " WHERE database_name = current_database() AND schema_name = ? AND view_name = ?"
-        )
-        found = connection.exec_driver_sql(sql, (schema or self.default_schema_name, view_name)).scalar()
-        if found is None:
-            raise exc.NoSuchTableError(view_name)
-        return str(found)
 
 
 def _numbered(column: Column[Any]) -> Column[Any] | None:

@@ -52,9 +52,11 @@ class TrinoTypes(GenericTypeCompiler):
         return "REAL" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
 
     def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
-        return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
+        """With the microseconds of Python: TIMESTAMP alone has milliseconds."""
+        return "TIMESTAMP(6) WITH TIME ZONE" if type_.timezone else "TIMESTAMP(6)"
 
-    visit_TIMESTAMP = visit_DATETIME
+    def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:
+        return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
 
     def visit_TEXT(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR"

@@ -90,7 +90,7 @@ CASTS: dict[Any, Any] = {
     sqltypes.SmallInteger: cast(sqltypes.SmallInteger),
     sqltypes.BigInteger: cast(sqltypes.BigInteger),
     sqltypes.LargeBinary: cast(sqltypes.LargeBinary),
-    sqltypes.Uuid: cast(types.Uuid),
+    sqltypes.Uuid: types.Uuid,
     sqltypes.Interval: Interval,
     sqltypes.JSON.JSONIntIndexType: IntIndex,
     sqltypes.JSON.JSONStrIndexType: StrIndex,

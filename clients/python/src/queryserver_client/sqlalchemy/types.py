@@ -39,12 +39,21 @@ class Float(sqltypes.Float[Any]):
 
 
 class Uuid(sqltypes.Uuid[Any]):
-    """UUIDs come and go as text."""
+    """UUIDs come and go as text. With `native_uuid=False` the engine keeps their 32 digits."""
 
-    def bind_processor(self, dialect: Any) -> Process:
+    @property
+    def render_bind_cast(self) -> bool:
+        """For dialects that cast: the cast to CHAR would leave one digit."""
+        return self.native_uuid
+
+    def bind_processor(self, dialect: Any) -> Process | None:
+        if not self.native_uuid:
+            return super().bind_processor(dialect)
         return lambda value: None if value is None else str(UUID(str(value)))
 
-    def result_processor(self, dialect: Any, coltype: Any) -> Process:
+    def result_processor(self, dialect: Any, coltype: Any) -> Process | None:
+        if not self.native_uuid:
+            return super().result_processor(dialect, coltype)
         if not self.as_uuid:
             return lambda value: None if value is None else str(UUID(str(value)))
         return lambda value: value if value is None or isinstance(value, UUID) else UUID(str(value))

@@ -1,0 +1,196 @@
+"""The SQLAlchemy dialects on engines that start for themselves: types, parameters, reflection, pandas."""
+
+import datetime as dt
+import json
+from collections.abc import AsyncIterator
+from decimal import Decimal
+
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+from tests.client.threads import in_thread
+from tests.e2e.harness import running_server
+from tests.engines.servers import HttpAddress, ServerAddress
+
+PASSWORD = "correct horse battery"
+ROW = {
+    "id": 7,
+    "name": "a'b\\ ß😀",
+    "price": Decimal("12345.67"),
+    "ratio": 0.1,
+    "day": dt.date(2024, 2, 29),
+    "moment": dt.datetime.fromisoformat("2024-02-29T23:59:58.123456"),
+    "is_new": True,
+    "picture": b"\x00\xff'",
+    "big": 2**62,
+}
+
+
+async def url_of(
+    tmp_path_factory: pytest.TempPathFactory, name: str, settings: dict[str, object]
+) -> AsyncIterator[str]:
+    """Of a server with a connector of that name."""
+    environment = {
+        "QUERYSERVER_ADMIN_PASSWORD": PASSWORD,
+        f"QUERYSERVER__NOTEBOOK__INTERPRETERS__{name.upper()}": json.dumps(settings),
+    }
+    async with running_server(tmp_path_factory.mktemp(name) / "data", settings=environment) as server:
+        where = server.base_url.removeprefix("http://").partition("/")[0]
+        host, port = where.split(":")
+        made = sa.URL.create("queryserver", "admin", PASSWORD, host, int(port), name, {"scheme": "http"})
+        yield made.render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="module")
+async def mariadb_url(tmp_path_factory: pytest.TempPathFactory, mariadb: ServerAddress) -> AsyncIterator[str]:
+    login = f"{mariadb.user}:{mariadb.password}"
+    options = {"url": f"mysql://{login}@{mariadb.host}:{mariadb.port}/users"}
+    settings = {"interface": "sqlalchemy", "dialect": "mysql", "options": options}
+    async for url in url_of(tmp_path_factory, "mysql", settings):
+        yield url
+
+
+@pytest.fixture(scope="module")
+async def trino_url(tmp_path_factory: pytest.TempPathFactory, trino_server: HttpAddress) -> AsyncIterator[str]:
+    options = {"url": trino_server.url, "catalog": "memory", "schema": "default"}
+    async for url in url_of(tmp_path_factory, "trino", {"interface": "trino", "options": options}):
+        yield url
+
+
+def values_table(name: str, **key: bool) -> sa.Table:
+    return sa.Table(
+        name,
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, autoincrement=False, **key),
+        sa.Column("name", sa.String(40), nullable=not key),
+        sa.Column("price", sa.Numeric(10, 2)),
+        sa.Column("ratio", sa.Double),
+        sa.Column("day", sa.Date),
+        sa.Column("moment", sa.DateTime),
+        sa.Column("is_new", sa.Boolean),
+        sa.Column("picture", sa.LargeBinary),
+        sa.Column("big", sa.BigInteger),
+    )
+
+
+def check_reading_and_writing(engine: sa.Engine, table: sa.Table) -> None:
+    """Of one row with a value of each type, of nulls, and of some hundred rows by pages."""
+    table.create(engine)
+    nulls = dict.fromkeys(ROW) | {"id": 8, "name": "none"}
+    with engine.begin() as connection:
+        connection.execute(table.insert(), ROW)
+        connection.execute(table.insert(), nulls)
+        connection.execute(table.insert(), [{"id": n, "name": f"n{n}"} for n in range(100, 400)])
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(table).where(table.c.id == 7)).mappings().one()
+        assert dict(found) == ROW
+        assert dict(connection.execute(sa.select(table).where(table.c.name == "none")).mappings().one()) == nulls
+        same = sa.and_(*(table.c[name] == value for name, value in ROW.items()))
+        assert connection.scalars(sa.select(table.c.id).where(same)).all() == [7]
+        page = sa.select(table.c.id).order_by(table.c.id).limit(3).offset(4)
+        assert connection.scalars(page).all() == [102, 103, 104]
+        assert (
+            connection.scalar(sa.text("SELECT count(*) FROM items WHERE name IN (:a, :b)"), {"a": "n1", "b": "n399"})
+            == 1
+        )
+        assert connection.scalar(sa.select(sa.func.count()).where(table.c.id.in_([7, 8, 9]))) == 2
+
+
+def check_reflection(engine: sa.Engine, table: sa.Table) -> None:
+    found = sa.inspect(engine)
+    assert table.name in found.get_table_names()
+    assert found.has_table(table.name)
+    assert not found.has_table("nowhere")
+    read = sa.Table(table.name, sa.MetaData(), autoload_with=engine)
+    assert [column.name for column in read.columns] == [column.name for column in table.columns]
+    kinds = (sa.Integer, sa.String, sa.Numeric, sa.Float, sa.Date, sa.DateTime)
+    assert [isinstance(column.type, kind) for column, kind in zip(read.columns, kinds, strict=False)] == [True] * 6
+    assert (read.c.price.type.precision, read.c.price.type.scale) == (10, 2)
+    with pytest.raises(sa.exc.NoSuchTableError):
+        found.get_columns("nowhere")
+
+
+def check_pandas(engine: sa.Engine) -> None:
+    frame = pd.DataFrame({"n": range(250), "word": [f"w{n}" for n in range(250)], "share": [n / 8 for n in range(250)]})
+    assert frame.to_sql("frame", engine, index=False, chunksize=100) == 250
+    pd.testing.assert_frame_equal(pd.read_sql("SELECT * FROM frame ORDER BY n", engine), frame)
+    pd.testing.assert_frame_equal(pd.read_sql_table("frame", engine).sort_values("n", ignore_index=True), frame)
+    sizes = [len(part) for part in pd.read_sql("SELECT n FROM frame", engine, chunksize=100)]
+    assert sizes == [100, 100, 50]
+    frame.head(3).to_sql("frame", engine, index=False, if_exists="replace")
+    assert pd.read_sql(sa.text("SELECT count(*) AS c FROM frame WHERE n > :n"), engine, params={"n": 0})["c"][0] == 2
+
+
+@pytest.mark.engine("mariadb")
+@in_thread
+def test_mariadb_is_read_written_and_reflected(mariadb_url: str):
+    engine = sa.create_engine(mariadb_url)
+    assert engine.dialect.name == "mysql"
+    table = values_table("items", primary_key=True)
+    table.c.moment.type = sa.dialects.mysql.DATETIME(fsp=6)
+    check_reading_and_writing(engine, table)
+    check_reflection(engine, table)
+    assert sa.inspect(engine).get_pk_constraint("items")["constrained_columns"] == ["id"]
+    check_pandas(engine)
+    with engine.connect() as connection, pytest.raises(sa.exc.IntegrityError):
+        connection.execute(table.insert(), ROW)
+    engine.dispose()
+
+
+@pytest.mark.engine("mariadb")
+@in_thread
+def test_objects_with_keys_transactions_and_savepoints_on_mariadb(mariadb_url: str):
+    class Base(DeclarativeBase):
+        pass
+
+    class Author(Base):
+        __tablename__ = "authors"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        name: Mapped[str] = mapped_column(sa.String(20), unique=True)
+        books: Mapped[list["Book"]] = relationship(order_by="Book.id")
+
+    class Book(Base):
+        __tablename__ = "books"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        author_id: Mapped[int] = mapped_column(sa.ForeignKey("authors.id", ondelete="CASCADE"))
+        title: Mapped[str] = mapped_column(sa.String(20), index=True)
+
+    engine = sa.create_engine(mariadb_url)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(Author(name="ana", books=[Book(title="one"), Book(title="two")]))
+        session.flush()
+        with pytest.raises(sa.exc.IntegrityError), session.begin_nested():
+            session.execute(sa.insert(Author).values(name="ana"))
+        session.commit()
+        author = session.scalars(sa.select(Author)).one()
+        assert [(book.id, book.title) for book in author.books] == [(1, "one"), (2, "two")]
+        session.execute(sa.update(Book).where(Book.id == 1).values(title="changed"))
+        session.rollback()
+        assert session.scalars(sa.select(Book.title).order_by(Book.id)).all() == ["one", "two"]
+    (key,) = sa.inspect(engine).get_foreign_keys("books")
+    assert (key["constrained_columns"], key["referred_table"]) == (["author_id"], "authors")
+    assert key["options"] == {"ondelete": "CASCADE"}
+    assert {index["name"] for index in sa.inspect(engine).get_indexes("books")} >= {"ix_books_title"}
+    engine.dispose()
+
+
+@pytest.mark.engine("trino")
+@in_thread
+def test_trino_is_read_written_and_reflected(trino_url: str):
+    engine = sa.create_engine(trino_url)
+    assert engine.dialect.name == "trino"
+    table = values_table("items")
+    check_reading_and_writing(engine, table)
+    check_reflection(engine, table)
+    check_pandas(engine)
+    with engine.connect() as connection:
+        nations = sa.Table("nation", sa.MetaData(), schema="tpch.tiny", autoload_with=connection)
+        assert [column.name for column in nations.columns] == ["nationkey", "name", "regionkey", "comment"]
+        found = connection.execute(sa.select(nations.c.name).where(nations.c.regionkey == 3).order_by(nations.c.name))
+        assert found.scalars().first() == "FRANCE"
+        assert connection.scalar(sa.select(sa.func.count()).select_from(nations)) == 25
+    table.drop(engine)
+    assert not sa.inspect(engine).has_table("items")
+    engine.dispose()

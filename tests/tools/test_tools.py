@@ -1,0 +1,107 @@
+"""Programs from PyPI that get nothing but a URL of SQLAlchemy do their work on a server (issue 20, section 5)."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.e2e.harness import ServerProcess, running_server
+from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
+from tests.tools.environment import ENGINE, HERE, install_client, python_with_tools
+
+pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)]
+
+PASSWORD = "correct horse battery"
+JOB_WITHIN_S = 180
+
+
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
+    """`queryserver serve --embedded`."""
+    state = tmp_path_factory.mktemp("tools") / "data"
+    async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tools-client")
+    install_client(folder)
+    return folder
+
+
+@pytest.fixture(params=["duckdb", "postgresql"])
+def url(request: pytest.FixtureRequest, server: ServerProcess) -> str:
+    host, _, port = server.base_url.removeprefix("http://").partition("/")[0].partition(":")
+    made = sa.URL.create(
+        "queryserver", "admin", PASSWORD, host, int(port), database=request.param, query={"scheme": "http"}
+    )
+    return made.render_as_string(hide_password=False)
+
+
+async def done(job: str, client: Path, folder: Path, *arguments: str) -> Any:
+    """What a job of this folder printed in its last line."""
+    unsent = {"RUNTIME__DLTHUB_TELEMETRY": "false", "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false"}
+    python = await asyncio.to_thread(python_with_tools)
+    process = await asyncio.create_subprocess_exec(
+        *[python, HERE / f"{job}.py", *arguments],
+        cwd=folder,
+        env={**os.environ, **unsent, "PYTHONPATH": str(client), "HOME": str(folder)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(JOB_WITHIN_S):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()[-4000:]
+    assert "Traceback" not in errors.decode()
+    return json.loads(output.decode().splitlines()[-1])
+
+
+async def test_jupysql_runs_a_notebook(url: str, client: Path, tmp_path: Path):
+    shown = await done("notebook", client, tmp_path, url)
+    tables, columns, snippet, _, grouped, named, everything, refused = shown[3:]
+    assert "note_orders" in tables
+    assert [line.split("|")[1].strip() for line in columns.splitlines()[3:6]] == ["id", "item", "price"]
+    assert "NUMERIC(8, 2)" in columns
+    assert "Skipping" in snippet
+    assert json.loads(grouped)[3] == ["item 3", "57", "2835.75"]
+    assert (named, everything) == ("357", "2500")
+    assert "nothing" in refused
+
+
+async def test_sqlacodegen_makes_models_that_work(url: str, client: Path, tmp_path: Path):
+    found = await done("models", client, tmp_path, url, str(tmp_path))
+    assert found["used"] == ["ana", "1.00", ["one"]]
+    parts = ("CheckConstraint(", "Index('model_books_title'", "Numeric(6, 2)")
+    assert [part for part in parts if part not in found["text"]] == []
+    assert "unique=True" in found["text"] or "UniqueConstraint('name'" in found["text"]
+
+
+async def test_dlt_loads_tables_by_reflection_in_chunks_and_what_is_new(url: str, client: Path, tmp_path: Path):
+    found = await done("loading", client, tmp_path, url, str(tmp_path))
+    first, second = found["loads"]
+    assert (first["loaded_orders"], first["loaded_customers"]) == (2500, 10)
+    assert second["loaded_orders"] == 10
+    assert found["columns"] == {
+        "id": {"data_type": "bigint", "nullable": False, "primary_key": True},
+        "customer": {"data_type": "bigint", "nullable": False},
+        "price": {"data_type": "decimal", "nullable": True, "precision": 8, "scale": 2},
+        "day": {"data_type": "date", "nullable": True},
+    }
+
+
+async def test_a_dashboard_of_streamlit_shows_pages_of_tables(url: str, client: Path, tmp_path: Path):
+    shown = await done("dashboard_pages", client, tmp_path, url)
+    assert all(one["errors"] == [] for one in shown)
+    assert all(one["tables"] == ["dash_items", "dash_sales"] for one in shown)
+    assert [one["ids"] for one in shown] == [[0, 49], [100, 119], [0, 19]]
+    assert [one["metrics"] for one in shown] == [["120", "6"], ["120", "6"], ["20", "6"]]
