@@ -24,6 +24,13 @@ Native: TypeAlias = bool | int | float | str | bytes | dt.date | dt.time | list[
 BINDING_KINDS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE_INTO"})
 """Kinds of statements whose values are bound. Of the others DuckDB refuses parameters in most."""
 
+_UNSEEN = frozenset({"query", "nextval"})
+"""Functions with which values are never bound: the text of query() may have `$1` in it, which would be bound too,
+unseen by the guard; a query with nextval() runs in the call that plans it, so it could not be planned again."""
+_NUMBERS_OR_NOTHING = frozenset({"returning", "group", "order", "distinct"})
+"""Keywords behind which DuckDB has no parameters, or takes two equal ones for different expressions. A query that it
+refuses is planned again; a change of rows runs as it is planned, so it has literals from the beginning."""
+
 _INT = 2**31
 _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VARCHAR, ParameterType.ARRAY}
 
@@ -103,8 +110,11 @@ def marked(
     """
     if kind_of(literal) not in BINDING_KINDS or literal.named_parameters:
         return None
-    # The text of query() may have `$1` in it, which would be bound too, unseen by the guard.
-    if any(token.is_name and token.name == "query" for token in tokens):
+    if any(token.is_name and token.name in _UNSEEN for token in tokens):
+        return None
+    if kind_of(literal) != "SELECT" and any(
+        token.kind == "keyword" and token.name in _NUMBERS_OR_NOTHING for token in tokens
+    ):
         return None
     seen, marks = _outside(tokens, bound), _Marks()
     text = bound.written(marks.write)

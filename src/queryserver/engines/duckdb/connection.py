@@ -329,8 +329,9 @@ class DuckdbConnection:
             try:
                 return self.native.sql(statement, params=found.values)
             except duckdb.Error as error:
-                # A query is only planned here, so it may be planned again. ORDER BY takes a number, but no parameter.
-                if kind_of(literal) != "SELECT" or isinstance(error, (duckdb.InterruptException, *FATAL)):
+                # Refused while it was planned, as ORDER BY takes a number, but no parameter. Errors of other classes
+                # may come from a query that runs already, since some function in it changes something.
+                if kind_of(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
                     raise
                 bound.written(DUCKDB.write)
                 return None
