@@ -160,17 +160,26 @@ def test_what_the_garbage_collector_finds_in_the_thread_of_the_client_is_replace
     engine: sa.Engine, items: sa.Table, caplog: pytest.LogCaptureFixture
 ):
     items.metadata.create_all(engine)
-    with engine.connect() as other:
-        held = [engine.connect()]
-        held[0].execute(items.insert(), {"name": "a"})
-        lower = other.connection.dbapi_connection
-        assert isinstance(lower, dbapi.Connection)
+    with engine.connect():
+        held: list[sa.Connection] = []
 
         async def collect() -> None:
-            held.clear()
+            found = held.pop().connection.dbapi_connection
+            assert isinstance(found, dbapi.Connection)
+            # No thread of a loop may wait for another loop: two could wait for each other.
+            assert found._client.loop.is_current
+            del found
             gc.collect()
 
-        lower.run(collect)
+        another = sa.create_engine(engine.url.update_query_dict({"timeout": "99"}))
+        for finder in (engine, another):
+            with finder.connect() as finding:
+                lower = finding.connection.dbapi_connection
+                assert isinstance(lower, dbapi.Connection)
+                held.append(engine.connect())
+                held[0].execute(items.insert(), {"name": "a"})
+                lower.run(collect)
+        another.dispose()
         with engine.connect() as connection:
             assert connection.scalar(sa.select(sa.func.count()).select_from(items)) == 0
     assert "Traceback" not in caplog.text

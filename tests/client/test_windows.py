@@ -13,7 +13,7 @@ from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
 
-from queryserver_client import Connection, ConnectionLost, QueryserverError, arrow, connect, result, windows
+from queryserver_client import ApiError, Connection, ConnectionLost, QueryserverError, arrow, connect, result, windows
 from queryserver_client.downloads import Download
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
@@ -122,6 +122,15 @@ async def test_a_result_is_read_as_a_whole_where_parts_are_not_to_be_had(server:
         async with changed(server, change) as db:
             found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
             assert (await found.arrow()).column("n").to_pylist() == list(range(ROWS))
+
+
+async def test_a_refusal_of_a_large_result_says_why(db: Connection):
+    """The size is asked for by HEAD, whose answer has no text."""
+    found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
+    await found.close()
+    with pytest.raises(ApiError) as refused:
+        await found.arrow()
+    assert refused.value.code == "closed"
 
 
 async def test_rows_that_pack_well_are_not_all_in_memory_at_once(db: Connection):

@@ -82,7 +82,7 @@ class Reference:
             return self.line(i)
         if self.d == "mysql" and self.at("#", i):
             return self.line(i)
-        if self.d in SLASHES and self.at("//", i):
+        if self.d in SLASHES and self.at("//", i) and self.s[i - 1 : i] != ":":
             return self.line(i)
         if not self.at("/*", i) or (self.d == "mysql" and self.at("/*!", i)):
             return None

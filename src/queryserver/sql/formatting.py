@@ -181,7 +181,7 @@ def _pattern(rules: Rules) -> re.Pattern[str]:
     if rules.hash_comments:
         kinds.append(r"#[^\r\n]*")
     if rules.slash_comments:
-        kinds.append(r"//[^\r\n]*")
+        kinds.append(r"(?<!:)//[^\r\n]*")
     kinds.append(r"/\*.*?(?:\*/|\Z)")
     if rules.e_strings:
         kinds.append(r"[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)")

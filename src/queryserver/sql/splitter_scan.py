@@ -160,6 +160,8 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
         rf"-(?!{_line_comment_start(rules)[1:]})",
         rf"/(?!{_block_comment_start(rules)[1:]}{'|/' * rules.slash_comments})",
     ]
+    if rules.slash_comments:
+        tokens.append("(?<=:)//")  # `PUT file:///tmp/a.csv @stage` of Snowflake
     if rules.dollar_quotes:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
     if not (words or rules.dollar_quotes or rules.raw_strings or rules.q_quotes):
@@ -214,12 +216,13 @@ def _comments(rules: Rules) -> list[str]:
     if rules.hash_comments:
         comments.append(r"#[^\r\n]{0,4096}+(?=[\r\n])")
     if rules.slash_comments:
-        comments.append(r"//[^\r\n]{0,4096}+(?=[\r\n])")
+        comments.append(r"(?<!:)//[^\r\n]{0,4096}+(?=[\r\n])")
     return comments
 
 
 NOWHERE = -1
 
+_SLASH_COMMENT = re.compile("(?<!:)//")
 # The mysql client takes up to 15 characters; a limit also keeps the search for a terminator linear.
 _DELIMITER_LINE = re.compile(r"(?i:DELIMITER)[ \t]+(\S{1,15})(?!\S)[^\r\n]*")
 _TRIGGER = re.compile(r"(?:EXPLAIN (?:QUERY PLAN )?)?CREATE (?:TEMP |TEMPORARY )?TRIGGER(?: |$)")
@@ -420,7 +423,7 @@ class _Scanner:
             return self._line_end(position)
         if mark == "-" and self._lexis.line_comment.match(self._script, position):
             return self._line_end(position)
-        if mark == "/" and self._rules.slash_comments and self._script.startswith("/", position + 1):
+        if mark == "/" and self._rules.slash_comments and _SLASH_COMMENT.match(self._script, position):
             return self._line_end(position)
         if mark == "/" and self._lexis.block_comment.match(self._script, position):
             nested = self._rules.nested_comments

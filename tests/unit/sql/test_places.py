@@ -66,6 +66,7 @@ def test_names_are_places_where_no_word_stands_before(statement: str, names: lis
 @each("dialect, statement, names", [
     ("snowflake", "SELECT :a // it's :b\n, :c", ["a", "c"]),
     ("phoenix", "SELECT :a //:b", ["a"]),
+    ("snowflake", "PUT file:///a.csv :b", ["b"]),
     ("oracle", "SELECT q'{:a'}', q'a:bb' || :c, q'a:ba' || :c, Q'[':d]'", ["c"]),
 ])  # fmt: skip
 def test_names_in_quotes_and_comments_of_one_dialect_are_no_places(dialect: str, statement: str, names: list[str]):

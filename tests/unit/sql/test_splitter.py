@@ -132,6 +132,7 @@ def test_blanks_and_comments_are_no_statement(script: str, dialect: str):
     ),
     ("snowflake", f"SELECT 1 //{'; ' * 9_000}x\n; SELECT 2", [f"SELECT 1 //{'; ' * 9_000}x", "SELECT 2"]),
     ("trino", "SELECT 1 // a; SELECT 2", ["SELECT 1 // a", "SELECT 2"]),
+    ("snowflake", "PUT file:///a.csv @st; SELECT 2", ["PUT file:///a.csv @st", "SELECT 2"]),
     (
         "oracle",
         "SELECT q'[it's; ]]', nQ'!a;'b!', Q'{}'; ]' FROM dual'; SELECT 2",

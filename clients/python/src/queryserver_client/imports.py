@@ -191,7 +191,7 @@ class Imports:
         is_remote: bool = False,
     ) -> Statement:
         """Start an import and return; the arguments are those of `load`."""
-        connector, database, table = _target(target)
+        connector, database, table = parts_of(target)
         file = await self._file(source, is_remote)
         detected = await self._detected(file, options or FileOptions())
         body = {
@@ -274,8 +274,11 @@ class Imports:
         return await self._transport.call("GET", path, params=params, wait_s=_WORKED_WITHIN_S)
 
 
-def _target(target: str | Sequence[str]) -> tuple[str, str | None, str]:
-    """The connector, the database, which may have dots itself (trino: `catalog.schema`), and the table."""
+def parts_of(target: str | Sequence[str]) -> tuple[str, str | None, str]:
+    """The connector, the database, which may have dots itself (trino: `catalog.schema`), and the table.
+
+    Raises ValueError.
+    """
     parts = target.split(".") if isinstance(target, str) else list(target)
     if len(parts) < 2 or not all(parts):
         message = f"{target!r} names no table: give connector.table or connector.database.table"

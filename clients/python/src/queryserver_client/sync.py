@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CANCEL_WITHIN_S = 20.0
 _STOP_WITHIN_S = 5.0
+_serving = threading.local()
 
 
 class Loop:
@@ -70,8 +71,11 @@ class Loop:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the thread of the loop: the garbage collector may run there, and must not wait for it."""
-        return threading.current_thread() is self._thread
+        """Whether this is the thread of a loop: the garbage collector may run there, and must wait for no other either.
+
+        Two that wait for each other would do so for ever.
+        """
+        return getattr(_serving, "is_loop", False)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""
@@ -152,6 +156,7 @@ def _serve(ready: "Future[BlockingPortal]") -> None:
             ready.set_result(portal)
             await portal.sleep_until_stopped()
 
+    _serving.is_loop = True
     try:
         anyio.run(serve)
     except BaseException as error:

@@ -7,13 +7,13 @@ Only for files whose size the server knows and whose parts it need not make: oth
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import anyio
 
 from queryserver_client.downloads import ChangedFile, Download
-from queryserver_client.errors import ConnectionLost
+from queryserver_client.errors import ApiError, ConnectionLost
 from queryserver_client.transport import Call, Transport
 
 WINDOW_BYTES = 8 * 1024 * 1024
@@ -26,9 +26,11 @@ async def windowed(transport: Transport, path: str, params: Mapping[str, Any]) -
 
     So is one whose parts something on the way does not pass on. Raises what `Download.chunks` does.
     """
-    head = await transport.send(Call("HEAD", path, params=params, headers=_PLAIN, is_repeatable=True))
-    length, tag = head.headers.get("Content-Length", ""), head.headers.get("ETag", "")
-    size = int(length) if length.isdecimal() else 0
+    size, tag = 0, ""
+    with suppress(ApiError):  # it has no text here; the answer to the call that follows has
+        head = await transport.send(Call("HEAD", path, params=params, headers=_PLAIN, is_repeatable=True))
+        length, tag = head.headers.get("Content-Length", ""), head.headers.get("ETag", "")
+        size = int(length) if length.isdecimal() else 0
     if size > WINDOW_BYTES and tag.startswith('"'):
         given = 0
         try:

@@ -11,7 +11,7 @@ from queryserver_client.cli.operations import show
 from queryserver_client.cli.stores import is_remote, remote
 from queryserver_client.cli.terminal import byte_bar
 from queryserver_client.errors import StatementError
-from queryserver_client.imports import FileOptions, ImportFile
+from queryserver_client.imports import FileOptions, ImportFile, parts_of
 
 if TYPE_CHECKING:
     from queryserver_client.sync import Connection
@@ -42,6 +42,10 @@ def options_of(kind: FileKind | None, delimiter: str | None, quote: str | None, 
 
 def load(db: "Connection", plan: Plan) -> int:
     """Make the table, or put rows into it. The exit code."""
+    try:
+        parts_of(plan.target)  # before anything is sent
+    except ValueError as error:
+        raise WrongUse(str(error)) from None
     source = _source(db, plan.source)
     call: dict[str, Any] = {
         "if_exists": plan.if_exists.value,

@@ -80,15 +80,18 @@ class Closable(Protocol):
 def acquire(login: Login) -> Client:
     """The client of this login; `release` gives it back. Nothing is sent yet."""
     _close_abandoned()
+    key = login.key()
     with _lock:
-        entry = _shared.get(login.key())
-        if entry is None:
-            entry = _shared[login.key()] = _Shared(login.open())
-            # After the client's own, which is called later then: handlers run in the opposite order.
-            atexit.unregister(_close_all)
-            atexit.register(_close_all)
-        entry.users += 1
-        return entry.client
+        while True:
+            entry = _shared.get(key)
+            if entry is None:
+                entry = _shared[key] = _Shared(login.open())
+                # After the client's own, which is called later then: handlers run in the opposite order.
+                atexit.unregister(_close_all)
+                atexit.register(_close_all)
+            entry.users += 1
+            if _shared.get(key) is entry:  # else the garbage collector gave it back just before, for the last user
+                return entry.client
 
 
 def release(client: Client) -> None:

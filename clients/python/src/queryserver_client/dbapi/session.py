@@ -1,6 +1,7 @@
 """The session of a DB-API connection at the server (Contract editor 9): opened with its first statement, then kept."""
 
 import re
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +25,8 @@ BEGINNINGS: Mapping[str, str] = {
 MOST_ROWS = 1_000_000
 """`result_max_rows` of a server whose settings do not say otherwise (Contract editor 13)."""
 _MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
+
+_FREE_WITHIN_S = 10.0
 
 
 class Session:
@@ -142,8 +145,14 @@ class Session:
 
 
 async def free(results: Iterable[Result]) -> None:
-    """Delete what the server keeps of large results. Small ones are left: a call for each would cost more."""
+    """Delete what the server keeps of large results. Small ones are left: a call for each would cost more.
+
+    A server that does not answer is not waited for once a result: the others expire.
+    """
+    until = time.monotonic() + _FREE_WITHIN_S
     for result in results:
+        if time.monotonic() > until:
+            return
         if result.row_count > len(result.first_rows):
             await result.statement.close_quietly()
 

@@ -120,7 +120,7 @@ def connect_arguments(url: URL) -> dict[str, Any]:
     """The arguments of `dbapi.connect` in `queryserver://user:password@host:port/connector?scheme=…&database=…`.
 
     A password without a user is a token, and SQLAlchemy does not show it; `token=` is read as well. Without a host the
-    address is QUERYSERVER_URL. Raises ArgumentError for a name that is not known.
+    address is QUERYSERVER_URL. Raises ArgumentError for a name that is not known, and for text instead of a number.
     """
     read = _query(url)
     arguments: dict[str, Any] = {"url": _address(url, read), "connector": url.database or ""}
@@ -128,25 +128,34 @@ def connect_arguments(url: URL) -> dict[str, Any]:
         arguments |= {"user": url.username, "password": hidden(url.password)}
     elif url.password:
         arguments["token"] = hidden(url.password)
-    kinds: Mapping[str, Any] = {"token": hidden, "database": str, "limit": int, "timeout": float, "timeout_s": float}
-    arguments |= {name: kind(read[name]) for name, kind in kinds.items() if read.get(name)}
+    arguments |= {name: read[name] for name in ("token", "database") if read.get(name)}
+    for name, kind in _NUMBERS.items():
+        if read.get(name):
+            try:
+                arguments[name] = kind(read[name])
+            except ValueError:
+                raise exc.ArgumentError(f"the URL has no number in {name}") from None
     if "verify" in read:
         arguments["verify"] = read["verify"].lower() not in {"0", "false", "no"}
     return arguments
 
 
-def _query(url: URL) -> dict[str, str]:
-    read: dict[str, str] = {}
+_NUMBERS: Mapping[str, Any] = {"limit": int, "timeout": float, "timeout_s": float}
+
+
+def _query(url: URL) -> dict[str, Any]:
+    """The texts, with that of `token` hidden."""
+    read: dict[str, Any] = {}
     for name, value in url.query.items():
         if name not in _QUERY:
             raise exc.ArgumentError(f"the URL has an unknown argument {name}; known are {', '.join(sorted(_QUERY))}")
         if not isinstance(value, str):
             raise exc.ArgumentError(f"the URL has {name} twice")
-        read[name] = value
+        read[name] = hidden(value) if name == "token" else value
     return read
 
 
-def _address(url: URL, read: Mapping[str, str]) -> str | None:
+def _address(url: URL, read: Mapping[str, Any]) -> str | None:
     if not url.host:
         return None
     scheme = read.get("scheme") or "https"

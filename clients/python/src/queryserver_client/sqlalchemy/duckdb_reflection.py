@@ -246,15 +246,16 @@ class DuckDBReflection(DefaultDialect):
         **kw: Any,
     ) -> Iterator[tuple[TableKey, Any]]:
         names = None if filter_names is None else tuple(filter_names)
-        for name, relation in self._relations(connection, schema=schema, names=names, **kw).items():
-            if relation.is_of(scope, kind):
-                yield (schema, name), read(relation)
+        relations = self._relations(connection, schema=schema, names=names, **kw)
+        # Of one name the temporary relation comes last, and hides the other where both are asked for.
+        for name, relation in {name: one for name, one in relations if one.is_of(scope, kind)}.items():
+            yield (schema, name), read(relation)
 
     @reflection.cache
     def _relations(
         self, connection: Connection, *, schema: str | None, names: tuple[str, ...] | None, **kw: Any
-    ) -> dict[str, Relation]:
-        """By the name that was asked for. A temporary one hides another of its name."""
+    ) -> list[tuple[str, Relation]]:
+        """With the names that were asked for."""
         where, values = _searched(schema)
         if names is not None:
             marks = ", ".join("lower(?)" for _ in names)
@@ -262,7 +263,7 @@ class DuckDBReflection(DefaultDialect):
         rows = connection.exec_driver_sql(_DESCRIPTIONS.format(where), values) if names != () else ()
         asked = {name.lower(): name for name in names or ()}
         relations = (Relation(*row[:4], *(part or () for part in row[4:])) for row in rows)
-        return {asked.get(one.name.lower(), one.name): one for one in relations}
+        return [(asked.get(one.name.lower(), one.name), one) for one in relations]
 
 
 _COLUMN = re.compile(r'"((?:[^"]|"")+)"|\w+')
