@@ -54,6 +54,10 @@ test-engines: $(DEV) ## Run the tests that need real engines, two engines at a t
 properties: $(DEV) ## Run the tests of properties with four times the examples of make test
 	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough $(ARGS)
 
+.PHONY: dialects
+dialects: $(DEV) ## Run SQLAlchemy's dialect suite on duckdb, postgresql and sqlite; make test-slow does so on duckdb
+	SQLALCHEMY_SUITE=engines $(BIN)/pytest -n 2 -m slow tests/client/test_sqlalchemy.py -k test_the_dialect_suite $(ARGS)
+
 .PHONY: downloads
 downloads: $(DEV) ## Download the programs of all engines, which make test-engines does otherwise
 	$(BIN)/python -m tests.engines.downloads
