@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.clients import generators
 from tests.engines import azurite, gethue, hdfs, hive, hive_secured, image, ozone, phoenix, sparksql, trino, versitygw
+from tests.tools import environment
 
 # Maven's folder of what it has downloaded is not made for two writers at once. The largest come first.
 _MAVEN: Mapping[str, Callable[[], object]] = {
@@ -31,6 +32,7 @@ _OTHERS: Mapping[str, Callable[[], object]] = {
     "gethue": gethue.gethue_modules,
     "clients-python": generators.python_environment,
     "clients-typescript": generators.node_packages,
+    "tools": environment.python_with_tools,
 }
 
 
