@@ -329,7 +329,7 @@ async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgre
         yield f"queryserver+%s://:{await server.token()}@{url.removeprefix('http://')}/%s?scheme=http"
 
 
-SUITE = os.environ.get("SQLALCHEMY_SUITE", "")
+WIDTH = os.environ.get("SQLALCHEMY_SUITE", "")
 """`engines`: on all engines; `all`: with the combinations of arguments, too."""
 FEW = "InsertBehaviorTest or RowCountTest"
 NO_COMBINATIONS = "not test_multi_get and not test_get_multi"
@@ -342,10 +342,10 @@ async def test_a_little_of_the_dialect_suite_of_sqlalchemy(suite_url: str):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("engine", ENGINES if SUITE else ENGINES[:1])
+@pytest.mark.parametrize("engine", ENGINES if WIDTH else ENGINES[:1])
 async def test_the_dialect_suite_of_sqlalchemy(suite_url: str, engine: str):
     """All of it, in one run. `make dialects` runs it on the other engines too; each takes some three minutes."""
-    chosen = () if SUITE == "all" else ("-k", NO_COMBINATIONS)
+    chosen = () if WIDTH == "all" else ("-k", NO_COMBINATIONS)
     await run_suite(suite_url % (engine, engine), *chosen)
 
 
