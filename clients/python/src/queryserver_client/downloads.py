@@ -22,6 +22,8 @@ from queryserver_client.transport import Call, Transport
 
 _WRITE_BYTES = 1024 * 1024
 _MOST_CHANGES = 2
+AS_STORED: Mapping[str, str] = {"Accept-Encoding": "identity", "Accept": "*/*"}
+"""Headers with which positions are those of the file itself, not of a compressed form."""
 
 
 class ChangedFile(ConnectionLost):
@@ -84,7 +86,7 @@ class Download:
                 await self._wait(attempts, error)
 
     def _call(self) -> Call:
-        headers = {"Accept-Encoding": "identity", "Accept": "*/*"}
+        headers = dict(AS_STORED)
         if self.position or self._is_part:
             headers["Range"] = f"bytes={self.position}-{'' if self._stop is None else self._stop - 1}"
             if self.tag:

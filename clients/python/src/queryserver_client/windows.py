@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from queryserver_client.downloads import ChangedFile, Download
+from queryserver_client.downloads import AS_STORED, ChangedFile, Download
 from queryserver_client.errors import ApiError, ConnectionLost
 from queryserver_client.transport import Call, Transport
 
@@ -28,7 +28,7 @@ async def windowed(transport: Transport, path: str, params: Mapping[str, Any]) -
     """
     size, tag = 0, ""
     with suppress(ApiError):  # it has no text here; the answer to the call that follows has
-        head = await transport.send(Call("HEAD", path, params=params, headers=_PLAIN, is_repeatable=True))
+        head = await transport.send(Call("HEAD", path, params=params, headers=AS_STORED, is_repeatable=True))
         length, tag = head.headers.get("Content-Length", ""), head.headers.get("ETag", "")
         size = int(length) if length.isdecimal() else 0
     if size > WINDOW_BYTES and tag.startswith('"'):
@@ -97,6 +97,3 @@ class _Window:
                 raise ConnectionLost(message, is_sent=True)
         finally:
             self._came.put_nowait(None)
-
-
-_PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity", "Accept": "*/*"}
