@@ -124,6 +124,14 @@ async def test_a_signal_to_end_cancels_the_statement_and_closes_the_session_of_a
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
         assert "Traceback" not in shown.text
+    # While the history is read, which prompt_toolkit does in a task of its own.
+    history = Path(qs.environment["QUERYSERVER_CONFIG_DIR"]) / "history"
+    history.write_text("".join(f"\n# then\n+select {number};\n" for number in range(400_000)))
+    async with terminal(qs, "sql", "mysql") as shown:
+        await shown.shows("mysql>")
+        os.kill(shown.pid, signal.SIGTERM)
+        assert await shown.end() == 128 + signal.SIGTERM
+        assert "Traceback" not in shown.text
     async with connect(server.url, token=qs.environment["QUERYSERVER_TOKEN"]) as db:
         # All are closed: closing "all" when there is none gives no session (Contract editor 9.2).
         closed = await db.transport.call("POST", "editor/close_session", {"session": {"type": "mysql"}})

@@ -12,6 +12,7 @@ from queryserver_client.cli.catalog import Catalog
 from queryserver_client.cli.failures import say, text_of
 from queryserver_client.cli.login import private_directory
 from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
+from queryserver_client.cli.signals import Terminated, passed_to
 from queryserver_client.cli.splitting import is_whole, unquoted
 from queryserver_client.engine_sessions import LOST, close_session, open_session
 from queryserver_client.errors import NotFound, QueryserverError, StatementError
@@ -173,11 +174,13 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
     shell.open_session()
     try:
         session = _prompt_session(shell, settings.connector)
+        leaving = _Leaving(session)
         if sys.stdout.isatty():
             print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q leaves.")
         while True:
             try:
-                text = session.prompt()
+                with passed_to(leaving.because):
+                    text = session.prompt(pre_run=leaving.if_asked)
             except KeyboardInterrupt:
                 continue  # what was typed is gone
             except EOFError:
@@ -187,6 +190,25 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
     finally:
         shell.close_session()
     return 0
+
+
+class _Leaving:
+    """Ends the prompt when a signal comes."""
+
+    def __init__(self, session: "PromptSession[str]") -> None:
+        self._app = session.app
+        self._error: Terminated | None = None
+
+    def because(self, error: Terminated) -> None:
+        """To be called by a signal handler."""
+        self._error = error
+        if self._app.loop is not None:  # else `if_asked` is called when it begins
+            self._app.loop.call_soon_threadsafe(self.if_asked)
+
+    def if_asked(self) -> None:
+        """To be called in the loop of the prompt."""
+        if self._error is not None and self._app.is_running and not self._app.is_done:
+            self._app.exit(exception=self._error)
 
 
 def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":

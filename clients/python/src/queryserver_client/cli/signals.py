@@ -2,6 +2,8 @@
 
 import signal
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 _NAMES = ("SIGTERM", "SIGHUP")
 """Windows has no SIGHUP."""
@@ -28,7 +30,34 @@ def _end(number: int, _frame: object) -> None:
     global _last
     before, _last = _last, time.monotonic()
     if _last - before > _END_WITHIN_S:
-        raise Terminated(128 + number)
+        error = Terminated(128 + number)
+        if not _takers:
+            raise error
+        _takers[-1](error)
+
+
+_takers: list[Callable[[Terminated], None]] = []
+
+
+@contextmanager
+def passed_to(take: Callable[[Terminated], None]) -> Generator[None]:
+    """Inside, such a signal calls `take` with what is raised at the end.
+
+    For a loop that has tasks besides the one that is waited for: any of them could get what is raised at once.
+    """
+    came: list[Terminated] = []
+
+    def note(error: Terminated) -> None:
+        came.append(error)
+        take(error)
+
+    _takers.append(note)
+    try:
+        yield
+    finally:
+        _takers.pop()
+        if came:
+            raise came[0]
 
 
 _END_WITHIN_S = 20.0
