@@ -31,14 +31,13 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from queryserver.api.application import CorsPolicy, create_application, framed
 from queryserver.api.calls import AccessLog, RequestMetrics
-from queryserver.api.connections import ConnectionCounts, guard_connections, http_config, limits_of
+from queryserver.api.connections import guard_connections, http_config, limits_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
-from queryserver.platform.embedded.postgres import with_defaults
-from queryserver.platform.embedded.sample import prepare
 from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
 from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
+from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.migrations import migrate, require_usable
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
@@ -419,6 +418,9 @@ async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -
 
 async def _serve_embedded(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
     """With the private PostgreSQL, which stops with the server."""
+    from queryserver.platform.embedded.postgres import with_defaults  # noqa: PLC0415 only `serve --embedded` needs it
+    from queryserver.platform.embedded.sample import prepare  # noqa: PLC0415 as above
+
     async with prepare(settings.desktop.data_dir) as defaults:
         settings = with_defaults(settings, defaults)
         await _serve_alone(settings, clock, auto_migrate=True, alone=True, announce=announce)
@@ -427,6 +429,8 @@ async def _serve_embedded(settings: Settings, announce: Callable[[str], None], c
 async def _serve_fleet(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
     """The same with a private Valkey, a worker and a beat, which stop before it."""
     from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet  # noqa: PLC0415 rare
+    from queryserver.platform.embedded.postgres import with_defaults  # noqa: PLC0415 as above
+    from queryserver.platform.embedded.sample import prepare  # noqa: PLC0415 as above
     from queryserver.platform.embedded.valkey import embedded_valkey  # noqa: PLC0415 as above
 
     async with prepare(settings.desktop.data_dir) as defaults, embedded_valkey() as broker_url:

@@ -13,7 +13,7 @@ from queryserver.connectors.engines import Connectors
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.files.build import StorageServices
 from queryserver.identity.build import AccountServices
-from queryserver.identity.callers import RequestLimits, Streams
+from queryserver.identity.limits import RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportServices
 from queryserver.platform.metrics import Metrics

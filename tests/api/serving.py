@@ -8,8 +8,9 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from tests.api.driving import Api
 
-from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
+from queryserver.api.connections import guard_connections, limits_of
 from queryserver.main import server
+from queryserver.platform.metrics import ConnectionCounts
 
 
 @asynccontextmanager

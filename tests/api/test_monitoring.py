@@ -19,7 +19,7 @@ from tests.api.driving import Api
 from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
 
-from queryserver.api.connections import ConnectionCounts
+from queryserver.platform.metrics import ConnectionCounts
 
 
 def take_away(directory: Path) -> None:

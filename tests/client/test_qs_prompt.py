@@ -17,7 +17,7 @@ from tests.client.shell import Qs, until
 
 from queryserver_client import connect
 
-_TERMINAL = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "100"}
+_TERMINAL = {"PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "100"}
 _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
 
@@ -67,10 +67,10 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(qs: Qs, *words: str) -> AsyncIterator[Terminal]:
+async def terminal(qs: Qs, *words: str, term: str = "xterm") -> AsyncIterator[Terminal]:
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    at_terminal = replace(qs, environment={**qs.environment, **_TERMINAL})
+    at_terminal = replace(qs, environment={**qs.environment, **_TERMINAL, "TERM": term})
     pid, code = await at_terminal.start_at([theirs, os.dup(theirs), os.dup(theirs)], *words)
     shown = Terminal(pid, ours, code)
     asyncio.get_running_loop().add_reader(ours, shown.read)
@@ -132,6 +132,11 @@ async def test_a_signal_to_end_cancels_the_statement_and_closes_the_session_of_a
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
         assert "Traceback" not in shown.text
+    # The library serves a terminal without control sequences by another application.
+    async with terminal(qs, "sql", "mysql", term="dumb") as shown:
+        await shown.shows("mysql>")
+        os.kill(shown.pid, signal.SIGTERM)
+        assert await shown.end() == 128 + signal.SIGTERM
     async with connect(server.url, token=qs.environment["QUERYSERVER_TOKEN"]) as db:
         # All are closed: closing "all" when there is none gives no session (Contract editor 9.2).
         closed = await db.transport.call("POST", "editor/close_session", {"session": {"type": "mysql"}})

@@ -26,13 +26,12 @@ from queryserver.api.addresses import SharedByAddress
 from queryserver.api.connections import (
     MAX_HEAD_BYTES,
     MAX_PIPELINED,
-    ConnectionCounts,
     ConnectionGuard,
     ConnectionLimits,
-    Cut,
     GuardedProtocol,
     guard_connections,
 )
+from queryserver.platform.metrics import ConnectionCounts, Cut
 from queryserver.platform.settings.sections import LOOPBACK
 
 MIB = 1024 * 1024

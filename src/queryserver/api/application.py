@@ -31,7 +31,7 @@ from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.editor import results, statements
 from queryserver.api.v1.storage import calls as storage_calls
 from queryserver.api.v1.storage import changing, reading, uploads
-from queryserver.api.v1.taskserver import schedules, space, tasks
+from queryserver.api.v1.taskserver import schedules, tasks
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.sections import Network
 
@@ -102,7 +102,7 @@ class Cors:
 
 _GROUPS = (
     *(admin, connector, context, debug, get_config, iam, importer, metadata, pages),
-    *(schedules, space, tasks, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
+    *(schedules, tasks, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
 )
 
 

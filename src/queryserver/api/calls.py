@@ -21,7 +21,6 @@ import structlog
 from fastapi import Request, Response
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as MetricCounter
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import URL, Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -181,7 +180,8 @@ async def authenticated(request: Request, services: Services) -> User:
     if user.api_token is not None:
         # In every line of the log and every audit event of this call.
         structlog.contextvars.bind_contextvars(token_id=str(user.api_token.id))
-    services.request_limits.count_user(user.id)
+    if services.request_limits.are_on:
+        services.request_limits.count_user(user.id)
     if caller is not None and caller.user_id is None:
         await caller.take_place(user.id)
     if user.connectors_version > services.connectors.version:
@@ -462,6 +462,10 @@ class OperationRoute(Route, ABC):
 class CallRoute(OperationRoute):
     """A route whose handler takes a `Call`: first the caller, then scope and rights, then the body."""
 
+    def __init__(self, operation: Operation, handler: Handler) -> None:
+        super().__init__(operation, handler)
+        self._needed_scope = operation.needed_scope
+
     def refused(self, request: Request, call: Any, error: QueryServerError) -> tuple[str, Response]:
         """The `status` of failures of the platform part is -1 (Contract platform 1.4)."""
         if self.operation.error_style != "platform":
@@ -471,8 +475,9 @@ class CallRoute(OperationRoute):
     async def call(self, request: Request) -> Any:
         services = services_of(request)
         user = await authenticated(request, services)
-        needed = self.operation.needed_scope
-        if needed is not None and not user.has_scope(needed):
+        needed = self._needed_scope
+        # Only API tokens are limited to scopes.
+        if needed is not None and user.api_token is not None and not user.has_scope(needed):
             raise InsufficientScope(needed)
         return await self.read(request, services, user)
 
@@ -523,45 +528,3 @@ class PathGroup:
             return handler
 
         return declare
-
-
-# Routes are matched against the percent-encoded path in one normal form, so that `%2F` stays part of a name; a path
-# parameter declared `{database:segment}` or `{table:name}` is decoded when it is read.
-
-
-class RawConvertor(Convertor[str]):
-    """A part of the path as it stands there, still encoded: `%2F` is part of a name."""
-
-    def __init__(self, regex: str) -> None:
-        self.regex = regex  # pyright: ignore[reportAttributeAccessIssue] Starlette reads it from the instance
-
-    def convert(self, value: str) -> str:
-        return value
-
-
-class NameConvertor(RawConvertor):
-    """One path segment, decoded once. Invalid UTF-8 and U+0000 never match: 404."""
-
-    def convert(self, value: str) -> str:
-        return unquote_to_bytes(value).decode()
-
-
-# The interface of a context, the optimizer calls of Hue (Contract platform 7.8); any other text is an unknown path.
-register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
-_CALLS = "query_risk|query_compatibility|similar_queries|predict"
-register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{_CALLS}"))
-# The id of a task; `submit` is a call of its own, by another method.
-register_url_convertor("task", NameConvertor("(?!submit$)[^/]+"))
-# The id of a schedule; the others are calls of their own, by another method.
-register_url_convertor("schedule", NameConvertor("(?!(?:new|update|delete|run)$)[^/]+"))
-# What stands behind `=` in storage calls.
-register_url_convertor("raw", RawConvertor(".*"))
-# One segment or more that are not empty: `names_of` takes them apart.
-register_url_convertor("rest", RawConvertor("[^/]+(?:/[^/]+)*"))
-register_url_convertor("segment", NameConvertor("[^/]*"))
-register_url_convertor("name", NameConvertor("[^/]+"))
-
-
-def names_of(rest: str) -> tuple[str, ...]:
-    """The decoded names of the segments that a parameter `{…:rest}` took."""
-    return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))

@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import orjson
-from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client import Counter as MetricCounter
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from queryserver.api.counted_transport import CountedTransport
 from queryserver.platform.limits import affordable_connections
+from queryserver.platform.metrics import ConnectionCounts, Cut
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.sections import Network, contains, network_of
 
@@ -40,9 +38,8 @@ SLOWEST_BYTES_PER_S = 1024
 _ANSWERED_REFUSALS = 64
 _LONGEST_PAUSE_S = 1.0
 _JUDGED_AFTER_S = 1.0
-
-Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]
-"""Why the server ended a connection."""
+_LONGEST_CLOSING_PAUSE_S = 0.2
+_BEGIN_OF_RESPONSE = b"HTTP/1.1 "
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +67,6 @@ def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
         unsent_bytes=desktop.unsent_max_bytes,
         trusted_proxies=desktop.trusted_proxies,
     )
-
-
-class ConnectionCounts:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(MetricCounter, registry=registry)
-        self.open = Gauge(
-            "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
-        )
-        self._refused = counter(
-            "queryserver_http_connections_refused", "Connections above a bound, by the bound.", ["bound"]
-        )
-        self._cut = counter("queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"])
-
-    def refused(self, bound: Literal["address", "total"]) -> None:
-        self._refused.labels(bound).inc()
-
-    def cut(self, reason: Cut) -> None:
-        self._cut.labels(reason).inc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +212,90 @@ class ConnectionGuard:
     def _speed(self, connection: "GuardedProtocol", window: _Window, now: float) -> float:
         taken = connection.written_bytes() - connection.unsent_bytes() - window.taken
         return taken / max(now - window.began, 0.001)
+
+
+class CountedTransport:
+    """A transport that counts what is written. What has ended takes no more, where the event loop's would raise.
+
+    The head of a response is written with the body that follows it in the same turn of the event loop: a call of the
+    system takes longer than most of what this process does for a response. `carrier` is what TLS writes to: nearly all
+    that waits in this process waits there.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, carrier: asyncio.Transport | None, wrote: Callable[[int], None]
+    ) -> None:
+        self._transport = transport
+        self._carrier = carrier
+        self._wrote: Callable[[int], None] | None = wrote
+        self._closes = False
+        self._head = b""
+        """Begins a response, and is not written yet."""
+        self.written = 0
+        self.get_extra_info = transport.get_extra_info
+        self.abort = transport.abort
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.set_protocol = transport.set_protocol
+        if carrier is None:
+            self.get_write_buffer_size = transport.get_write_buffer_size
+            self.is_closing = transport.is_closing
+
+    def detach(self) -> None:
+        """Release the connection, which refers to this transport: the two need no search for cycles to be freed."""
+        self._wrote = None
+        self._carrier = None
+
+    def write(self, data: bytes) -> None:
+        if self.is_closing():
+            return
+        if not self._head and data.startswith(_BEGIN_OF_RESPONSE):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._write_head)
+            return
+        if self._head:
+            pieces = [self._head, data]
+            self._head = b""
+            self._transport.writelines(pieces)
+            self._count(sum(map(len, pieces)))
+        else:
+            self._transport.write(data)
+            self._count(len(data))
+
+    def _write_head(self) -> None:
+        """Write a head that nothing followed, if there is one."""
+        head, self._head = self._head, b""
+        if head and not self.is_closing():
+            self._transport.write(head)
+            self._count(len(head))
+
+    def _count(self, size: int) -> None:
+        self.written += size
+        if self._wrote is not None:
+            self._wrote(size)
+
+    def get_write_buffer_size(self) -> int:
+        below = self._carrier.get_write_buffer_size() if self._carrier else 0
+        return self._transport.get_write_buffer_size() + below
+
+    def is_closing(self) -> bool:
+        return self._closes or self._transport.is_closing()
+
+    def close(self) -> None:
+        """See asyncio. The end of TLS has a deadline, which would cut off what a slow client has not taken yet."""
+        self._write_head()
+        if self._carrier is None:
+            self._transport.close()
+        elif not self._closes:
+            self._closes = True
+            self._close_when_sent(0.001)
+
+    def _close_when_sent(self, pause_s: float) -> None:
+        if self._transport.is_closing() or self._carrier is None or not self.get_write_buffer_size():
+            self._transport.close()
+            return
+        pause_s = min(2 * pause_s, _LONGEST_CLOSING_PAUSE_S)
+        asyncio.get_running_loop().call_later(pause_s, self._close_when_sent, pause_s)
 
 
 class GuardedProtocol(HttpToolsProtocol):

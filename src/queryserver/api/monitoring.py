@@ -19,9 +19,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queryserver.api.addresses import client_address
-from queryserver.api.connections import ConnectionCounts, ConnectionLimits, guard_connections, http_config
+from queryserver.api.connections import ConnectionLimits, guard_connections, http_config
 from queryserver.api.errors import failure
 from queryserver.errors.base import ConfigurationError
+from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.desktop import DesktopSettings, MetricsSettings
 from queryserver.platform.settings.sections import Networks, contains

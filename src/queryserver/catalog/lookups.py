@@ -21,8 +21,8 @@ from queryserver.engines import protocol
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
 from queryserver.platform.metrics import Metrics
+from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.forwarding import Flights, Forwarding
-from queryserver.statements.session_repository import CredentialBook
 
 log = structlog.get_logger(__name__)
 

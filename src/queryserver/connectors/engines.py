@@ -358,7 +358,8 @@ def _is_open(connector: Connector, user: User) -> bool:
     """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
     if connector.right is not None:
         return user.may_use(connector.right)
-    return user.reaches(connector.key) and (connector.groups is None or user.is_in_any(connector.groups))
+    is_reached = user.api_token is None or user.reaches(connector.key)
+    return is_reached and (connector.groups is None or user.is_in_any(connector.groups))
 
 
 def takes_sql(connector: Connector) -> bool:

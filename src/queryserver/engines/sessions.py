@@ -249,6 +249,7 @@ class Operation(Protocol):
 
 
 OperationT = TypeVar("OperationT", bound=Operation)
+Lent = TypeVar("Lent")
 
 
 class FollowingSession(ABC, Generic[OperationT]):
@@ -425,16 +426,19 @@ class PooledSessions(Generic[ConnectionT]):
             await asyncio.shield(self._leave(login, connection, session))
 
     @asynccontextmanager
-    async def connection(
-        self, login: DatabaseLogin, prepare: Callable[[ConnectionT], Awaitable[None]]
-    ) -> AsyncGenerator[tuple[ConnectionT, Executor]]:
-        """A clean connection made ready by `prepare`, and threads for what it reads or writes.
+    async def lent(
+        self,
+        login: DatabaseLogin,
+        prepare: Callable[[ConnectionT], Awaitable[None]],
+        make: Callable[[ConnectionT, Executor], Lent],
+    ) -> AsyncGenerator[Lent]:
+        """What `make` makes of threads and of a clean connection that `prepare` made ready.
 
         What raises out of the block puts the connection in doubt.
         """
         async with self._pool.borrowed(login) as connection:
             await self._limited(prepare(connection), _PREPARE_S)
-            yield connection, self.executor
+            yield make(connection, self.executor)
 
     async def call(self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """A short call on a connection that no session has. Raises what `connect_errors` makes of a failure."""

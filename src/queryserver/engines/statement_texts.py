@@ -1,4 +1,4 @@
-"""Texts of statements and of engines: first keywords, error positions, log lines, tokens; and sizes of chunks."""
+"""Texts of engines: error positions, log lines, tokens; and sizes of chunks."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from queryserver.errors.statements import ErrorExcerpt, ErrorPlace, LineColumn, Rest, Unit
 from queryserver.formats.columns import parts
-from queryserver.sql.splitter_scan import nested_comment_end
 
 _MOST_CHARACTERS = 64 * 1024
 """Of a text that are read: some repeat statements of megabytes."""
@@ -111,25 +110,6 @@ class KeptLines(list[str]):
             return
         self.append(line if len(line) <= self._room else f"{line[: self._room]}…")
         self._room -= len(line)
-
-
-_WORD = re.compile(r"\w*")
-
-
-def first_keyword(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
-    """The first word in upper case, behind blanks, brackets and comments (those between `/*` and `*/` may nest)."""
-    position = 0
-    while position < len(sql):
-        if sql[position].isspace() or sql[position] == "(":
-            position += 1
-        elif sql.startswith(line_comments, position):
-            position = (sql.find("\n", position) + 1) or len(sql)
-        elif sql.startswith("/*", position):
-            position = nested_comment_end(sql, position)
-        else:
-            break
-    word = _WORD.match(sql, position)
-    return word[0].upper() if word else ""
 
 
 BATCH_BYTES = 4 * 1024 * 1024

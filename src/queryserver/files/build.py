@@ -28,7 +28,7 @@ from queryserver.files.trash import Deletions, Trash
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites
 from queryserver.files.uploading import UploadRules, Uploads, UploadSpace
 from queryserver.files.viewing import Viewing
-from queryserver.identity.callers import Streams
+from queryserver.identity.limits import Streams
 from queryserver.identity.repository import AccountRepository
 from queryserver.platform.database import Database
 from queryserver.platform.limits import disk_floor

@@ -15,7 +15,7 @@ from queryserver.errors.base import QueryServerError, download_disabled
 from queryserver.errors.files import NotAFile, RangeNotSatisfiable, StorageError, SymlinkNotFollowed
 from queryserver.files.model import EntryKind, FileStatus, StoragePath
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
-from queryserver.identity.callers import Streams
+from queryserver.identity.limits import Streams
 from queryserver.identity.model import DOWNLOAD, User
 
 _UNIT = "bytes="

@@ -25,7 +25,7 @@ from queryserver.files.upload_repository import (
     attempts,
 )
 from queryserver.files.uploading import CheckedContent, UploadRules, digest_of
-from queryserver.platform.database import renewed
+from queryserver.platform.threads import renewed
 
 MAX_PARTS = 10_000
 MAX_PART_BYTES = 128 * 1024 * 1024

@@ -17,7 +17,8 @@ from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNot
 from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.places import Caller, Stores
 from queryserver.files.protocol import PartPlan, StoredPart, UnseenUploads
-from queryserver.platform.database import Connection, Database, renewed
+from queryserver.platform.database import Connection, Database
+from queryserver.platform.threads import renewed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import structlog
 
 from queryserver import errors
 from queryserver.identity.api_tokens import digest_of, is_api_token
-from queryserver.identity.callers import api_token_user, bearer_of
+from queryserver.identity.callers import CallerRepository, api_token_user, bearer_of
 from queryserver.identity.model import AuthRequest, User
-from queryserver.identity.repository import CallerRepository
 from queryserver.platform.limits import LruCache
 from queryserver.platform.settings.desktop import AuthSettings
 from queryserver.platform.settings.sections import network_of

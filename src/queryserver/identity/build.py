@@ -7,23 +7,22 @@ import string
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.api_bearers import ApiTokenBearers
 from queryserver.identity.api_tokens import ApiTokens
-from queryserver.identity.callers import Callers, CallerSource, Challenge, JwtCodec, OwnBearers
+from queryserver.identity.callers import CallerRepository, Callers, CallerSource, Challenge, JwtCodec, OwnBearers
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import AesSealer, Keyring, open_keyring
-from queryserver.identity.ldap.login import LdapLogin
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, UsernameRule, is_import_path, plug_in_issuer
 from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, open_plug_in
 from queryserver.identity.provisioning import Provisioning
-from queryserver.identity.repository import AccountRepository, CallerRepository
+from queryserver.identity.repository import AccountRepository
 from queryserver.identity.threads import LimitedThreads
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.identity.tokens import Tokens
@@ -36,6 +35,9 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
+
+if TYPE_CHECKING:
+    from queryserver.identity.ldap.login import LdapLogin
 
 T = TypeVar("T")
 
@@ -216,13 +218,14 @@ def _require_import_path(key: str, name: str, known: Iterable[str]) -> None:
         raise ConfigurationError([f"{key}: {name} cannot be loaded: known are {', '.join(known)} and import paths."])
 
 
-def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> LdapLogin:
+def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
     """The back end; nothing is sent before the first login.
 
     Raises ConfigurationError: its package is not installed, or the file of authorities is of no use.
     """
     try:
         from queryserver.identity.ldap.ldap3_directory import Ldap3Session  # noqa: PLC0415 an extra
+        from queryserver.identity.ldap.login import LdapLogin  # noqa: PLC0415 few servers have a directory
     except ModuleNotFoundError as error:
         message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
         raise ConfigurationError([message]) from error

@@ -3,27 +3,30 @@
 import asyncio
 import re
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
-import structlog
 from jose import jwt
 from jose.exceptions import JOSEError
 
 from queryserver import errors
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.keys import Keyring
-from queryserver.identity.model import AuthRequest, User
-from queryserver.identity.repository import ApiTokenOwner, CallerRepository, TokenKey, TokenOwner
-from queryserver.platform.deployment import RequestCounts
-from queryserver.platform.settings.sections import network_of
-from queryserver.platform.threads import background
+from queryserver.identity.model import (
+    ApiTokenLimits,
+    AuthRequest,
+    ExternalIdentity,
+    Preferences,
+    Scope,
+    User,
+    preferences_of,
+)
+from queryserver.platform.database import CoalescingReader, Database, Row
 
 ALGORITHM = "HS256"
 
@@ -36,6 +39,275 @@ _HEX32 = re.compile(r"[0-9a-f]{32}")
 # The library is asked for the signature and the form. Which claims there must be, and whether the time is over, is
 # decided here: its `require_exp` would switch its own clock on, and an expired token could not be revoked.
 _OPTIONS = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False}
+
+
+class TokenKey(NamedTuple):
+    """The parts of a token that its state depends on."""
+
+    user_id: int
+    family: str
+    jti: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOwner:
+    """The present state of the user of a token."""
+
+    user: User
+    is_active: bool
+    token_epoch: int
+    is_revoked: bool
+    """The token itself or its family was ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerKey:
+    """The caller without an own token: an identity of another issuer, and the id by which its token can be ended.
+
+    `username_key` is that of the user with this name, where nothing is linked; None: no user can have the name.
+    """
+
+    identity: ExternalIdentity
+    username_key: str | None
+    token_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCaller(TokenOwner):
+    """The present state of a user who was found by a linked identity, or else by name."""
+
+    came_lately: bool
+    """The last login was within the hour."""
+    is_linked: bool
+    """The identity is linked to this user; else only the name fits."""
+    has_password: bool
+    has_identities: bool
+    """This or any other identity is linked to the user."""
+    is_service_account: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTokenOwner(TokenOwner):
+    """The present state of an API token and its user, who has the rights of the token."""
+
+    expires_at: datetime
+    """UTC."""
+    is_expired: bool
+    made_in_epoch: int
+    is_use_unknown: bool
+    """Its last use was not noted within the minute."""
+
+
+_USER_NOW = """
+    u.id, u.username, u.is_admin, u.is_active, u.token_epoch, u.preferences,
+        array(
+            select g.name from group_members m join groups g on g.id = m.group_id where m.user_id = u.id
+        ) as groups,
+        array(
+            select distinct r."right" from group_members m join group_rights r using (group_id)
+            where m.user_id = u.id
+        ) as rights,
+        (select s.version from connector_state s) as connectors_version
+"""
+"""The columns of a row of `users u` for a user with all rights; see `_state`."""
+
+_OWNERS = f"""
+    select k.n, {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id in (k.family, k.jti)) as is_revoked
+    from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as k (user_id, family, jti, n)
+    join users u on u.id = k.user_id
+"""
+
+_OWNER = f"""
+    select {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id in ($2, $3)) as is_revoked
+    from users u where u.id = $1
+"""
+
+_EXCHANGE = """
+    with first as (
+        insert into rotated_tokens (jti, expires_at) values ($1, $2) on conflict do nothing returning jti
+    )
+    select exists (select from first) as is_first,
+        (select now() - rotated_at from rotated_tokens where jti = $1) as since
+"""
+
+_REVOKE = """
+    insert into revoked_tokens (token_id, expires_at) values ($1, $2)
+    on conflict (token_id) do update set expires_at = greatest(revoked_tokens.expires_at, excluded.expires_at)
+"""
+
+_STANDING = """
+        coalesce(u.last_login > now() - interval '1 hour', false) as came_lately,
+        l.user_id is not null as is_linked,
+        u.password_hash is not null as has_password,
+        exists (select from external_identities i where i.user_id = u.id) as has_identities, u.is_service_account
+"""
+
+_FACTS = ("came_lately", "is_linked", "has_password", "has_identities", "is_service_account")
+
+# A link goes before a name: the two may be those of different users.
+_CALLERS = f"""
+    select k.n, {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_STANDING}
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[])
+        with ordinality as k (username_key, token_id, issuer, subject, n)
+    left join external_identities l on l.issuer = k.issuer and l.subject = k.subject
+    join users u on u.id = coalesce(
+        l.user_id, (select named.id from users named where named.username_key = k.username_key))
+"""
+
+_CALLER = f"""
+    select {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id = $2) as is_revoked, {_STANDING}
+    from (select 1) as one
+    left join external_identities l on l.issuer = $3 and l.subject = $4
+    join users u on u.id = coalesce(
+        l.user_id, (select named.id from users named where named.username_key = $1::text))
+"""
+
+_API_TOKEN = f"""
+        {_USER_NOW}, t.id as api_token_id, t.name, t.scopes, t.connectors, t.token_epoch as made_in_epoch,
+        t.revoked_at is not null as is_revoked, t.expires_at, t.expires_at <= now() as is_expired,
+        coalesce(t.last_used_at <= now() - interval '1 minute', true) as is_use_unknown
+"""
+
+_API_TOKEN_FACTS = ("expires_at", "is_expired", "made_in_epoch", "is_use_unknown")
+
+_API_TOKENS = f"""
+    select k.n, {_API_TOKEN}
+    from unnest($1::bytea[]) with ordinality as k (digest, n)
+    join api_tokens t on t.digest = k.digest join users u on u.id = t.user_id
+"""
+
+_ONE_API_TOKEN = f"select {_API_TOKEN} from api_tokens t join users u on u.id = t.user_id where t.digest = $1"
+
+_NOTE_CALL = """
+    update users set last_login = now()
+    where id = $1 and (last_login is null or last_login <= now() - interval '1 hour')
+"""
+
+_ORDINARY = "not exists (select from group_rights r where r.group_id = g.id and r.\"right\" = 'admin')"
+
+_LEAVE = f"""
+    delete from group_members m using groups g
+    where m.user_id = $1 and g.id = m.group_id and g.name <> all($2::text[]) and {_ORDINARY}
+"""
+
+# Locked against deletion until the memberships are written: what is deleted meanwhile is left out.
+_JOIN = f"""
+    insert into group_members (user_id, group_id)
+    select $1, g.id from groups g where g.name = any($2::text[]) and {_ORDINARY}
+    for key share of g
+    on conflict do nothing
+"""
+
+_GROUPS = """
+    select array(select g.name from group_members m join groups g on g.id = m.group_id where m.user_id = $1)
+"""
+
+
+class CallerRepository:
+    """Who makes a call, by an own token or an identity of another issuer, and the ends of tokens.
+
+    Calls that come at once share a query. All raise DatabaseUnavailable.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._owners = CoalescingReader(database, many=_OWNERS, one=_OWNER)
+        self._callers = CoalescingReader(database, many=_CALLERS, one=_CALLER)
+        self._api_tokens = CoalescingReader(database, many=_API_TOKENS, one=_ONE_API_TOKEN)
+
+    async def owner(self, token: TokenKey) -> TokenOwner | None:
+        row = await self._owners.get(*token)
+        return TokenOwner(*_state(row)) if row else None
+
+    async def user(self, user_id: int) -> User | None:
+        """An active user with rights and groups; None when disabled or deleted."""
+        owner = await self.owner(TokenKey(user_id, "", ""))
+        return owner.user if owner and owner.is_active else None
+
+    async def caller(self, key: CallerKey) -> KnownCaller | None:
+        """The user that the identity is linked to, else the user of the name; None: there is none."""
+        row = await self._callers.get(key.username_key, key.token_id, key.identity.issuer, key.identity.subject)
+        return KnownCaller(*_state(row), *(row[name] for name in _FACTS)) if row else None
+
+    async def api_token(self, digest: bytes) -> ApiTokenOwner | None:
+        row = await self._api_tokens.get(digest)
+        if row is None:
+            return None
+        # A later version may know further scopes.
+        scopes = frozenset(scope for scope in Scope if scope in row["scopes"])
+        connectors = None if row["connectors"] is None else frozenset[str](row["connectors"])
+        user, is_active, epoch, is_revoked = _state(row)
+        limits = ApiTokenLimits(row["api_token_id"], row["name"], scopes, connectors, digest)
+        facts = (row[name] for name in _API_TOKEN_FACTS)
+        return ApiTokenOwner(user.narrowed(limits), is_active, epoch, is_revoked, *facts)
+
+    async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
+        """Refuse a family, or one token by its jti. Repeating it is harmless."""
+        await self._database.execute(_REVOKE, token_id, keep_until)
+
+    async def end_all(self, user_id: int, *, epoch: int) -> None:
+        """End all tokens of a user, unless that happened since the token of this epoch was issued."""
+        await self._database.execute(
+            "update users set token_epoch = token_epoch + 1 where id = $1 and token_epoch = $2", user_id, epoch
+        )
+
+    async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
+        """Note that a refresh token is exchanged; None at the first time, later the time since then."""
+        row = await self._database.row(_EXCHANGE, jti, expires_at)
+        if row is None or row["is_first"]:
+            return None
+        # Two at once: the loser's snapshot lacks the winner's row, so the exchange is of this moment.
+        return row["since"] or timedelta(0)
+
+    async def exchanged_for(self, jti: str) -> timedelta | None:
+        """The time since a refresh token was exchanged; None when it was not."""
+        return await self._database.value("select now() - rotated_at from rotated_tokens where jti = $1", jti)
+
+    async def note_call(self, user_id: int) -> None:
+        """Set the time of the last login to now, unless it is within the hour."""
+        await self._database.execute(_NOTE_CALL, user_id)
+
+    async def note_api_tokens(self, used: Collection[UUID]) -> None:
+        """Set the last use of these API tokens to now."""
+        await self._database.execute("update api_tokens set last_used_at = now() where id = any($1)", list(used))
+
+    async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
+        """Put a user into these groups and the default group, and take others away; the groups after that.
+
+        Unknown names are left out. Groups that give the right `admin` are neither given nor taken.
+        """
+        names = [default_group, *groups]
+        async with self._database.transaction() as connection:
+            # Two calls of one user at once, with different groups, must not leave the union.
+            await connection.execute("select from users where id = $1 for no key update", user_id)
+            await connection.execute(_LEAVE, user_id, names)
+            await connection.execute(_JOIN, user_id, names)
+            return frozenset(await connection.fetchval(_GROUPS, user_id))
+
+    async def aclose(self) -> None:
+        """Stop the queries on their way."""
+        for reader in (self._owners, self._callers, self._api_tokens):
+            await reader.aclose()
+
+
+def _state(row: Row) -> tuple[User, bool, int, bool]:
+    """The user of a row with the columns of `_USER_NOW`, and the first facts of a `TokenOwner`."""
+    rights = frozenset[str](row["rights"])
+    user = User(
+        id=row["id"],
+        username=row["username"],
+        is_admin=row["is_admin"] or "admin" in rights,
+        rights=rights,
+        groups=frozenset(row["groups"]),
+        connectors_version=row["connectors_version"],
+        preferences=preferences_of(stored) if (stored := row["preferences"]) else Preferences(),
+    )
+    return user, row["is_active"], row["token_epoch"], row["is_revoked"]
+
 
 Owner = TypeVar("Owner", bound=TokenOwner)
 
@@ -248,183 +520,3 @@ class Callers:
                 challenges = [group.create_task(challenge(request)) for challenge in self._challenges]
             refusal.challenges = tuple(text for one in challenges if (text := one.result()))
             raise
-
-
-log = structlog.get_logger(__name__)
-
-_WINDOW_S = 60
-_EXCHANGE_EVERY_S = 1.0
-# Users are known by then, addresses are not: a flood from more of them is no matter for a table in memory.
-_MOST_ADDRESSES = 50_000
-
-
-@dataclass(slots=True)
-class _Calls:
-    own: int = 0
-    sent: int = 0
-    """Calls already added to the sums in the database."""
-    others: int = 0
-    """Those of other processes at the last exchange."""
-
-
-class RequestLimits:
-    """Counts calls. Use `running()`. With `most` 0 nothing is counted and nobody is refused."""
-
-    def __init__(self, counts: RequestCounts, *, most: int, clock: Callable[[], float] = time.time) -> None:
-        self._counts = counts
-        self._most = most
-        self._clock = clock
-        self._ahead_s = 0.0
-        self._minute = 0
-        self._calls: dict[str, _Calls] = {}
-        self._addresses = 0
-
-    @property
-    def are_on(self) -> bool:
-        return self._most > 0
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Share counts with other processes, while inside."""
-        return background(self._keep_exchanging(), "request-counts") if self.are_on else nullcontext()
-
-    def count_user(self, user_id: int) -> None:
-        """One call of a user. Raises TooManyRequests."""
-        if self.are_on:
-            self._count(f"user {user_id}")
-
-    def count_address(self, address: str) -> None:
-        """One call to a public path. Raises TooManyRequests."""
-        if self.are_on:
-            self._count(f"address {network_of(address)}", is_address=True)
-
-    async def exchange(self) -> None:
-        """Add what was counted since the last time to the sums of all processes. Raises DatabaseUnavailable."""
-        self._turn()
-        minute, calls = self._minute, self._calls
-        news = {caller: one.own - one.sent for caller, one in calls.items() if one.own > one.sent}
-        if not news:
-            return
-        sums = await self._counts.add(minute, news)
-        for caller, sent in news.items():
-            one = calls[caller]
-            one.sent += sent
-            one.others = max(sums.get(caller, 0) - one.sent, 0)
-
-    async def follow_clock(self) -> None:
-        """Count in the minutes of the database's clock, as all processes do. Raises DatabaseUnavailable."""
-        self._ahead_s = await self._counts.forget() - self._clock()
-
-    def _count(self, caller: str, *, is_address: bool = False) -> None:
-        """Calls that are refused do not count: they must not make the others' sums grow."""
-        now = self._turn()
-        one = self._calls.get(caller)
-        if one is None:
-            if is_address and self._addresses >= _MOST_ADDRESSES:
-                return
-            self._addresses += is_address
-            one = self._calls[caller] = _Calls()
-        if one.own + one.others >= self._most:
-            left_s = _WINDOW_S - now % _WINDOW_S
-            message = f"More than {self._most} calls in a minute. Try again later."
-            raise errors.TooManyRequests(message, retry_after=timedelta(seconds=left_s))
-        one.own += 1
-
-    def _turn(self) -> float:
-        """The time; with a new minute everybody begins anew."""
-        now = self._clock() + self._ahead_s
-        minute = int(now // _WINDOW_S)
-        if minute != self._minute:
-            self._minute, self._calls, self._addresses = minute, {}, 0
-        return now
-
-    async def _keep_exchanging(self) -> None:
-        followed = None
-        while True:
-            try:
-                if followed != self._minute:
-                    await self.follow_clock()
-                    followed = self._minute
-                await self.exchange()
-            except errors.DatabaseUnavailable:
-                log.warning("calls of other servers are not known: the database is out of reach")
-            except Exception:  # the outer wall of a task: without it each server would count for itself for ever
-                log.exception("counts of calls not exchanged")
-            await asyncio.sleep(_EXCHANGE_EVERY_S)
-
-
-Permits = Callable[[User], object]
-"""Raises a domain error when a user may not go on."""
-
-
-def _anything(user: User) -> None:
-    del user
-
-
-class StreamPlace:
-    def __init__(self, user: User, records: CallerRepository, every_s: float, clock: Callable[[], float]) -> None:
-        self._user = user
-        self._records = records
-        self._every_s = every_s
-        self._clock = clock
-        self._due = clock() + every_s
-
-    @property
-    def due_in_s(self) -> float:
-        """When the next `recheck` reads the user again."""
-        return max(self._due - self._clock(), 0)
-
-    async def recheck(self, permits: Permits = _anything) -> None:
-        """Read the user and the rights again, if that was not done lately; call it at each step of the work.
-
-        Raises UserNotFound, UserInactive, InvalidToken, and what `permits` raises.
-        """
-        if self._clock() < self._due:
-            return
-        self._due = self._clock() + self._every_s
-        permits(await self._user_now())
-
-    async def rechecked(self, pieces: AsyncGenerator[bytes], permits: Permits = _anything) -> AsyncGenerator[bytes]:
-        """The pieces, while the user may go on. Raises as `recheck`."""
-        async with aclosing(pieces):
-            async for piece in pieces:
-                await self.recheck(permits)
-                yield piece
-
-    async def _user_now(self) -> User:
-        """The caller with the rights of this moment; unchanged while the database is out of reach."""
-        user = self._user
-        try:
-            if user.api_token is not None:
-                return api_token_user(await self._records.api_token(user.api_token.digest))
-            owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
-        except errors.DatabaseUnavailable:
-            log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
-            return user
-        present = alive(owner, user.token_epoch).user
-        return replace(
-            present, external_token=user.external_token, token_ids=user.token_ids, token_epoch=user.token_epoch
-        )
-
-
-@dataclass(eq=False, repr=False)
-class Streams:
-    """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
-
-    max_per_user: int
-    records: CallerRepository
-    every: timedelta
-    clock: Callable[[], float] = time.monotonic
-    _open: Counter[int] = field(default_factory=Counter[int], init=False)
-
-    @contextmanager
-    def place(self, user: User) -> Generator[StreamPlace]:
-        """Inside, one place is taken. Raises TooManyStreams."""
-        if self._open[user.id] >= self.max_per_user:
-            raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
-        self._open[user.id] += 1
-        try:
-            yield StreamPlace(user, self.records, self.every.total_seconds(), self.clock)
-        finally:
-            self._open[user.id] -= 1
-            if not self._open[user.id]:
-                del self._open[user.id]

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from queryserver import errors
 from queryserver.identity.api_tokens import digest_of, is_api_token
 from queryserver.identity.callers import ALGORITHM as OWN
-from queryserver.identity.callers import JwtCodec, TokenType
+from queryserver.identity.callers import CallerRepository, JwtCodec, TokenType
 from queryserver.identity.external_keys import algorithm_of, header_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import CHECKS, ExternalBearers, TokenRefused
 from queryserver.identity.keys import Keyring
-from queryserver.identity.repository import CallerRepository
 
 API_TOKEN_CHECKS = ("form", "token", "times", "user", "rights")
 """The checks of an API token, in this order. `rights` refuses no token: its text says what the token may do now."""

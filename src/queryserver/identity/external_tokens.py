@@ -16,10 +16,9 @@ import structlog
 
 from queryserver import errors
 from queryserver.identity import model
-from queryserver.identity.callers import bearer_of
+from queryserver.identity.callers import CallerRepository, bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
 from queryserver.identity.provisioning import Provisioning
-from queryserver.identity.repository import CallerRepository
 from queryserver.platform.limits import LruCache
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.desktop import JwtSettings

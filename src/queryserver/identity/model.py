@@ -2,10 +2,10 @@
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 from uuid import UUID
 
 from queryserver.errors.base import InvalidUsername, invalid_right
@@ -48,6 +48,12 @@ class Preferences:
     """Preferences of a user, for calls that do not state them."""
 
     big_numbers: BigNumbers = "number"
+
+
+def preferences_of(stored: Mapping[str, Any]) -> Preferences:
+    """From their stored form; values that this version does not know count as absent."""
+    big_numbers: object = stored.get("big_numbers")
+    return Preferences(big_numbers="text") if big_numbers == "text" else Preferences()
 
 
 class Scope(StrEnum):

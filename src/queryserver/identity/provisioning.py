@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import structlog
 
 from queryserver import errors
-from queryserver.identity.callers import alive
+from queryserver.identity.callers import CallerKey, CallerRepository, KnownCaller, alive
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
-from queryserver.identity.repository import AccountRepository, CallerKey, CallerRepository, KnownCaller, NewAccount
+from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.settings.desktop import AuthSettings

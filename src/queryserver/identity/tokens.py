@@ -11,11 +11,11 @@ import structlog
 from queryserver.errors.base import InvalidToken, NotAuthenticated
 from queryserver.identity.api_bearers import ApiTokenBearers
 from queryserver.identity.api_tokens import is_api_token
-from queryserver.identity.callers import JwtCodec, TokenClaims, TokenType, alive, bearer
+from queryserver.identity.callers import CallerRepository, JwtCodec, TokenClaims, TokenOwner, TokenType, alive, bearer
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import ExternalBearers
-from queryserver.identity.repository import CallerRepository, StoredLogin, TokenOwner
+from queryserver.identity.repository import StoredLogin
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.desktop import AuthSettings

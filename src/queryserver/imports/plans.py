@@ -25,8 +25,8 @@ from queryserver.identity.model import User
 from queryserver.imports import model
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
+from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.model import Recorded
-from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.submission import NewImport, Submissions
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database
 from queryserver.platform.threads import background
-from queryserver.statements.session_repository import CredentialBook
+from queryserver.statements.engine_sessions import CredentialBook
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from queryserver.imports.model import FileType, Origin, TypedText
 from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
-from queryserver.platform.database import renewed
+from queryserver.platform.threads import renewed
 from queryserver.sql.places import Bound
 from queryserver.statements.model import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks

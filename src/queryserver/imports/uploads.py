@@ -20,7 +20,8 @@ from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
-from queryserver.platform.database import Database, renewed
+from queryserver.platform.database import Database
+from queryserver.platform.threads import renewed
 
 log = structlog.get_logger(__name__)
 

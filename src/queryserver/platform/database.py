@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -390,23 +390,6 @@ async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Cal
         except DatabaseUnavailable:
             log.warning("not listening to other instances, trying again")
         await asyncio.sleep(_RECONNECT_S)
-
-
-@asynccontextmanager
-async def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AsyncGenerator[None]:
-    """Inside, a record that would expire is renewed in the background, until `renew` answers that it is lost."""
-
-    async def keep() -> None:
-        is_held = True
-        while is_held:
-            await asyncio.sleep(every_s)
-            try:
-                is_held = await renew()
-            except DatabaseUnavailable:
-                log.warning("record not renewed")
-
-    async with background(keep(), "renewal"):
-        yield
 
 
 def required_dsn(settings: Settings) -> str:

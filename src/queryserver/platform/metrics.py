@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from functools import cache, partial
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -91,3 +92,25 @@ class Metrics:
 
 UNMEASURED = Metrics(CollectorRegistry(), dialects=())
 """Of commands, and with `enable_prometheus = false`: nobody reads them."""
+
+
+Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]
+"""Why the server ended a connection."""
+
+
+class ConnectionCounts:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        self.open = Gauge(
+            "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
+        )
+        self._refused = counter(
+            "queryserver_http_connections_refused", "Connections above a bound, by the bound.", ["bound"]
+        )
+        self._cut = counter("queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"])
+
+    def refused(self, bound: Literal["address", "total"]) -> None:
+        self._refused.labels(bound).inc()
+
+    def cut(self, reason: Cut) -> None:
+        self._cut.labels(reason).inc()

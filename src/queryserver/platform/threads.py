@@ -5,14 +5,14 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from queryserver.errors.base import QueryServerError, TooComplex
+from queryserver.errors.base import DatabaseUnavailable, QueryServerError, TooComplex
 from queryserver.platform.limits import FairPlaces
 
 log = structlog.get_logger(__name__)
@@ -40,6 +40,21 @@ async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGener
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AbstractAsyncContextManager[None]:
+    """Inside, a record that would expire is renewed in the background, until `renew` answers that it is lost."""
+
+    async def keep() -> None:
+        is_held = True
+        while is_held:
+            await asyncio.sleep(every_s)
+            try:
+                is_held = await renew()
+            except DatabaseUnavailable:
+                log.warning("record not renewed")
+
+    return background(keep(), "renewal")
 
 
 class Tasks:

@@ -1,25 +1,85 @@
-"""Results as Arrow segments in any store."""
+"""Results as Arrow segments in any store; a segment that several callers want is loaded once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 
 from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError
+from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.protocol import CheckedWrites, Storage
 from queryserver.formats.columns import Segment
 from queryserver.platform.limits import LruCache
+from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.blocks import BlockIndex
 from queryserver.results.disk_cache import DiskCache
-from queryserver.results.loads import SharedLoads
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class SharedLoads(Generic[K, V]):
+    """The values of `cache`, and the loads under way. Close it before what the loads use."""
+
+    def __init__(self, cache: LruCache[K, V]) -> None:
+        self._cache = cache
+        self._loads: dict[K, asyncio.Task[V]] = {}
+        self._running = Tasks()
+
+    async def close(self) -> None:
+        """Stop loads under way, whose callers get StorageUnavailable. Idempotent."""
+        await self._running.aclose()
+        self._cache.clear()
+
+    def cached(self, key: K) -> V | None:
+        return self._cache.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        self._cache.put(key, value)
+
+    def is_loading(self, key: K) -> bool:
+        """Whether the value is being loaded, and has not been forgotten since."""
+        return key in self._loads
+
+    async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        """The value of `key`, by `load` if it is not cached. A caller that goes away does not stop it for others."""
+        value = self._cache.get(key)
+        if value is not None:
+            return value
+        task = self._loads.get(key)
+        if task is None:
+            task = self._loads[key] = self._running.start(load(), "segment")
+            task.add_done_callback(partial(self._loaded, key))
+        waiting: Awaitable[V] = asyncio.shield(task)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise StorageUnavailable("The result store is closing.") from None
+            raise
+
+    def forget(self, concerned: Callable[[K], bool]) -> None:
+        """Drop values. Loads under way still answer their callers, and are not cached."""
+        for key in [key for key in self._cache if concerned(key)]:
+            self._cache.pop(key)
+        for key in [key for key in self._loads if concerned(key)]:
+            del self._loads[key]
+
+    def _loaded(self, key: K, task: asyncio.Task[V]) -> None:
+        is_current = self._loads.get(key) is task
+        if is_current:
+            del self._loads[key]
+        # Reading the error marks it as retrieved, also when every caller has gone away.
+        if not task.cancelled() and task.exception() is None and is_current:
+            self._cache.put(key, task.result())
+
 
 _MIB = 1024 * 1024
 _INDEX_BYTES = 4 * _MIB

@@ -16,7 +16,6 @@ from queryserver.platform.outbound import HttpExchanges
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
-from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.documents import DocumentSource
 from queryserver.search.feeding import IndexFeed
 from queryserver.search.index import IndexSource, IndexViews
@@ -78,7 +77,11 @@ def search_services(
             metrics=metrics,
             limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
-    exchanges, catalog = HttpExchanges(address_rules(settings)), metadata.catalog
+    atlas, exchanges, catalog = None, HttpExchanges(address_rules(settings)), metadata.catalog
+    if catalog.api_url:
+        from queryserver.search.atlas import AtlasCatalog  # noqa: PLC0415 few servers have one
+
+        atlas = AtlasCatalog(catalog, exchanges)
     search = MetadataSearch(
         {
             SourceName.DOCUMENTS: DocumentSource(database, threads.searching),
@@ -92,7 +95,7 @@ def search_services(
             SourceName.HDFS: StorageSource(stores, Scheme.HDFS, metadata.search),
             SourceName.S3: StorageSource(stores, Scheme.S3A, metadata.search),
         },
-        atlas=AtlasCatalog(catalog, exchanges) if catalog.api_url else None,
+        atlas=atlas,
         interface=catalog.interface,
         metrics=metrics,
     )

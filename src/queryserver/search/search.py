@@ -5,14 +5,16 @@ import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from queryserver import errors
 from queryserver.identity.model import METADATA, User
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.search import model
-from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.query_language import parse_query
+
+if TYPE_CHECKING:
+    from queryserver.search.atlas import AtlasCatalog
 
 _SOURCE_S = 30.0
 _SPARE_S = 10.0  # beyond the own limit of a source: a limit from outside would lose what it has found
@@ -73,7 +75,7 @@ class MetadataSearch:
     """
 
     sources: Mapping[model.SourceName, model.SearchSource]
-    atlas: AtlasCatalog | None = None
+    atlas: "AtlasCatalog | None" = None
     interface: str = ""
     metrics: Metrics = UNMEASURED
 

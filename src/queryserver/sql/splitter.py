@@ -189,13 +189,11 @@ def choose(
         is_over=is_over,
         own_limit=own_limit(chosen.text, dialect),
         has_result_set=expects_result_set(chosen.text, dialect),
-        places=_places(statements, dialect, index, named),
+        places=NO_PLACES if named is None else _places(statements, dialect, index, named=named),
     )
 
 
-def _places(statements: Script, dialect: str, index: int, named: bool | None) -> ScriptPlaces:
-    if named is None:
-        return NO_PLACES
+def _places(statements: Script, dialect: str, index: int, *, named: bool) -> ScriptPlaces:
     return script_places([one.text for one in statements], dialect, index, named=named)
 
 
@@ -281,7 +279,11 @@ def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, Scr
     if not statements:
         return None
     text = statements[0].text
-    return text, explainable(text, dialect), _places(statements, dialect, 0, named)
+    return (
+        text,
+        explainable(text, dialect),
+        NO_PLACES if named is None else _places(statements, dialect, 0, named=named),
+    )
 
 
 async def bind(statement: str, dialect: str, parameters: StatementParameters) -> Bound:

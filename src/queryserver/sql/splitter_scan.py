@@ -479,6 +479,7 @@ class _Scanner:
         return position
 
 
+_FIRST_WORD = re.compile(r"\w*")
 _KEYWORD = re.compile(r"[A-Za-z_]{1,64}")
 _EXECUTABLE_COMMENT = re.compile(r"/\*!\d{0,6}")
 _OPENING = re.compile(r"[(\s]++")
@@ -509,6 +510,25 @@ def first_keyword(text: str, dialect: str) -> str:
     word = _KEYWORD.match(head, _word_start(head, lexis))
     if len(head) < len(text) and (word is None or word.end() == len(head)):
         return UNKNOWN
+    return word[0].upper() if word else ""
+
+
+def first_word(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
+    """The first word in upper case, by rules that hold for every engine: for what is read off a statement that has run.
+
+    Behind blanks, brackets and comments (those between `/*` and `*/` may nest), however many there are.
+    """
+    position = 0
+    while position < len(sql):
+        if sql[position].isspace() or sql[position] == "(":
+            position += 1
+        elif sql.startswith(line_comments, position):
+            position = (sql.find("\n", position) + 1) or len(sql)
+        elif sql.startswith("/*", position):
+            position = nested_comment_end(sql, position)
+        else:
+            break
+    word = _FIRST_WORD.match(sql, position)
     return word[0].upper() if word else ""
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from queryserver.connectors.engines import Connectors
 from queryserver.identity.build import AccountServices
-from queryserver.identity.callers import Streams
+from queryserver.identity.limits import Streams
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.deployment import Role
@@ -27,18 +27,18 @@ from queryserver.results.stores import open_results
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
 from queryserver.statements.downloads import Downloads
-from queryserver.statements.engine_sessions import ImportOpener
+from queryserver.statements.engine_sessions import CredentialBook, ImportOpener
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Intake
 from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.paging import ResultReader
+from queryserver.statements.paging import CursorMoves, ResultReader
 from queryserver.statements.parameters import ParameterBook
 from queryserver.statements.queue import CANCEL, StatementQueue
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Broker, Runner, RunnerLimits
-from queryserver.statements.session_repository import CredentialBook, SessionRecords
+from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import ChangedStates, StateSignals
 from queryserver.statements.status import Access, Ending, Following, History
@@ -54,6 +54,7 @@ class Kept:
     dsn: str = field(repr=False)
     database: Database
     records: StatementRecords
+    cursors: CursorMoves
     sessions: SessionRecords
     results: ResultStore
     retention: RetentionSweep
@@ -70,6 +71,8 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
         )
         records = StatementRecords(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
+        cursors = CursorMoves(database)
+        stack.push_async_callback(cursors.aclose)
         results = await stack.enter_async_context(open_results(settings))
         sessions = SessionRecords(database)
         sweep = RetentionSweep(
@@ -83,7 +86,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
             alone=partial(alone_in_cleaning, dsn),
             metrics=metrics,
         )
-        yield Kept(dsn, database, records, sessions, results.store, sweep)
+        yield Kept(dsn, database, records, cursors, sessions, results.store, sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ def statement_services(
     following = Following(records, access, signals, streams)
     reading = ResultReader(
         records=records,
+        cursors=kept.cursors,
         results=kept.results,
         access=access,
         signals=signals,

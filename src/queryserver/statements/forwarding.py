@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 Undo = Callable[[Sequence[Any]], Awaitable[object]]
 """Takes back what a handler has done for a caller who has left, of the same arguments."""
-Handler = Callable[[User, Connector, Sequence[Any]], Awaitable[bytes]]
+Handler = Callable[[User, Connector, Sequence[Any]], Coroutine[Any, Any, bytes]]
 """Does such work in this process. Raises QueryServerError."""
 
 ASKED = "look"
@@ -156,8 +156,10 @@ class Forwarding:
         if undo is not None:
             self._undos[kind] = undo
 
-    async def run_here(self, user: User, connector: Connector, kind: str, arguments: Sequence[Any]) -> bytes:
-        return await self._handlers[kind](user, connector, arguments)
+    def run_here(
+        self, user: User, connector: Connector, kind: str, arguments: Sequence[Any]
+    ) -> Coroutine[Any, Any, bytes]:
+        return self._handlers[kind](user, connector, arguments)
 
     async def holder(self, data: str) -> str:
         """The other process that holds data of that name. Raises EngineUnavailable when none does."""

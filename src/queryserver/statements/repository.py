@@ -21,7 +21,6 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
 from queryserver.sql.positions import Position
 from queryserver.statements import model
-from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
@@ -216,7 +215,6 @@ class StatementRecords:
         self._on_end = on_end
         self._statuses = CoalescingReader(database, many=_STATUSES, one=_STATUS_OF)
         self._queue_positions = CoalescingReader(database, many=_QUEUE_POSITIONS, side_by_side=1)
-        self._cursors = CursorMoves(database)
         self._session_ids: list[int] = []
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
@@ -224,7 +222,6 @@ class StatementRecords:
         """Stop what is under way for several callers."""
         await self._statuses.aclose()
         await self._queue_positions.aclose()
-        await self._cursors.aclose()
 
     async def record(self, new: model.NewStatement) -> model.Recorded:
         """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
@@ -303,13 +300,6 @@ class StatementRecords:
             inline=row["inline_result"],
             segments=[Segment(*numbers) for numbers in row["segments"]],
         )
-
-    async def advance_cursor(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """Move the cursor from `expected` (None: from anywhere); False when another call moved it.
-
-        Concurrent calls share a statement of SQL.
-        """
-        return await self._cursors.move(statement_id, expected=expected, to=to)
 
     async def request_cancel(self, statement_id: UUID, *, by: str) -> model.StatementStatus | None:
         """Store the request to cancel. A statement that was never sent becomes `canceled` at once."""
@@ -425,7 +415,7 @@ async def _insert(connection: Connection, new: model.NewStatement) -> model.Stat
         new.parent_uuid,
         new.has_result_set,
         new.owner,
-        limits.lease_timeout,
+        timedelta(seconds=limits.lease_timeout_s),
         limits.max_statements_per_user,
         limits.spool_max_bytes_per_user,
         new.import_plan,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -140,11 +141,10 @@ class RunRecord:
                 self.log.add(outcome.message)
             if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
                 self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
+            retention = timedelta(hours=self.editor.result_retention_h)
             with self.log.taken() as (start, lines):
                 await self._write(
-                    lambda: self.leases.finish(
-                        self._lease, outcome, retention=self.editor.result_retention, lines=lines, start_line=start
-                    )
+                    lambda: self.leases.finish(self._lease, outcome, retention=retention, lines=lines, start_line=start)
                 )
             self.is_settled = True
         seconds = time.monotonic() - self._begun

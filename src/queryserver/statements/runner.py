@@ -29,11 +29,11 @@ from queryserver.platform.stopping import (
 from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.sql.splitter import changes_objects, refusal_where_read_only
-from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
+from queryserver.statements.engine_sessions import CredentialBook, HeldSessions, ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Intake, Outcome, QueuePlaces
-from queryserver.statements.session_repository import CredentialBook, SessionRecords
+from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 

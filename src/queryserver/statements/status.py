@@ -10,7 +10,7 @@ from uuid import UUID
 
 from queryserver.connectors.engines import Connectors
 from queryserver.errors.statements import OperationNotFound
-from queryserver.identity.callers import StreamPlace, Streams
+from queryserver.identity.limits import StreamPlace, Streams
 from queryserver.identity.model import User
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
 from queryserver.statements.queue import StatementQueue

@@ -29,11 +29,12 @@ from queryserver.sql.splitter import (
     statement_hash,
 )
 from queryserver.statements import model
+from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.parameters import ParameterBook, checked
 from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.session_repository import CredentialBook, SessionRecords
+from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import Access
 

@@ -30,8 +30,7 @@ from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
 from queryserver.tasks.execution import TaskRunner
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.jobs import TaskJobs
-from queryserver.tasks.mail import CsvAttachments, Mails
-from queryserver.tasks.recipients import Recipients
+from queryserver.tasks.mail import CsvAttachments, Mails, Recipients
 from queryserver.tasks.repository import TaskRecords
 from queryserver.tasks.schedule_repository import ScheduleRecords
 from queryserver.tasks.schedule_runs import ScheduleRuns

@@ -226,7 +226,8 @@ class Outbox:
                     continue
                 await self.add(connection, found)
                 added.append(row["id"])
-            await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
+            if added:
+                await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
 
     async def forget(self) -> None:
         """Delete those that were sent or given up a week ago."""

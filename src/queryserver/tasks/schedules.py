@@ -11,11 +11,10 @@ from queryserver.identity.model import UsernameRule
 from queryserver.platform.deployment import Role
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.sections import TaskServerSettings
-from queryserver.tasks.fire_times import require_cron, require_zone
 from queryserver.tasks.instances import Instances
+from queryserver.tasks.mail import Recipients
 from queryserver.tasks.model import checked
-from queryserver.tasks.recipients import Recipients
-from queryserver.tasks.schedule_model import Plan, Schedule, ScheduleKind
+from queryserver.tasks.schedule_model import Plan, Schedule, ScheduleKind, require_cron, require_zone
 from queryserver.tasks.schedule_repository import ScheduleRecords
 
 _LONGEST_NAME = 100

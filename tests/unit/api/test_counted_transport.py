@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.timing import settle
 
-from queryserver.api.counted_transport import CountedTransport
+from queryserver.api.connections import CountedTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

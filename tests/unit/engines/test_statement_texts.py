@@ -27,7 +27,6 @@ from queryserver.engines.statement_texts import (
     PHOENIX,
     SPARK,
     ChunkSize,
-    first_keyword,
     pieces,
     place_in,
 )
@@ -36,27 +35,6 @@ from queryserver.engines.trino.protocol import engine_error
 from queryserver.errors.statements import EngineError, RowTooLarge
 from queryserver.platform.addresses import AddressRules
 from queryserver.sql.positions import Position, position_of
-
-
-@each(
-    ("sql", "keyword"),
-    ("", ""),
-    ("  select 1", "SELECT"),
-    ("(( values (1)))", "VALUES"),
-    ("-- a\n insert into t", "INSERT"),
-    ("-- only", ""),
-    ("/* a /* b */ */ call p()", "CALL"),
-    ("/* open", ""),
-    ("/**/with x as (select 1)", "WITH"),
-    ("# not a comment here", ""),
-)
-def test_the_first_word(sql: str, keyword: str) -> None:
-    assert first_keyword(sql) == keyword
-
-
-def test_line_comments_of_the_dialect() -> None:
-    assert first_keyword("# a\ndelete from t", line_comments=("--", "#")) == "DELETE"
-
 
 SPARK_SYNTAX = """[PARSE_SYNTAX_ERROR] Syntax error at or near ')'. SQLSTATE: 42601 (line 2, pos 8)
 

@@ -9,7 +9,7 @@ from tests.cases import each
 
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.sql.splitter import PreviousStatement, Script, next_statement, statement_hash
-from queryserver.sql.splitter_scan import expects_result_set, first_keyword
+from queryserver.sql.splitter_scan import expects_result_set, first_keyword, first_word
 
 
 def texts(script: str, dialect: str) -> list[str]:
@@ -256,6 +256,26 @@ def test_after_the_last_statement_the_full_form_starts_over_and_the_short_form_e
 def test_first_keyword_tells_whether_rows_are_expected(dialect: str, text: str, keyword: str, expected: bool):
     assert first_keyword(text, dialect) == keyword
     assert expects_result_set(text, dialect) is expected
+
+
+@each(
+    ("sql", "keyword"),
+    ("", ""),
+    ("  select 1", "SELECT"),
+    ("(( values (1)))", "VALUES"),
+    ("-- a\n insert into t", "INSERT"),
+    ("-- only", ""),
+    ("/* a /* b */ */ call p()", "CALL"),
+    ("/* open", ""),
+    ("/**/with x as (select 1)", "WITH"),
+    ("# not a comment here", ""),
+)
+def test_the_first_word(sql: str, keyword: str) -> None:
+    assert first_word(sql) == keyword
+
+
+def test_line_comments_of_the_dialect() -> None:
+    assert first_word("# a\ndelete from t", line_comments=("--", "#")) == "DELETE"
 
 
 HOSTILE = [

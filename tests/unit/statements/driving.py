@@ -17,10 +17,10 @@ from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.execution import Attached, Execution
 from queryserver.statements.model import Assignment, Intake
 from queryserver.statements.runner import Broker, Runner, RunnerLimits
-from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 

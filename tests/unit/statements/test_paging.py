@@ -61,6 +61,13 @@ class Recorded:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
 
+class Unmoved:
+    """The cursors of pages that name their first row."""
+
+    async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
+        raise AssertionError
+
+
 class Everybody:
     """Lets everybody read everything."""
 
@@ -123,6 +130,7 @@ async def page(
 ) -> ResultPage:
     reading = ResultReader(
         records=Recorded(looks),
+        cursors=Unmoved(),
         results=results,
         access=Everybody(),
         signals=StateSignals(),
@@ -241,6 +249,7 @@ async def test_downloads_of_huge_rows_wait_for_memory(threads: CountedThreads):
     look = await stored(results, [["a"], [huge], ["b"]])
     reading = ResultReader(
         records=Recorded([look]),
+        cursors=Unmoved(),
         results=results,
         access=Everybody(),
         signals=StateSignals(),

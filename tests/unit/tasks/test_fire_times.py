@@ -7,7 +7,7 @@ import pytest
 from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.tasks.fire_times import next_cron_time, next_interval_time, require_cron, require_zone
+from queryserver.tasks.schedule_model import next_cron_time, next_interval_time, require_cron, require_zone
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

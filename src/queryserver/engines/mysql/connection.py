@@ -23,11 +23,12 @@ from queryserver import errors
 from queryserver.engines.connections import no_connection
 from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
+from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.places import Bound, written
+from queryserver.sql.splitter_scan import first_word
 
 INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED: the answer to KILL QUERY."""
@@ -377,7 +378,7 @@ class MysqlStatement(StatementSource):
         self._connection = connection
         self._has_values = isinstance(sql, Bound)
         self._sql = written(sql, MYSQL.write)
-        self._keyword = first_keyword(self._sql, line_comments=("--", "#"))
+        self._keyword = first_word(self._sql, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
         self._readers: list[ColumnReader] = []

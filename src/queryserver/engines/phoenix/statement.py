@@ -15,11 +15,11 @@ import pyarrow as pa
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import Answered, Overtaken, PhoenixConnection, unless
 from queryserver.engines.sessions import StatementSource, Stopped
-from queryserver.engines.statement_texts import first_keyword
 from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 from queryserver.sql.places import Bound, written
+from queryserver.sql.splitter_scan import first_word
 
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
@@ -169,7 +169,7 @@ class PhoenixStatement(StatementSource):
         self._connection = connection
         self._sql = written(sql, lambda _number, _one: "?")
         self._values = sql.order if isinstance(sql, Bound) else ()
-        self._keyword = first_keyword(self._sql, line_comments=("--", "//"))
+        self._keyword = first_word(self._sql, line_comments=("--", "//"))
         self._statement: int | None = None
         self._reader = AvaticaRowReader(())
         self._ready: Sequence[bytes] = ()

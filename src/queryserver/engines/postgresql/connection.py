@@ -35,9 +35,10 @@ from queryserver.engines.postgresql.values import (
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import KeptLines, first_keyword
+from queryserver.engines.statement_texts import KeptLines
 from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
 from queryserver.sql.places import Bound
+from queryserver.sql.splitter_scan import first_word
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -209,9 +210,13 @@ class PostgresqlStatement(StatementSource):
     ) -> None:
         self.log_lines = notices = KeptLines()
         self._connection = connection
-        self._values = PostgresqlValues(sql)
-        self._sql = self._values.sql()
-        self._keyword = first_keyword(self._sql)
+        self._values: PostgresqlValues | None = None
+        self._sent: Sequence[str] = ()
+        if isinstance(sql, Bound):
+            self._values = PostgresqlValues(sql)
+            self._sent, sql = self._values.texts, self._values.sql()
+        self._sql = sql
+        self._keyword = first_word(self._sql)
         self._interrupt_process = interrupt_process
         self._read_only = read_only
         self._readers: Sequence[ColumnReader] = ()
@@ -233,11 +238,12 @@ class PostgresqlStatement(StatementSource):
                 # Anew for each statement: one before it may have switched the default off by set_config().
                 await connection.execute("SET default_transaction_read_only = on")
             prepared, fields = await connection.prepare_described(self._sql)
-            if self._values.has_other_types(wanted := prepared.get_parameters()):
+            wanted = prepared.get_parameters()
+            if self._values is not None and self._values.has_other_types(wanted):
                 names = await connection.type_names([one.oid for one in wanted])
                 prepared, fields = await connection.prepare_described(self._values.sql(names))
                 wanted = prepared.get_parameters()
-            if len(wanted) != (sent := len(self._values.texts)):
+            if len(wanted) != (sent := len(self._sent)):
                 raise errors.StatementRejected(f"there is no parameter ${sent + 1}")
             declared = await declare(connection, fields) if fields else ()
             self.columns = columns(fields, declared)
@@ -247,7 +253,7 @@ class PostgresqlStatement(StatementSource):
             go_on()
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
             with refusals(connection.guard, self._names), statement_errors(started=True):
-                self._whole = await prepared.fetch(*self._values.texts)
+                self._whole = await prepared.fetch(*self._sent)
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
                 self.modified_rows = int(tag[1])
             return
@@ -271,7 +277,7 @@ class PostgresqlStatement(StatementSource):
                 return ()
             with refusals(guard, self._names, self._rows_read), statement_errors(started=True):
                 if self._portal is None:
-                    self._portal = _Portal(self._connection, self._prepared, self._values.texts)
+                    self._portal = _Portal(self._connection, self._prepared, self._sent)
                 rows = await self._portal.rows(count)
             self._rows_read += len(rows)
             if not guard.was_cut and len(rows) < count:

@@ -321,11 +321,10 @@ class PostgresqlEngine:
         async with self.session(user, options) as session:
             yield PostgresqlCatalog(session)
 
-    @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
+    def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
         prepare = partial(make_ready, options, self._acting_role)
-        async with self._sessions.connection(self._login(user, options), prepare) as (connection, executor):
-            yield PostgresqlLoader(connection, executor, read_only=self._read_only)
+        make = partial(PostgresqlLoader, read_only=self._read_only)
+        return self._sessions.lent(self._login(user, options), prepare, make)
 
     async def ping(self) -> None:
         await self._sessions.call(self._address.login(None), lambda connection: connection.execute("SELECT 1"))

@@ -38,9 +38,9 @@ _TYPES: Mapping[ParameterType, str] = MappingProxyType({
 class PostgresqlValues:
     """The values of one statement: its text with their numbers, and the texts to be sent. NULLs have no number."""
 
-    def __init__(self, statement: str | Bound) -> None:
+    def __init__(self, statement: Bound) -> None:
         self._statement = statement
-        values = () if isinstance(statement, str) else statement.values
+        values = statement.values
         self._sent = [number for number, one in enumerate(values) if one.value is not None]
         self.texts: Sequence[str] = tuple(_text(values[number]) for number in self._sent)
 

@@ -17,13 +17,14 @@ from sqlalchemy.engine import Dialect
 
 from queryserver import errors
 from queryserver.engines.sqlalchemy.values import column_reader, declare
-from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, first_keyword, pieces, place_in
+from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, pieces, place_in
 from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interrupted
 from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import guarded
 from queryserver.sql.parameters import ParameterSupport, ParameterType
 from queryserver.sql.places import Bound
+from queryserver.sql.splitter_scan import first_word
 
 _BROKEN_ANSWER = (
     OSError,
@@ -372,7 +373,7 @@ class SqlalchemyAnswer(DriverAnswer):
 
     def start(self, statement: str, values: "BoundValues | None" = None) -> None:
         """Run up to the first rows. Raises what the driver raises."""
-        self._keyword = first_keyword(statement)
+        self._keyword = first_word(statement)
         result = self._result = self._connection.exec_driver_sql(
             statement,
             values,

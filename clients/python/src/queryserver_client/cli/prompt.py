@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING
 
 from queryserver_client.cli.catalog import Catalog
@@ -179,7 +179,7 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
             print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q leaves.")
         while True:
             try:
-                with passed_to(leaving.because):
+                with leaving.awaited():
                     text = session.prompt(pre_run=leaving.if_asked)
             except KeyboardInterrupt:
                 continue  # what was typed is gone
@@ -198,6 +198,12 @@ class _Leaving:
     def __init__(self, session: "PromptSession[str]") -> None:
         self._app = session.app
         self._error: Terminated | None = None
+
+    def awaited(self) -> AbstractContextManager[None]:
+        """Around the prompt. Where the terminal is dumb, the library runs another application, which has few tasks."""
+        from prompt_toolkit.utils import is_dumb_terminal  # noqa: PLC0415 only the prompt needs it
+
+        return nullcontext() if is_dumb_terminal() else passed_to(self.because)
 
     def because(self, error: Terminated) -> None:
         """To be called by a signal handler."""

@@ -10,7 +10,8 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, like
 from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup, names_of
+from queryserver.api.calls import PathGroup
+from queryserver.api.routing import names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.results import cell_form, column_meta, shown_handle

@@ -17,7 +17,7 @@ from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import results
 from queryserver.catalog.explaining import PlanRequest
 from queryserver.engines.protocol import Credentials
-from queryserver.identity.callers import StreamPlace
+from queryserver.identity.limits import StreamPlace
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.splitter import PreviousStatement
 from queryserver.statements.model import HistoryEntry, Recorded, StatementRecord, StatementStatus

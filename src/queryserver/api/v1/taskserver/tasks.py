@@ -7,6 +7,7 @@ from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.tasks.instances import Instance
 from queryserver.tasks.model import Task, TaskFilter
 from queryserver.tasks.submission import TaskService
@@ -49,6 +50,16 @@ async def submit_task(call: Call) -> Response:
 async def cancel_task(call: Call, id: str) -> Response:  # noqa: A002 the name in the path
     """A task that runs ends a little later. No effect on one that has ended."""
     return _one(await _service(call).cancel(call.user, id))
+
+
+@router.operation("get_available_space", kind=StorageRoute)
+async def available_space(call: StorageCall) -> Response:
+    """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3.
+
+    Served without a task server, too.
+    """
+    space = await call.services.storage.upload_space.available(call.caller.user)
+    return answer(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
 
 
 def _service(call: Call) -> TaskService:

@@ -13,7 +13,7 @@ from tests.unit.statements.driving import ANA, CONNECTOR
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Credentials, EngineCapabilities
-from queryserver.statements.session_repository import CredentialBook
+from queryserver.statements.engine_sessions import CredentialBook
 
 GIVEN = Credentials("ana", "planted-secret")
 

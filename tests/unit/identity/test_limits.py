@@ -16,9 +16,9 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.callers import RequestLimits, Streams
+from queryserver.identity.callers import TokenKey, TokenOwner
+from queryserver.identity.limits import RequestLimits, Streams
 from queryserver.identity.model import User
-from queryserver.identity.repository import TokenKey, TokenOwner
 
 MINUTE_S = 60.0
 
@@ -145,7 +145,7 @@ def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, togeth
 
 @pytest.mark.security("T30")
 def test_a_flood_of_addresses_takes_no_user_s_limit_away(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("queryserver.identity.callers._MOST_ADDRESSES", 3)
+    monkeypatch.setattr("queryserver.identity.limits._MOST_ADDRESSES", 3)
     limits = RequestLimits(MemoryCounts(), most=2, clock=clock)
     for number in range(10):
         limits.count_address(f"10.0.0.{number}")

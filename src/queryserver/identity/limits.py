@@ -1,0 +1,194 @@
+"""How many calls a user or an address may make in a minute, and how many long ones, which read their user again."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import structlog
+
+from queryserver import errors
+from queryserver.identity.callers import CallerRepository, TokenKey, alive, api_token_user
+from queryserver.identity.model import User
+from queryserver.platform.deployment import RequestCounts
+from queryserver.platform.settings.sections import network_of
+from queryserver.platform.threads import background
+
+log = structlog.get_logger(__name__)
+
+_WINDOW_S = 60
+_EXCHANGE_EVERY_S = 1.0
+# Users are known by then, addresses are not: a flood from more of them is no matter for a table in memory.
+_MOST_ADDRESSES = 50_000
+
+
+@dataclass(slots=True)
+class _Calls:
+    own: int = 0
+    sent: int = 0
+    """Calls already added to the sums in the database."""
+    others: int = 0
+    """Those of other processes at the last exchange."""
+
+
+class RequestLimits:
+    """Counts calls. Use `running()`. With `most` 0 nothing is counted and nobody is refused."""
+
+    def __init__(self, counts: RequestCounts, *, most: int, clock: Callable[[], float] = time.time) -> None:
+        self._counts = counts
+        self._most = most
+        self.are_on = most > 0
+        self._clock = clock
+        self._ahead_s = 0.0
+        self._minute = 0
+        self._calls: dict[str, _Calls] = {}
+        self._addresses = 0
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Share counts with other processes, while inside."""
+        return background(self._keep_exchanging(), "request-counts") if self.are_on else nullcontext()
+
+    def count_user(self, user_id: int) -> None:
+        """One call of a user. Raises TooManyRequests."""
+        if self.are_on:
+            self._count(f"user {user_id}")
+
+    def count_address(self, address: str) -> None:
+        """One call to a public path. Raises TooManyRequests."""
+        if self.are_on:
+            self._count(f"address {network_of(address)}", is_address=True)
+
+    async def exchange(self) -> None:
+        """Add what was counted since the last time to the sums of all processes. Raises DatabaseUnavailable."""
+        self._turn()
+        minute, calls = self._minute, self._calls
+        news = {caller: one.own - one.sent for caller, one in calls.items() if one.own > one.sent}
+        if not news:
+            return
+        sums = await self._counts.add(minute, news)
+        for caller, sent in news.items():
+            one = calls[caller]
+            one.sent += sent
+            one.others = max(sums.get(caller, 0) - one.sent, 0)
+
+    async def follow_clock(self) -> None:
+        """Count in the minutes of the database's clock, as all processes do. Raises DatabaseUnavailable."""
+        self._ahead_s = await self._counts.forget() - self._clock()
+
+    def _count(self, caller: str, *, is_address: bool = False) -> None:
+        """Calls that are refused do not count: they must not make the others' sums grow."""
+        now = self._turn()
+        one = self._calls.get(caller)
+        if one is None:
+            if is_address and self._addresses >= _MOST_ADDRESSES:
+                return
+            self._addresses += is_address
+            one = self._calls[caller] = _Calls()
+        if one.own + one.others >= self._most:
+            left_s = _WINDOW_S - now % _WINDOW_S
+            message = f"More than {self._most} calls in a minute. Try again later."
+            raise errors.TooManyRequests(message, retry_after=timedelta(seconds=left_s))
+        one.own += 1
+
+    def _turn(self) -> float:
+        """The time; with a new minute everybody begins anew."""
+        now = self._clock() + self._ahead_s
+        minute = int(now // _WINDOW_S)
+        if minute != self._minute:
+            self._minute, self._calls, self._addresses = minute, {}, 0
+        return now
+
+    async def _keep_exchanging(self) -> None:
+        followed = None
+        while True:
+            try:
+                if followed != self._minute:
+                    await self.follow_clock()
+                    followed = self._minute
+                await self.exchange()
+            except errors.DatabaseUnavailable:
+                log.warning("calls of other servers are not known: the database is out of reach")
+            except Exception:  # the outer wall of a task: without it each server would count for itself for ever
+                log.exception("counts of calls not exchanged")
+            await asyncio.sleep(_EXCHANGE_EVERY_S)
+
+
+Permits = Callable[[User], object]
+"""Raises a domain error when a user may not go on."""
+
+
+def _anything(user: User) -> None:
+    del user
+
+
+class StreamPlace:
+    def __init__(self, user: User, records: CallerRepository, every_s: float, clock: Callable[[], float]) -> None:
+        self._user = user
+        self._records = records
+        self._every_s = every_s
+        self._clock = clock
+        self._due = clock() + every_s
+
+    @property
+    def due_in_s(self) -> float:
+        """When the next `recheck` reads the user again."""
+        return max(self._due - self._clock(), 0)
+
+    async def recheck(self, permits: Permits = _anything) -> None:
+        """Read the user and the rights again, if that was not done lately; call it at each step of the work.
+
+        Raises UserNotFound, UserInactive, InvalidToken, and what `permits` raises.
+        """
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + self._every_s
+        permits(await self._user_now())
+
+    async def rechecked(self, pieces: AsyncGenerator[bytes], permits: Permits = _anything) -> AsyncGenerator[bytes]:
+        """The pieces, while the user may go on. Raises as `recheck`."""
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await self.recheck(permits)
+                yield piece
+
+    async def _user_now(self) -> User:
+        """The caller with the rights of this moment; unchanged while the database is out of reach."""
+        user = self._user
+        try:
+            if user.api_token is not None:
+                return api_token_user(await self._records.api_token(user.api_token.digest))
+            owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
+        except errors.DatabaseUnavailable:
+            log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
+            return user
+        present = alive(owner, user.token_epoch).user
+        return replace(
+            present, external_token=user.external_token, token_ids=user.token_ids, token_epoch=user.token_epoch
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Streams:
+    """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
+
+    max_per_user: int
+    records: CallerRepository
+    every: timedelta
+    clock: Callable[[], float] = time.monotonic
+    _open: Counter[int] = field(default_factory=Counter[int], init=False)
+
+    @contextmanager
+    def place(self, user: User) -> Generator[StreamPlace]:
+        """Inside, one place is taken. Raises TooManyStreams."""
+        if self._open[user.id] >= self.max_per_user:
+            raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
+        self._open[user.id] += 1
+        try:
+            yield StreamPlace(user, self.records, self.every.total_seconds(), self.clock)
+        finally:
+            self._open[user.id] -= 1
+            if not self._open[user.id]:
+                del self._open[user.id]
