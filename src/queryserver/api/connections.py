@@ -229,8 +229,8 @@ class CountedTransport:
         self._carrier = carrier
         self._wrote: Callable[[int], None] | None = wrote
         self._closes = False
-        self._head = b""
-        """Begins a response, and is not written yet."""
+        self._head: tuple[bytes, asyncio.Handle] | None = None
+        """Begins a response, is not written yet, and is written alone at the end of this turn."""
         self.written = 0
         self.get_extra_info = transport.get_extra_info
         self.abort = transport.abort
@@ -249,25 +249,25 @@ class CountedTransport:
     def write(self, data: bytes) -> None:
         if self.is_closing():
             return
-        if not self._head and data.startswith(_BEGIN_OF_RESPONSE):
-            self._head = data
-            asyncio.get_running_loop().call_soon(self._write_head)
+        if self._head is None and data.startswith(_BEGIN_OF_RESPONSE):
+            self._head = data, asyncio.get_running_loop().call_soon(self._write_head)
             return
-        if self._head:
-            pieces = [self._head, data]
-            self._head = b""
-            self._transport.writelines(pieces)
-            self._count(sum(map(len, pieces)))
+        if self._head is not None:
+            head, alone = self._head
+            self._head = None
+            alone.cancel()
+            self._transport.writelines([head, data])
+            self._count(len(head) + len(data))
         else:
             self._transport.write(data)
             self._count(len(data))
 
     def _write_head(self) -> None:
         """Write a head that nothing followed, if there is one."""
-        head, self._head = self._head, b""
-        if head and not self.is_closing():
-            self._transport.write(head)
-            self._count(len(head))
+        head, self._head = self._head, None
+        if head is not None and not self.is_closing():
+            self._transport.write(head[0])
+            self._count(len(head[0]))
 
     def _count(self, size: int) -> None:
         self.written += size
