@@ -4,8 +4,10 @@ import atexit
 import gc
 import os
 import re
+import signal
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -44,6 +46,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """The tests of the editor are the same with a task server (Contract platform, item 102)."""
     if config.getoption("--task-server"):
         os.environ[TASK_SERVER] = "1"
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """As the default. That one is replaced by asyncio for each test, and `signal` then makes a text of its task.
+
+    With all that a test holds, such a text takes milliseconds.
+    """
+    signal.default_int_handler(number, frame)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -29,7 +29,7 @@ VERSIONS = ("1.33", kubernetes_validate.latest_version())
 def manifests() -> list[dict[str, Any]]:
     """All objects for Kubernetes."""
     files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    return [one for file in files for one in yaml.safe_load_all(file.read_text())]
+    return [one for file in files for one in yaml.load_all(file.read_text(), yaml.CSafeLoader)]
 
 
 def manifest(kind: str, name: str = "") -> dict[str, Any]:

@@ -135,7 +135,7 @@ def batch(rows: int, width: int) -> pa.RecordBatch:
 def test_the_size_settles_where_the_rows_weigh_what_was_set(width) -> None:
     size = ChunkSize()
     for _ in range(10):
-        size.learn(batch(min(size.rows, 20), width))
+        size.learn(batch(min(size.rows, 2), width))
     assert size.rows == 10_000 or size.rows == 1 or 0.5 * BATCH_BYTES < size.rows * width <= BATCH_BYTES
 
 
