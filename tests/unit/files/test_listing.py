@@ -32,11 +32,16 @@ BOB = Caller.of(User(2, "bob"))
 MIB = 1024 * 1024
 
 
+def unhurried(**limits: int) -> Listings:
+    """That count to the end also where the machine has no time."""
+    return Listings(ListingLimits(**limits), count_s=600.0)
+
+
 async def page_of(
     directory: LongDirectory, wanted: PageWanted, listings: Listings | None = None, caller: Caller = ANA
 ) -> DirectoryPage:
     place = Place(StoragePath(directory.scheme, ""), directory, directory.as_user(caller.acting))
-    return await (listings or Listings(ListingLimits())).page(caller, place, wanted)
+    return await (listings or unhurried()).page(caller, place, wanted)
 
 
 def numbers(page: DirectoryPage) -> list[int]:
@@ -47,7 +52,7 @@ class TestStoreOrder:
     @pytest.mark.storage(31)
     @pytest.mark.slow
     async def test_a_total_is_counted_up_to_its_limit_and_every_page_is_there(self) -> None:
-        directory, listings = LongDirectory(100_001), Listings(ListingLimits())
+        directory, listings = LongDirectory(100_001), unhurried()
         first = await page_of(directory, PageWanted(), listings)
         assert (first.total, first.total_is_exact, first.next_number) == (100_000, False, 2)
         before_last = await page_of(directory, PageWanted(3333), listings)
@@ -83,7 +88,7 @@ class TestStoreOrder:
     @pytest.mark.storage(33)
     @each("part", "", "7")
     async def test_a_page_is_the_same_from_its_mark_and_from_the_beginning(self, part: str) -> None:
-        directory, warm = LongDirectory(4345), Listings(ListingLimits())
+        directory, warm = LongDirectory(4345), unhurried()
         for number in range(1, 7):
             wanted = PageWanted(number, 797, filter=part)
             page = await page_of(directory, wanted, warm)
@@ -91,20 +96,20 @@ class TestStoreOrder:
         assert any(directory.cursors)
 
     async def test_a_next_page_begins_at_its_mark(self) -> None:
-        directory, listings = LongDirectory(5000), Listings(ListingLimits(count=1))
+        directory, listings = LongDirectory(5000), unhurried(count=1)
         for number in (1, 2, 3):
             await page_of(directory, PageWanted(number, 1500), listings)
         assert (directory.cursors, directory.calls) == ([None, "1000", "3000"], 2 + 3 + 2)
 
     async def test_marks_are_of_one_user_and_one_filter(self) -> None:
-        directory, listings = LongDirectory(5000), Listings(ListingLimits())
+        directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageWanted(1, 1500), listings)
         await page_of(directory, PageWanted(2, 1500), listings, BOB)
         await page_of(directory, PageWanted(2, 1500, filter="0"), listings)
         assert directory.cursors == [None, None, None]
 
     async def test_a_cursor_that_the_store_forgot_costs_a_listing_from_the_beginning(self) -> None:
-        directory, listings = LongDirectory(5000), Listings(ListingLimits())
+        directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageWanted(1, 1500), listings)
         directory.unknown, directory.failure = {"1000"}, StorageError("The token is not valid.")
         page = await page_of(directory, PageWanted(2, 1500), listings)
@@ -112,7 +117,7 @@ class TestStoreOrder:
         assert directory.cursors == [None, "1000", None]
 
     async def test_a_store_out_of_reach_is_not_asked_again(self) -> None:
-        directory, listings = LongDirectory(5000), Listings(ListingLimits())
+        directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageWanted(1, 1500), listings)
         directory.unknown, directory.failure = {"1000"}, StorageUnavailable("No answer.")
         with pytest.raises(StorageUnavailable):
@@ -173,7 +178,7 @@ class TestStoreOrder:
         (2001, 2000, 30, 2000, False, 2),
     )
     async def test_a_total_is_at_least_what_the_page_shows(self, entries, limit, size, total, is_exact, next_number):
-        page = await page_of(LongDirectory(entries), PageWanted(size=size), Listings(ListingLimits(count=limit)))
+        page = await page_of(LongDirectory(entries), PageWanted(size=size), unhurried(count=limit))
         assert (page.total, page.total_is_exact, page.next_number) == (total, is_exact, next_number)
 
 
@@ -189,7 +194,7 @@ class TestOtherOrders:
 
     @pytest.mark.storage(32)
     async def test_a_window_above_the_limit_of_sorting_is_refused(self) -> None:
-        directory, listings = LongDirectory(200), Listings(ListingLimits(sort=100))
+        directory, listings = LongDirectory(200), unhurried(sort=100)
         wanted = PageWanted(2, 50, sort_by=SortKey.SIZE)
         assert len((await page_of(directory, wanted, listings)).entries) == 50
         for number, size in ((3, 50), (1, 101), (2, 51)):
@@ -197,14 +202,14 @@ class TestOtherOrders:
                 await page_of(directory, PageWanted(number, size, sort_by=SortKey.SIZE), listings)
 
     async def test_a_window_above_the_limit_in_a_small_directory_is_none(self) -> None:
-        directory, listings = LongDirectory(100), Listings(ListingLimits(sort=100))
+        directory, listings = LongDirectory(100), unhurried(sort=100)
         assert len((await page_of(directory, PageWanted(1, 9000, sort_by=SortKey.SIZE), listings)).entries) == 100
         past = await page_of(directory, PageWanted(999, 30, sort_by=SortKey.SIZE), listings)
         assert (past.is_past_the_end, past.total, past.previous_number) == (True, 100, 4)
 
     @pytest.mark.storage(32)
     async def test_a_directory_above_the_limit_of_looking_is_refused(self) -> None:
-        listings = Listings(ListingLimits(scan=2500))
+        listings = unhurried(scan=2500)
         wanted = PageWanted(sort_by=SortKey.MTIME)
         assert (await page_of(LongDirectory(2500), wanted, listings)).total == 2500
         directory = LongDirectory(50_000)
@@ -215,9 +220,9 @@ class TestOtherOrders:
     async def test_a_store_without_order_is_not_told_to_sort(self) -> None:
         directory = LongDirectory(3000, Scheme.FILE, in_order=False)
         with raises_code("too_many_entries", match=r"listing_scan_limit\). This store has to read them all"):
-            await page_of(directory, PageWanted(), Listings(ListingLimits(scan=2500)))
+            await page_of(directory, PageWanted(), unhurried(scan=2500))
         with raises_code("too_many_entries", match=r"listing_sort_limit\). Use a filter\.$"):
-            await page_of(directory, PageWanted(1, 200), Listings(ListingLimits(sort=100)))
+            await page_of(directory, PageWanted(1, 200), unhurried(sort=100))
 
     async def test_a_store_without_order_is_sorted_by_name(self) -> None:
         directory = LongDirectory(3500, Scheme.FILE, in_order=False)
@@ -232,7 +237,7 @@ class TestOtherOrders:
     @pytest.mark.security("S10")
     @pytest.mark.slow
     async def test_a_user_sorts_four_large_directories_at_a_time(self) -> None:
-        listings, wanted = Listings(ListingLimits()), PageWanted(sort_by=SortKey.SIZE)
+        listings, wanted = unhurried(), PageWanted(sort_by=SortKey.SIZE)
         large = [page_of(LongDirectory(20_000), wanted, listings) for _ in range(6)]
         small = [page_of(LongDirectory(10_000), wanted, listings) for _ in range(2)]
         other = page_of(LongDirectory(20_000), wanted, listings, BOB)
