@@ -19,6 +19,12 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def came_true(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Returns once the awaited answer is true; the time-out of the test ends a wait in vain."""
+    while not await holds():  # noqa: ASYNC110 nothing tells when
+        await asyncio.sleep(0.02)
+
+
 async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:
     """What the call gave; fails unless one of three took less than `within_s` from its beginning to its end."""
 

@@ -10,6 +10,7 @@ import time
 import pytest
 import structlog.testing
 from tests.api.answers import TIMES
+from tests.api.conftest import ApiOpener
 from tests.api.dialects import Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.cases import each
@@ -234,15 +235,20 @@ async def test_logs_go_after_their_days_and_the_call_stays(ana: Caller):
     assert (await ana.page(old))["data"] == [[0]]
 
 
-async def test_records_go_after_their_days(ana: Caller):
-    old, new = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
-    await aged(ana, old, "366 days")
-    await ana.api.services.statements.retention.clean_up()
-    assert await ana.refused("editor/check_status", operationId=old) == (404, 2, "operation_not_found")
-    assert [entry["uuid"] for entry in (await ana.history())["history"]] == [new]
-    results = ana.api.services.settings.results_dir
-    assert not [path for path in results.rglob(f"*{old}*") if path.is_file()]
-    assert (await ana.page(new))["rows_total"] == 3000
+async def test_records_go_after_their_days_and_their_bytes_with_them(small_api: ApiOpener):
+    # Alone on its database: another application would look for the bytes in a directory of its own.
+    async with small_api() as api:
+        ana = await api.user()
+        old, new = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
+        stored = [path for path in api.services.settings.results_dir.rglob("*") if path.is_file()]
+        assert [path for path in stored if old in str(path)]
+        await aged(ana, old, "366 days")
+        await api.services.statements.retention.clean_up()
+        await api.services.statements.retention.expire()
+        assert await ana.refused("editor/check_status", operationId=old) == (404, 2, "operation_not_found")
+        assert [entry["uuid"] for entry in (await ana.history())["history"]] == [new]
+        assert [path for path in stored if path.exists()] == [path for path in stored if new in str(path)]
+        assert (await ana.page(new))["rows_total"] == 3000
 
 
 async def test_a_running_statement_is_kept_however_old(ana: Caller):

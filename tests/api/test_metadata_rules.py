@@ -29,7 +29,7 @@ LOOKS = (
 async def opened(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    limits = {"metadata_timeout_s": 1, "sample_timeout_s": 1, "metadata_max_names": 3}
+    limits = {"metadata_timeout_s": 4, "sample_timeout_s": 4, "metadata_max_names": 3}
     async for dsn in new_database(postgres, template=migrated_template):
         async with open_api(make_settings(tmp_path_factory.mktemp("rules"), dsn, users_url, **limits)) as api:
             yield api

@@ -33,7 +33,7 @@ class Pair:
 @pytest.fixture
 async def pair(small_api: ApiOpener) -> AsyncIterator[Pair]:
     """One user of both instances."""
-    async with small_api(lease_timeout_s=3) as first, small_api(lease_timeout_s=3) as second:
+    async with small_api() as first, small_api() as second:
         holder = await first.user()
         shop = await make_shop(holder, DUCKDB)
         yield Pair(holder, Caller(second, holder.username, holder.headers), shop, second)

@@ -6,7 +6,7 @@ them breaks the line; what the adapter then says, and how soon, is the rule.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import ClassVar
 
 import pytest
@@ -15,6 +15,7 @@ from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, read, run, started
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.tasks import tasks_begun
+from tests.timing import came_true
 
 from queryserver.engines.protocol import Engine, EngineSession, OperationHandle, SessionOptions
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
@@ -51,6 +52,15 @@ class FaultsContract(EngineBasis):
             await engine.close()
             await proxy.closed()
             assert not [repr(task) for task in begun.left() if task.get_name() != "fault proxy"]
+
+    @pytest.fixture
+    def is_at_engine(self) -> Callable[[], Awaitable[bool]]:
+        """Whether the engine has begun a slow statement; for engines that are not asked, `started` says so."""
+
+        async def at_once() -> bool:
+            return True
+
+        return at_once
 
     async def works_again(self, engine: Engine, proxy: FaultProxy) -> None:
         """The line is whole again, and so is the next statement in a new session."""
@@ -95,7 +105,7 @@ class FaultsContract(EngineBasis):
         await self.works_again(engine, proxy)
 
     async def test_an_engine_that_dies_in_mid_query_leaves_the_outcome_unknown(
-        self, engine: Engine, proxy: FaultProxy
+        self, engine: Engine, proxy: FaultProxy, is_at_engine: Callable[[], Awaitable[bool]]
     ) -> None:
         async with (
             asyncio.timeout(self.limit_s),
@@ -103,6 +113,7 @@ class FaultsContract(EngineBasis):
             operation(session, self.facts.slow_sql) as handle,
         ):
             await started(session, handle)
+            await came_true(is_at_engine)
             await proxy.die()
             status = await ended(session, handle, within_s=self.limit_s)
             assert isinstance(status.error, _LOST)

@@ -47,10 +47,12 @@ Peers = tuple[ScriptedServer, Hs2Engine]
 
 
 @asynccontextmanager
-async def scripted(transport: str, passwords: Passwords | None = None) -> AsyncGenerator[Peers]:
+async def scripted(
+    transport: str, passwords: Passwords | None = None, limits: Limits = LIMITS
+) -> AsyncGenerator[Peers]:
     """A peer that behaves, until it is told otherwise, and an engine for it."""
     async with ScriptedServer(transport, passwords or Passwords({})).serving() as server:
-        engine = Hs2Engine(_address(server.port, transport), IMPALA)
+        engine = Hs2Engine(_address(server.port, transport, limits), IMPALA)
         try:
             async with asyncio.timeout(4 * LONGEST_S):
                 yield server, engine
@@ -59,10 +61,10 @@ async def scripted(transport: str, passwords: Passwords | None = None) -> AsyncG
             await engine.close()
 
 
-def _address(port: int, transport: str) -> Hs2Address:
+def _address(port: int, transport: str, limits: Limits = LIMITS) -> Hs2Address:
     mechanism = Mechanism.NOSASL if transport == "nosasl" else Mechanism.NONE
     path = "cliservice" if transport == "http" else None
-    return Hs2Address((Member("127.0.0.1", port),), mechanism=mechanism, http_path=path, limits=LIMITS)
+    return Hs2Address((Member("127.0.0.1", port),), mechanism=mechanism, http_path=path, limits=limits)
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -6,6 +6,7 @@ does.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 
 pytestmark = pytest.mark.capability("Nothing goes on for nobody")
 
+TO_THE_END = replace(LIMITS, end_s=5.0)
+"""A session that is not ended in time is left to its server: not here."""
 UNKNOWN = TCloseSessionReq(
     session_handle=TSessionHandle(session_id=THandleIdentifier(guid=b"g" * 16, secret=b"s" * 16))
 )
@@ -34,7 +37,7 @@ UNKNOWN = TCloseSessionReq(
 
 @pytest.fixture(params=["sasl", "nosasl", "http"])
 async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
-    async with scripted(request.param) as both:
+    async with scripted(request.param, limits=TO_THE_END) as both:
         both[0].service.keeps_sessions = True
         yield both
 
@@ -126,7 +129,7 @@ async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> N
 @each("moments", range(12))
 async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(transport: str, moments: int) -> None:
     """Each moment is one turn of the event loop, so that they fall before, within and after the opening."""
-    async with scripted(transport) as (server, engine):
+    async with scripted(transport, limits=TO_THE_END) as (server, engine):
 
         async def work() -> None:
             async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):

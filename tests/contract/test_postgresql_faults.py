@@ -1,8 +1,9 @@
 """PostgreSQL over a line that breaks."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 
+import asyncpg
 import pytest
 from tests.contract.engine_faults import FaultsContract
 from tests.contract.postgresql_basis import address_of
@@ -25,5 +26,16 @@ class TestPostgresqlFaults(FaultsContract):
 
     @pytest.fixture
     def engine_at(self, users_dsn: str) -> Callable[[int], Engine]:
-        address = replace(address_of(users_dsn), connect_timeout_s=1, clean_up_s=0.5)
+        address = replace(address_of(users_dsn), connect_timeout_s=3, clean_up_s=0.5)
         return lambda port: PostgresqlEngine(replace(address, port=port))
+
+    @pytest.fixture
+    async def is_at_engine(self, users_dsn: str) -> AsyncGenerator[Callable[[], Awaitable[bool]]]:
+        """Two round trips pass between the first sign of a statement and its beginning."""
+        other = await asyncpg.connect(users_dsn)
+
+        async def is_sleeping() -> bool:
+            return await other.fetchval("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep')")
+
+        yield is_sleeping
+        await other.close()

@@ -25,7 +25,7 @@ from queryserver.platform.settings.tree import Settings
 
 SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 USERS = ("ana", "bob", "eve")
-LEASE_S = 3
+LEASE_S = 6
 TAKEN_OVER_WITHIN_S = LEASE_S + 15
 TERMINAL = {"available", "success", "failed", "canceled", "timed_out", "expired", "closed"}
 

@@ -172,7 +172,9 @@ async def test_an_outage_longer_than_the_lease_leaves_nothing_running_for_ever(
 ) -> None:
     async with Cable(postgres.address.port) as cable:
         dsn = _dsn_over(cable, place, postgres)
-        async with place.through(dsn).server(desktop__database__connect_timeout_s="1") as node:
+        async with place.through(dsn).server(
+            desktop__database__connect_timeout_s="1", editor__lease_timeout_s="3"
+        ) as node:
             quick = await node.submit("postgresql", "SELECT pg_sleep(1.5)")
             lasting = await node.submit("postgresql", "SELECT pg_sleep(9), 'longer than the outage'")
             await node.until(lasting, lambda status: status["state"] == "running")

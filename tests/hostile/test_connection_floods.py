@@ -14,7 +14,7 @@ from tests.e2e.harness import ServerProcess, running_server
 MANY = 3000
 _OTHER_DESCRIPTORS = 500
 _PER_ADDRESS = 1500
-_HEAD_S = 5
+_HEAD_S = 10
 _ENDS_WITHIN_S = 90
 _MIB = 1024 * 1024
 

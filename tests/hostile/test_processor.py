@@ -283,7 +283,7 @@ class TestLeaving:
 class TestLimits:
     @pytest.mark.slow
     async def test_a_script_that_takes_too_long_to_format_comes_back_unchanged(self, opened: ApiOpener):
-        async with opened(computation_timeout_s=1) as api:
+        async with opened(computation_timeout_s=2) as api:
             ana = await api.user("ana")
             body = await ana.told("editor/format", statements=SLOW_SCRIPT)
             assert body["formatted_statements"] == SLOW_SCRIPT

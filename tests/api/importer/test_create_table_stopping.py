@@ -27,8 +27,11 @@ async def opened(
     """An application alone on its database, so that nobody else sweeps; users may have two statements at once."""
     async for dsn in new_database(postgres, template=migrated_template):
         directory = tmp_path_factory.mktemp("stopping")
-        async for tables in open_tables(directory, dsn, users_url, max_statements_per_user=2):
-            yield tables
+        with pytest.MonkeyPatch.context() as patched:
+            # Its janitor only searches when a test says so.
+            patched.setattr("queryserver.imports.repository._SEARCH_EVERY_S", 3600.0)
+            async for tables in open_tables(directory, dsn, users_url, max_statements_per_user=2):
+                yield tables
 
 
 @pytest.fixture

@@ -251,7 +251,10 @@ class TestCatalogs:
 
     async def test_an_atlas_that_does_not_answer_within_its_limit_is_given_up(self, tmp_path: Path, database_dsn: str):
         """The limit is a second here, and it answers well after two."""
-        async with late_atlas(ENTITIES, after_s=2) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
+        async with (
+            late_atlas(ENTITIES, after_s=2) as atlas,
+            atlas_api(tmp_path, database_dsn, atlas.url, timeout_s=1) as api,
+        ):
             ana = await api.user("ana")
             body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
             assert [body["sources"][name]["ok"] for name in ("documents", "sql")] == [True, False]
@@ -303,9 +306,10 @@ class TestCatalogs:
 
 @asynccontextmanager
 async def atlas_api(
-    directory: Path, dsn: str, url: str, desktop: Mapping[str, Any] | None = None
+    directory: Path, dsn: str, url: str, desktop: Mapping[str, Any] | None = None, *, timeout_s: float = 30
 ) -> AsyncGenerator[Api]:
-    catalog = {"interface": "atlas", "api_url": url, "server_user": USER, "server_password": PASSWORD, "timeout_s": 1}
+    server = {"api_url": url, "server_user": USER, "server_password": PASSWORD}
+    catalog = {"interface": "atlas", "timeout_s": timeout_s, **server}
     async with opened(directory, dsn, metadata={"catalog": catalog}, desktop=desktop) as api:
         yield api
 

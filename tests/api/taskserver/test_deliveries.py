@@ -158,12 +158,12 @@ async def test_the_test_mail(fleets: Fleets, desktop: Desktop, mailbox: Mailbox)
 
 
 async def test_owners_get_mail_about_long_statements(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
-    async with fleets(desktop=desktop(mailbox, email_after_s=1)) as fleet:
+    async with fleets(desktop=desktop(mailbox, email_after_s=3)) as fleet:
         await fleet.root.run("mysql", "rows 1")
-        slow = await fleet.root.run("mysql", "sleep 1.2 then rows 2")
+        slow = await fleet.root.run("mysql", "sleep 3.3 then rows 2")
         # Of a schedule whose mail goes to the owner anyway: one for both reasons.
         address = f"{fleet.root.username}@example.org"
-        made = await fleet.schedule("slow", statement="sleep 1.2 then rows 2", notify={"to": [address]})
+        made = await fleet.schedule("slow", statement="sleep 3.3 then rows 2", notify={"to": [address]})
         await fleet.due(made["id"])
         await fleet.ended(made["id"])
         found = await delivered(fleet, 2)

@@ -259,10 +259,11 @@ async def test_run_fires_once_now(small_api: ApiOpener, fleets: Fleets):
         assert verdict(again) == (409, -1, "schedule_running")
         await fleet.until(lambda: _is_submitted(fleet, made["id"]))
         assert [run["fire_id"] for run in await fleet.runs(made["id"])] == [fire_id]
-        ids = [
-            (await root.post_json("taskserver/schedules/run", schedule={"id": waits["id"]})).json()["fire_id"]
-            for _ in range(3)
-        ]
+        ids: list[str] = []
+        for _ in range(3):
+            fired = await root.post_json("taskserver/schedules/run", schedule={"id": waits["id"]})
+            ids.append(fired.json()["fire_id"])
+            await fleet.until(lambda: _is_submitted(fleet, waits["id"]))
         assert len(await fleet.runs(waits["id"])) <= 2
         assert ids[1] == ids[2]
         await fleet.until(lambda: _is_submitted(fleet, waits["id"]))

@@ -99,6 +99,7 @@ class SlowEncoder:
     """Its first call ends when `go` is set."""
 
     def __init__(self) -> None:
+        self.begun = threading.Event()
         self.go = threading.Event()
         self.closed = False
         self.closed_while_busy = False
@@ -106,7 +107,8 @@ class SlowEncoder:
 
     def start(self) -> bytes:
         self._busy = True
-        self.go.wait(10)
+        self.begun.set()
+        self.go.wait(60)
         self._busy = False
         return b""
 
@@ -124,7 +126,7 @@ class SlowEncoder:
 async def test_an_encoder_is_closed_once_its_thread_is_done_with_it(threads):
     encoder = SlowEncoder()
     work = Ahead(encoder, threads)
-    await asyncio.sleep(0.01)
+    await asyncio.to_thread(encoder.begun.wait, 60)
     work.close()
     assert not encoder.closed
     encoder.go.set()

@@ -140,10 +140,11 @@ async def test_kept_rows_come_back_as_they_were_and_more_than_once() -> None:
 
 
 async def test_a_file_that_is_opened_too_late_is_closed() -> None:
-    may_open, files = threading.Event(), list[io.BytesIO]()
+    is_asked, may_open, files = threading.Event(), threading.Event(), list[io.BytesIO]()
 
     def open_file() -> io.BytesIO:
-        may_open.wait(10)
+        is_asked.set()
+        may_open.wait(60)
         files.append(io.BytesIO())
         return files[0]
 
@@ -153,7 +154,7 @@ async def test_a_file_that_is_opened_too_late_is_closed() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         keeping = asyncio.create_task(keep())
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(is_asked.wait, 60)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         may_open.set()

@@ -12,7 +12,7 @@ from queryserver.platform.database import CoalescingReader, Database, open_datab
 from queryserver.platform.settings.sections import DatabaseSettings
 
 PID = "select pg_backend_pid()"
-ONE = DatabaseSettings(pool_max=1, connect_timeout_s=2)
+ONE = DatabaseSettings(pool_max=1, connect_timeout_s=30)
 
 
 async def test_one_question_after_the_other_uses_one_connection(database_dsn: str) -> None:
@@ -69,12 +69,13 @@ async def test_an_open_transaction_stays_with_nobody(database_dsn: str) -> None:
 
 
 async def test_a_pool_in_use_refuses_in_time(database_dsn) -> None:
-    # The first connection has this limit too, and a busy machine takes its time for it.
-    limits = DatabaseSettings(pool_max=1, connect_timeout_s=1)
-    async with open_database(database_dsn, limits) as database:
+    async with open_database(database_dsn, ONE) as database:
+        # The first connection has this limit too, and a busy machine takes its time for it.
+        database._acquire_timeout_s = 0.5
         async with database.connection():
             with pytest.raises(DatabaseUnavailable):
                 await database.value(PID)
+        database._acquire_timeout_s = 30.0
         assert await database.value("select 1") == 1
 
 

@@ -1,6 +1,7 @@
 """Leases, take-over, heartbeat, shutdown (Contract platform 10.2)."""
 
 import asyncio
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -140,10 +141,11 @@ async def test_a_statement_that_runs_here_is_no_orphan_after_an_outage_of_the_da
 
 async def test_after_an_outage_the_owners_of_statements_come_before_those_who_would_take_them_over() -> None:
     fleet = Fleet()
-    async with fleet.runner().running():
+    runner = fleet.runner()
+    async with runner.running():
         assignment = fleet.leases.add("sleep 30", owner=OTHER, sent=True, lease_s=0)
         fleet.leases.down = fleet.sessions.down = True
-        await asyncio.sleep(0.6)
+        await until(lambda: runner._no_sweep_until > time.monotonic())
         fleet.leases.down = fleet.sessions.down = False
         await asyncio.sleep(0.4)  # several sweeps: the owner has had no time for its heartbeat yet
         assert fleet.leases.of(assignment).owner == OTHER

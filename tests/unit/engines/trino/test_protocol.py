@@ -34,8 +34,8 @@ from queryserver.errors.statements import (
 
 PATIENT = TrinoTimeouts(connect_s=30, answer_s=30, retry_s=30, stop_s=30, open_s=30)
 # For answers that never come; SHORT gives up after two or three of them.
-NEVER = replace(PATIENT, answer_s=0.3, stop_s=0.3)
-SHORT = replace(NEVER, retry_s=0.5)
+NEVER = replace(PATIENT, answer_s=1, stop_s=0.3)
+SHORT = replace(NEVER, retry_s=1.5)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
 SERVER_FAILS = Reply(status=503, body=b"starting")
@@ -274,7 +274,7 @@ async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> N
     async with scripted_trino(queued, half, Reply(hangs=True)) as server, session_at(server, timeouts=SHORT) as session:
         handle = await session.submit("SELECT n")
         assert (await session.poll(handle)).state is OperationState.PENDING
-        status = await session.poll(handle, wait_s=0.2)
+        status = await session.poll(handle, wait_s=20)
         assert (status.state, status.progress) == (OperationState.RUNNING, 50)
         await session.close(handle)
 

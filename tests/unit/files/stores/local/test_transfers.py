@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.contract.storage_basis import names
 from tests.refusals import raises_code
+from tests.timing import at_best
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.protocol import Batch
@@ -61,6 +62,7 @@ async def test_pieces_go_on_while_a_share_is_flushed_but_not_past_the_next_one()
             assert await fifth == b"%010d" % 4
     finally:
         may_end.set()
+        threads._timeout_s = _PATIENCE_S
         await threads.close()
 
 
@@ -90,6 +92,7 @@ async def test_a_disk_that_does_not_answer_ends_the_body() -> None:
                 pass
     finally:
         may_end.set()
+        threads._timeout_s = _PATIENCE_S
         await threads.close()
 
 
@@ -196,20 +199,24 @@ async def test_one_batch_at_a_time_is_held(alice, large):
 
 @pytest.mark.security("S10")
 async def test_the_loop_stays_free_while_a_large_directory_is_listed(alice, large):
-    worst, ended = 0.0, asyncio.Event()
 
-    async def watch() -> None:
-        nonlocal worst
-        while not ended.is_set():
-            begun = time.monotonic()
-            await asyncio.sleep(0.001)
-            worst = max(worst, time.monotonic() - begun)
+    async def held_up_s() -> tuple[float, int]:
+        worst, ended = 0.0, asyncio.Event()
 
-    watching = asyncio.create_task(watch())
-    assert len(await names(alice, "shared")) == ENTRIES
-    ended.set()
-    await watching
-    assert worst < 1, "a listing in the loop takes longer, and a busy machine is forgiven"
+        async def watch() -> None:
+            nonlocal worst
+            while not ended.is_set():
+                begun = time.monotonic()
+                await asyncio.sleep(0.001)
+                worst = max(worst, time.monotonic() - begun)
+
+        watching = asyncio.create_task(watch())
+        found = len(await names(alice, "shared"))
+        ended.set()
+        await watching
+        return worst, found
+
+    assert await at_best(held_up_s, below_s=1) == ENTRIES  # a listing in the loop takes longer
 
 
 async def test_a_listing_goes_on_although_entries_come_and_go(alice, large):
