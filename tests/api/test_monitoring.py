@@ -170,6 +170,13 @@ class Page:
         return [{label for label, _ in labels} for found, labels in self.samples if found == name]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here waits for these limits, and a busy machine takes seconds for a connection."""
+    monkeypatch.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
+    monkeypatch.setattr("queryserver.platform.prometheus._FACTS_WITHIN_S", 60.0)
+
+
 @pytest.fixture
 async def counted(small_api: ApiOpener) -> AsyncIterator[Api]:
     # The tests call from loopback.

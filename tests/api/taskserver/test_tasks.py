@@ -145,6 +145,7 @@ class TestStatus:
     @pytest.mark.platform(100)
     async def test_metrics_tell_of_tasks_and_workers_and_name_no_host(self, fleet: Api, boss: Caller, monkeypatch):
         monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 0.0)
+        monkeypatch.setattr("queryserver.platform.prometheus._FACTS_WITHIN_S", 60.0)
         fleet.services.metrics_text._facts_due_at = 0.0  # type: ignore[union-attr] what was read before is old
         await submitted(boss, "result_cleanup")
         headers = {"Authorization": "Bearer metrics-token-of-the-tests"}
