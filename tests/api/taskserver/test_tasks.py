@@ -365,6 +365,7 @@ class TestWork:
         assert (task["state"], task["message"], task["result"]) == ("failed", "Unknown dialect: x", None)
 
     async def test_expired_results_are_deleted(self, fleet: Api, boss: Caller):
+        await run(boss, "result_cleanup")  # what other tests have left
         due = (await boss.run("mysql", "rows 3000 wide 100"))["history_uuid"]
         result = fleet.services.settings.results_dir / due[-2:] / due
         assert result.exists()
