@@ -1,4 +1,7 @@
-"""Who makes a call: the entries of `desktop.auth.api_auth` in their order (Contract platform 4.2), and own tokens."""
+"""Who makes a call: users as calls see them, own tokens, and the entries of `desktop.auth.api_auth` in their order.
+
+Contract platform 3.3, 4.2.
+"""
 
 import asyncio
 import re
