@@ -51,9 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """As the default. That one is replaced by asyncio for each test, and `signal` then makes a text of its task.
+    """As the default, which asyncio replaces by one for each test; `signal` then makes a text of its task.
 
-    With all that a test holds, such a text takes milliseconds.
+    With all that a test holds, such a text takes milliseconds. Ctrl-C interrupts the loop of a test instead.
     """
     signal.default_int_handler(number, frame)
 

@@ -20,9 +20,10 @@ async def settle() -> None:
 
 
 async def came_true(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Returns once the awaited answer is true; the time-out of the test ends a wait in vain."""
-    while not await holds():  # noqa: ASYNC110 nothing tells when
-        await asyncio.sleep(0.02)
+    """Returns once the awaited answer is true. Raises TimeoutError after a minute."""
+    async with asyncio.timeout(60):
+        while not await holds():  # noqa: ASYNC110 nothing tells when
+            await asyncio.sleep(0.02)
 
 
 async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:

@@ -244,7 +244,6 @@ async def test_records_go_after_their_days_and_their_bytes_with_them(small_api: 
         assert [path for path in stored if old in str(path)]
         await aged(ana, old, "366 days")
         await api.services.statements.retention.clean_up()
-        await api.services.statements.retention.expire()
         assert await ana.refused("editor/check_status", operationId=old) == (404, 2, "operation_not_found")
         assert [entry["uuid"] for entry in (await ana.history())["history"]] == [new]
         assert [path for path in stored if path.exists()] == [path for path in stored if new in str(path)]

@@ -27,7 +27,7 @@ from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 
 pytestmark = pytest.mark.capability("Nothing goes on for nobody")
 
-TO_THE_END = replace(LIMITS, end_s=5.0)
+TO_THE_END = replace(LIMITS, end_s=2.0)
 """A session that is not ended in time is left to its server: not here."""
 UNKNOWN = TCloseSessionReq(
     session_handle=TSessionHandle(session_id=THandleIdentifier(guid=b"g" * 16, secret=b"s" * 16))

@@ -39,7 +39,7 @@ HEAD = b"GET / HTTP/1.1\r\nHost: test\r\n"
 REQUEST = HEAD + b"\r\n"
 # Far above every deadline here: it ends a test that would hang.
 ENDS_WITHIN_S = 60
-SHORT_S = 1.0
+SHORT_S = 0.6
 LONG_S = 600.0
 
 

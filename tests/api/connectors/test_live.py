@@ -20,7 +20,7 @@ from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.sections import DatabaseSettings
 
 _numbers = count(1)
-_SLEEP = "SELECT pg_sleep(6), current_setting('application_name') AS who"
+_SLEEP = "SELECT pg_sleep(3), current_setting('application_name') AS who"
 _WHO = "SELECT current_setting('application_name') AS who"
 
 

@@ -25,7 +25,7 @@ async def statements_of(fleet: Fleet, schedule_id: int) -> int:
 async def test_two_beats_run_each_fire_of_ten_schedules_once(fleets: Fleets):
     async with AsyncExitStack() as stack:
         fleet, other = [await stack.enter_async_context(fleets()) for _ in range(2)]
-        ids = [(await fleet.schedule(f"often {number}", interval_s=3600))["id"] for number in range(10)]
+        ids = [(await fleet.schedule(f"hourly {number}", interval_s=3600))["id"] for number in range(10)]
         for fire in range(1, 4):
             await fleet.due(*ids)
             await asyncio.gather(*(fleet.ended(one, fire) for one in ids))

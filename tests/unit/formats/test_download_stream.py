@@ -126,7 +126,7 @@ class SlowEncoder:
 async def test_an_encoder_is_closed_once_its_thread_is_done_with_it(threads):
     encoder = SlowEncoder()
     work = Ahead(encoder, threads)
-    await asyncio.to_thread(encoder.begun.wait, 60)
+    assert await asyncio.to_thread(encoder.begun.wait, 60)
     work.close()
     assert not encoder.closed
     encoder.go.set()

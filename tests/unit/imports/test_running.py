@@ -154,7 +154,7 @@ async def test_a_file_that_is_opened_too_late_is_closed() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         keeping = asyncio.create_task(keep())
-        await asyncio.to_thread(is_asked.wait, 60)
+        assert await asyncio.to_thread(is_asked.wait, 60)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         may_open.set()

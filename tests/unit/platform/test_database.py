@@ -51,7 +51,7 @@ async def test_a_refused_statement_leaves_a_connection_that_works(database_dsn: 
 
 async def test_an_abandoned_question_does_not_answer_the_next_one(database_dsn: str) -> None:
     async with open_database(database_dsn, ONE) as database:
-        abandoned = asyncio.create_task(database.value("select 'first' from pg_sleep(10)"))
+        abandoned = asyncio.create_task(database.value("select 'first' from pg_sleep(60)"))
         await asyncio.sleep(0.1)
         abandoned.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -71,6 +71,7 @@ async def test_an_open_transaction_stays_with_nobody(database_dsn: str) -> None:
 async def test_a_pool_in_use_refuses_in_time(database_dsn) -> None:
     async with open_database(database_dsn, ONE) as database:
         # The first connection has this limit too, and a busy machine takes its time for it.
+        assert database._acquire_timeout_s == ONE.connect_timeout_s
         database._acquire_timeout_s = 0.5
         async with database.connection():
             with pytest.raises(DatabaseUnavailable):

@@ -62,7 +62,6 @@ async def test_pieces_go_on_while_a_share_is_flushed_but_not_past_the_next_one()
             assert await fifth == b"%010d" % 4
     finally:
         may_end.set()
-        threads._timeout_s = _PATIENCE_S
         await threads.close()
 
 
