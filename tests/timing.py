@@ -4,6 +4,7 @@ What is slow by itself is slow every time; what other work holds up is hardly he
 """
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -19,11 +20,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def came_true(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Returns once the awaited answer is true. Raises TimeoutError after a minute."""
+async def until(holds: Callable[[], object]) -> None:
+    """Returns once it holds, or once what is awaited of it does; fails after a minute, which no busy machine takes."""
     async with asyncio.timeout(60):
-        while not await holds():  # noqa: ASYNC110 nothing tells when
-            await asyncio.sleep(0.02)
+        while True:
+            held = holds()
+            if await held if inspect.isawaitable(held) else held:
+                return
+            await asyncio.sleep(0.01)
 
 
 async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:

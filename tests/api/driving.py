@@ -1,8 +1,7 @@
 """A service in this process, and the users who call it."""
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,6 +17,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.loading import FakeLoadingEngine
 from tests.fixtures.valkey import running_valkey
 from tests.modes import TASK_SERVER
+from tests.timing import until
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
@@ -219,16 +219,6 @@ class Caller:
         response = await self.get("editor/get_history", **query)
         assert response.status_code == 200, response.text
         return response.json()
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Returns once the condition holds; fails after a minute, which a busy machine does not take."""
-    async with asyncio.timeout(60):
-        while True:
-            held = condition()
-            if held if isinstance(held, bool) else await held:
-                return
-            await asyncio.sleep(0.01)
 
 
 def verdict(response: httpx.Response) -> tuple[int, int, str]:

@@ -16,7 +16,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.dialects import POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.cases import each
-from tests.timing import came_true
+from tests.timing import until
 
 from queryserver.api.schemas import generated as wire
 
@@ -360,7 +360,7 @@ class TestCancel:
         async def is_active() -> bool:
             return await connection.fetchval(look, f"%{ana.username}") == 1
 
-        await came_true(is_active)
+        await until(is_active)
         await ana.on(operation, "cancel_statement")
         assert await connection.fetchval(look, f"%{ana.username}") == 0
         await connection.close()

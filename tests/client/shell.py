@@ -109,12 +109,6 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("QUERYSERVER_")}
 
 
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 def _reading(file: IO[bytes]) -> asyncio.Task[bytes]:
     def read() -> bytes:
         with file:

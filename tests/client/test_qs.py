@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from tests.api.token.logins import PASSWORD, accounts
 from tests.cases import each
 from tests.client.conftest import Server, api_token
-from tests.client.shell import Make, Qs, until
+from tests.client.shell import Make, Qs
+from tests.timing import until
 
 from queryserver.identity.model import AuthenticatedUser
 from queryserver_client import connect

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.client.conftest import Server
-from tests.client.shell import Qs, until
+from tests.client.shell import Qs
+from tests.timing import until
 
 from queryserver_client import connect
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
-from tests.client.shell import until
+from tests.timing import until
 
 from queryserver_client import ApiError, Connection, ConnectionLost, QueryserverError, arrow, connect, result, windows
 from queryserver_client.downloads import Download

@@ -15,7 +15,7 @@ from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, read, run, started
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.tasks import tasks_begun
-from tests.timing import came_true
+from tests.timing import until
 
 from queryserver.engines.protocol import Engine, EngineSession, OperationHandle, SessionOptions
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
@@ -113,7 +113,7 @@ class FaultsContract(EngineBasis):
             operation(session, self.facts.slow_sql) as handle,
         ):
             await started(session, handle)
-            await came_true(is_at_engine)
+            await until(is_at_engine)
             await proxy.die()
             status = await ended(session, handle, within_s=self.limit_s)
             assert isinstance(status.error, _LOST)

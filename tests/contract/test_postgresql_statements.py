@@ -9,7 +9,7 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, run, started
 from tests.contract.postgresql_basis import address_of
-from tests.timing import came_true
+from tests.timing import until
 
 from queryserver.engines.postgresql.engine import PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.protocol import Credentials, OperationState, SessionOptions
@@ -225,7 +225,7 @@ async def test_a_connection_lost_on_the_way_leaves_the_outcome_unknown(engine, s
             async def is_sleeping() -> bool:
                 return (await run(other, sleeps)).rows == [(1,)]
 
-            await came_true(is_sleeping)
+            await until(is_sleeping)
             await run(other, f"SELECT pg_terminate_backend({pid})")
         status = await ended(session, handle)
         assert status.state is OperationState.FAILED

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.e2e.harness import ServerProcess, running_server
-from tests.timing import came_true
+from tests.timing import until
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ async def test_a_running_statement_may_finish_within_the_grace_and_is_canceled_a
             status = await call(server, "check_status", operationId=operation)
             return status["query_status"]["state"] == "running"
 
-        await came_true(is_running)
+        await until(is_running)
         told = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         if grace_s:

@@ -12,6 +12,7 @@ import pytest
 from httpx import Response
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api
+from tests.timing import until
 
 from queryserver.platform.settings.editor import LimitsSettings
 
@@ -30,14 +31,6 @@ def opener(tmp_path: Path, database_dsn: str) -> Opener:
         return open_api(settings.model_copy(update={"limits": LimitsSettings(calls_per_user=calls_per_user)}))
 
     return opened
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if reached():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tests.api.serving import served
 from tests.cases import each
 from tests.fakes.computation import InlineComputing
 from tests.fakes.storage_reads import OddFileSystem, Oddity
-from tests.timing import processor_s
+from tests.timing import processor_s, until
 
 from queryserver.errors.base import TooComplex, TooManyRequests
 from queryserver.files.model import StoragePath, StorageUser
@@ -67,13 +67,6 @@ def computing_of(api: Api) -> ProcessComputing:
     computing = api.services.statements.formatting._computing
     assert isinstance(computing, ProcessComputing)
     return computing
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Returns once it is so: what happens in another process has no event."""
-    async with asyncio.timeout(ENDS_WITHIN_S):
-        while not is_so():  # noqa: ASYNC110 as above
-            await asyncio.sleep(0.02)
 
 
 def outcomes_of(monkeypatch: pytest.MonkeyPatch) -> list[object]:

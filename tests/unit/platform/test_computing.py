@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.cases import each
 from tests.fakes.computation import InlineComputing
 from tests.refusals import raises_code
+from tests.timing import until
 
 from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.platform import computing as processes
@@ -44,13 +45,6 @@ PREVIEWED = {
 async def computing() -> AsyncIterator[ProcessComputing]:
     async with ProcessComputing(processes=1) as opened:
         yield opened
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Returns once it is so: what happens in another process has no event."""
-    async with asyncio.timeout(60):
-        while not is_so():  # noqa: ASYNC110 as above
-            await asyncio.sleep(0.02)
 
 
 async def test_a_process_serves_one_computation_after_the_other(computing: ProcessComputing):
