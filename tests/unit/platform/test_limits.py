@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.cases import each
-from tests.timing import settle
+from tests.timing import TRIES, settle
 
 from queryserver.errors.base import TooComplex, TooManyRequests
 from queryserver.errors.files import InsufficientStorage
@@ -196,12 +196,14 @@ class TestPlaces:
         assert len(places._queue) < 20
 
     async def test_a_turn_takes_as_many_steps_among_a_thousand_waiting_users_as_among_ten(self):
-        assert await calls_of_a_turn(waiting=1000) <= await calls_of_a_turn(waiting=10) < 100
+        few = [await calls_of_a_turn(waiting=10) for _ in range(TRIES)]
+        many = [await calls_of_a_turn(waiting=1000) for _ in range(TRIES)]
+        assert min(many) <= min(few) < 100  # what ends elsewhere in the process may call functions of its own
 
 
 async def calls_of_a_turn(*, waiting: int) -> int:
     """How many functions are called while a user gives a place back and a new one begins to wait."""
-    places = FairPlaces(1)
+    places = FairPlaces(1, wait_s=None)  # the heap of the loop's timers is not looked at
     await places.take(EVE)
     tasks = [asyncio.create_task(places.take(user_id)) for user_id in range(10, 10 + waiting)]
     await settle()
