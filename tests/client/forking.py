@@ -66,8 +66,9 @@ def _watch(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
 def _run(request: dict[str, Any], standard: list[int]) -> NoReturn:
     from queryserver_client.cli import main
 
-    # Shells let what they start in the background ignore it, and with it all tests.
+    # Shells let what they start in the background ignore the one, nohup the other, and with them all tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
         os.close(descriptor)
