@@ -75,6 +75,25 @@ class TestDuckdbFile:
         assert await pair.other_api.database.value("select count(*) from forwarded_looks") == 0
 
 
+async def test_a_session_has_its_database_whichever_server_opens_it(small_api: ApiOpener):
+    async with small_api() as first, small_api() as second:
+        ana = await first.user()
+        await ana.run("duckdb", "CREATE SCHEMA warehouse; SELECT 1")
+        for caller in (ana, Caller(second, ana.username, ana.headers)):
+            fields = {"session": {"type": "duckdb"}, "database": "warehouse"}
+            answer = await caller.send("POST", "editor/create_session", json=fields)
+            assert (answer.status_code, answer.headers.get("X-Unknown-Fields")) == (200, None)
+            session = answer.json()["session"]["id"]
+            body = await caller.run("duckdb", "SELECT current_schema()", session_id=session, database="main")
+            assert (await caller.page(body["history_uuid"]))["data"] == [["warehouse"]]
+            # What runs in a session has the database of the session, which its statements may change.
+            await caller.run("duckdb", "USE main", session_id=session)
+            body = await caller.run("duckdb", "SELECT current_schema()", session_id=session)
+            assert (await caller.page(body["history_uuid"]))["data"] == [["main"]]
+            closing = {"session": {"type": "duckdb", "id": session}}
+            assert (await caller.send("POST", "editor/close_session", json=closing)).status_code == 200
+
+
 async def test_no_session_stays_open_whose_caller_has_left(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch):
     """The instance that holds the duckdb file opens it when the one that was asked no longer waits."""
     async with small_api() as first, small_api() as second:

@@ -40,6 +40,8 @@ class NewSession:
     properties: Sequence[Mapping[str, Any]]
     settings: Mapping[str, str]
     credentials: Credentials | None
+    database: str | None = None
+    """Current at its beginning; None: the connector's default."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -84,12 +86,13 @@ class Sessions:
         data = self.connectors.data_of(connector)
         if data is not None and not await self.runner.may_run(connector):
             try:
-                is_open = await self._open_at(await self.forwarding.holder(data), user, connector, record)
+                holder = await self.forwarding.holder(data)
+                is_open = await self._open_at(holder, user, connector, record, asked.database)
             except BaseException:  # a cancel too: the holder may have opened it
                 await asyncio.shield(self._close_unanswered(record.id))
                 raise
         else:
-            is_open = await self._open_here(user, connector, record, credentials)
+            is_open = await self._open_here(user, connector, record, credentials, asked.database)
         if not is_open:
             raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
         try:
@@ -98,17 +101,24 @@ class Sessions:
             return record
 
     async def _open_here(
-        self, user: User, connector: Connector, record: SessionRecord, credentials: Credentials | None
+        self,
+        user: User,
+        connector: Connector,
+        record: SessionRecord,
+        credentials: Credentials | None,
+        database: str | None,
     ) -> bool:
-        options = await self.credentials.options(user, connector, settings=record.settings)
+        options = await self.credentials.options(user, connector, database=database, settings=record.settings)
         if credentials:
             options = replace(options, credentials=credentials)
         return await self.runner.opener.open_named(record, connector, user, options, max_open=self.max_per_user)
 
-    async def _open_at(self, holder: str, user: User, connector: Connector, record: SessionRecord) -> bool:
+    async def _open_at(
+        self, holder: str, user: User, connector: Connector, record: SessionRecord, database: str | None
+    ) -> bool:
         """The same in the process that holds the data. Raises EngineTimeout too."""
         # No credentials: data that one process holds are files, which have no logins.
-        arguments = [record.id, record.guid, record.properties, record.settings]
+        arguments = [record.id, record.guid, record.properties, record.settings, *([database] if database else [])]
         budget = connector.limits.metadata_timeout
         try:
             # The holder ends its work in time, and says so.
@@ -120,12 +130,12 @@ class Sessions:
             raise EngineTimeout(f"No session was opened within {budget.total_seconds():g} s.") from None
 
     async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        session_id, guid, properties, settings = arguments
+        session_id, guid, properties, settings, *database = arguments  # a database only where there is one
         self.runner.require_open()
         if not await self.runner.may_run(connector):
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         record = self._record(user, connector, session_id, guid=guid, properties=properties, settings=settings)
-        return orjson.dumps(await self._open_here(user, connector, record, None))
+        return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
 
     async def _close_unanswered(self, session_id: int) -> None:
         """A session that no caller knows: then it must not be open. Its holder closes what is no longer recorded."""

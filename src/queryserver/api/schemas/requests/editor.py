@@ -469,9 +469,10 @@ class CreateNotebookRequest(Fields):
 
 
 class SessionRequest(Fields):
-    """Fields of create_session (Contract editor 9.1)."""
+    """Fields of create_session (Contract editor 9.1). `database`: the current one of the session at its beginning."""
 
     session: Json[SessionSpec]
+    database: TextOrNothing = None
 
     @model_validator(mode="after")
     def _has_a_type(self) -> Self:

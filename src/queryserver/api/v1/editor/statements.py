@@ -268,7 +268,8 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
 @router.operation("create_session")
 async def create_session(call: Call) -> Response:
     """Open an engine session that statements can name. Contract editor 9.1."""
-    asked = (await call.read(requests.SessionRequest)).session
+    request = await call.read(requests.SessionRequest)
+    asked = request.session
     opened = await call.services.statements.sessions.create(
         call.user,
         NewSession(
@@ -276,6 +277,7 @@ async def create_session(call: Call) -> Response:
             properties=asked.shown_properties,
             settings=asked.settings,
             credentials=Credentials(*asked.credentials) if asked.credentials else None,
+            database=request.database or None,
         ),
     )
     session = wire.Session(
