@@ -27,7 +27,7 @@ from queryserver_client import (
     connect_sync,
     uploads,
 )
-from queryserver_client.downloads import WrongDigest
+from queryserver_client.downloads import ChangedFile, WrongDigest
 
 CONTENT = random.Random(20).randbytes(5_000_000)
 PART = 1_000_000
@@ -218,6 +218,63 @@ async def test_a_download_that_is_cut_ends_whole(server: Server, folder: str, ta
         assert line.answered_bytes < len(CONTENT) + cut // 2 + 400_000
     assert path.read_bytes() == CONTENT
     assert names(target) == ["cut.bin"]
+
+
+async def test_what_is_replaced_keeps_its_permissions_and_a_link_its_target(db: Connection, folder: str, target: Path):
+    await db.files.upload(b"new", f"{folder}/a.txt")
+    kept, link, private = target / "kept.txt", target / "link.txt", target / "private.txt"
+    kept.write_text("old")
+    kept.chmod(0o640)
+    link.symlink_to(kept)
+    private.write_text("old")
+    private.chmod(0o600)
+    for path in (link, private):
+        await db.files.download(f"{folder}/a.txt", path)
+    assert link.is_symlink()
+    assert [path.read_text() for path in (kept, private)] == ["new", "new"]
+    assert [path.stat().st_mode & 0o777 for path in (kept, private)] == [0o640, 0o600]
+    assert names(target) == ["kept.txt", "link.txt", "private.txt"]
+
+
+async def test_into_a_named_pipe_the_bytes_go_at_once(db: Connection, folder: str, target: Path):
+    await db.files.upload(CONTENT, f"{folder}/a.bin")
+    os.mkfifo(target / "pipe")
+    reading = asyncio.create_task(asyncio.to_thread((target / "pipe").read_bytes))
+    await db.files.download(f"{folder}/a.bin", target / "pipe")
+    assert await reading == CONTENT
+    assert (target / "pipe").is_fifo()
+    assert names(target) == ["pipe"]
+
+
+async def test_what_can_be_read_once_is_uploaded_whole(db: Connection, server: Server, folder: str, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    writing = asyncio.create_task(asyncio.to_thread((tmp_path / "pipe").write_bytes, CONTENT))
+    await db.files.upload(tmp_path / "pipe", f"{folder}/pipe.bin")
+    await writing
+    await db.files.upload("/proc/version", f"{folder}/version.txt")
+    version = await asyncio.to_thread(Path("/proc/version").read_bytes)
+    assert stored(server, folder) == {"pipe.bin": CONTENT, "version.txt": version}
+
+
+async def test_waiting_for_the_writer_of_a_pipe_can_be_canceled(db: Connection, folder: str, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    uploading = asyncio.create_task(db.files.upload(tmp_path / "pipe", f"{folder}/pipe.bin"))
+    await asyncio.sleep(0.1)
+    uploading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(uploading, 30)
+    os.close(os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK))  # the thread that opens it ends
+
+
+async def test_a_file_object_gives_no_beginning_of_a_longer_file(db: Connection, server: Server, folder: str):
+    await db.files.upload(b"0123456789", f"{folder}/a.txt")
+    place = root(server) / folder.removeprefix("file:///") / "a.txt"
+    async with await db.files.open(f"{folder}/a.txt") as file:
+        place.write_bytes(b"another, longer one")
+        with pytest.raises(ChangedFile):
+            await file.read()
+        place.write_bytes(b"9876543210")
+        assert await file.read() == b"9876543210"
 
 
 class Stopped(Exception):

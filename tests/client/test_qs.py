@@ -55,6 +55,22 @@ async def test_a_login_is_stored_without_the_password_and_ends_with_logout(serve
     assert (revoked.code, "run qs login" in revoked.err) == (3, True)
 
 
+async def test_a_stored_login_that_cannot_be_read_is_replaced_or_deleted(server: Server, make: Make, tmp_path: Path):
+    await accounts(server.api).create(AuthenticatedUser("broken"), PASSWORD)
+    qs, file = make(), tmp_path / "config" / "login.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    told = await qs("ps")
+    assert (told.code, "log in again" in told.err) == (2, True)
+    assert (await qs("login", server.url, "--user", "broken", "--stdin", stdin=f"{PASSWORD}\n")).code == 0
+    assert (await qs("ps")).code == 0
+    file.write_text("{")
+    assert (await qs("logout")).code == 0
+    assert not file.exists()
+    refused = await qs("login", "http://host:port", "--user", "broken", "--stdin", stdin=f"{PASSWORD}\n")
+    assert (refused.code, "the address" in refused.err, "Traceback" in refused.err) == (2, True, False)
+
+
 async def test_a_pipe_gets_plain_csv_and_other_forms_when_asked_for(qs: Qs):
     sql = "SELECT i AS n, 'text ' || i AS t, NULL AS nothing FROM range(3) AS r(i)"
     assert (await qs("sql", "duckdb", sql)).text == "n,t,nothing\n0,text 0,\n1,text 1,\n2,text 2,\n"

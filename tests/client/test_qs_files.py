@@ -1,6 +1,8 @@
 """`qs` with files: between this machine and the stores of a server, and into tables (issue 20, section 4)."""
 
+import datetime as dt
 import os
+from pathlib import Path
 from unittest.mock import Mock, call
 
 import pytest
@@ -10,7 +12,8 @@ from tests.client.shell import Qs
 from queryserver_client.cli.forms import Form
 from queryserver_client.cli.operations import show
 from queryserver_client.cli.stores import name_of
-from queryserver_client.cli.transfers import Options, copy
+from queryserver_client.cli.transfers import Options, copy, move
+from queryserver_client.errors import NotFound
 
 
 async def test_files_go_there_and_back(qs: Qs, folder: str):
@@ -104,6 +107,35 @@ async def test_mv_deletes_nothing_that_it_did_not_transfer(qs: Qs, folder: str):
     source.write_bytes(b"NEW")
     assert (await qs("mv", "-c", str(source), f"{folder}/new.bin")).code == 2
     assert source.read_bytes() == b"NEW"
+
+
+async def test_mv_keeps_a_file_that_changes_while_it_is_transferred(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "same.log").write_text("a")
+    (here / "grows.log").write_text("a")
+    os.mkfifo(here / "pipe")
+    db = Mock()
+    db.files.stat.side_effect = NotFound("none", status=404)
+
+    def upload(source: str, *_: object, **__: object) -> None:
+        if source.endswith("grows.log"):
+            Path(source).write_text("ab")
+
+    db.files.upload.side_effect = upload
+    with pytest.raises(OSError, match="1 file was copied and not moved"):
+        move(db, [str(here)], "file:///there", Options(is_recursive=True))
+    assert sorted(path.name for path in here.iterdir()) == ["grows.log", "pipe"]
+    said = capsys.readouterr().err
+    assert f"{here / 'grows.log'} changed while it was transferred, and stays" in said
+    assert f"{here / 'pipe'} is left out: it is neither a file nor a directory" in said
+
+
+async def test_times_are_utc_for_programs(qs: Qs, folder: str):
+    assert (await qs("cp", "-", f"{folder}/a.txt", stdin="a")).code == 0
+    (entry,) = (await qs("ls", f"{folder}/a.txt", "-o", "csv")).records
+    age = dt.datetime.now(dt.UTC) - dt.datetime.strptime(entry["modified"], "%Y-%m-%dT%H:%M:%S%z")
+    assert abs(age) < dt.timedelta(minutes=10)
 
 
 async def test_links_to_directories_are_said_to_be_left_out(qs: Qs, folder: str):

@@ -94,6 +94,17 @@ async def test_arrow_pandas_and_polars_hold_the_same_rows(db: Connection):
     assert (await result.polars())["n"].sum() == sum(range(12_345))
 
 
+async def test_integers_beside_nulls_stay_integers_in_pandas(db: Connection):
+    columns = "9007199254740993::BIGINT AS a, 255::UTINYINT AS b, 1::INTEGER AS c, 1.5 AS d"
+    result = await db.query("duckdb", f"SELECT {columns} UNION ALL SELECT NULL, NULL, 2, NULL ORDER BY c")
+    frame = await result.pandas()
+    assert (frame["a"][0], frame["b"][0]) == (9007199254740993, 255)
+    assert [str(kind) for kind in frame.dtypes][:3] == ["Int64", "UInt8", "int32"]
+    assert frame["a"].isna().tolist() == [False, True]
+    exact = await result.pandas(integer_object_nulls=True)
+    assert (str(exact["a"].dtype), exact["a"].tolist()) == ("object", [9007199254740993, None])
+
+
 async def test_a_statement_that_fails_says_where(db: Connection):
     with pytest.raises(StatementError) as caught:
         await db.query("postgresql", "SELECT nothing\nFROM nowhere")

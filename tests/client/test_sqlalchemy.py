@@ -1,6 +1,7 @@
 """The SQLAlchemy dialects, and tools on them (issue 20, section 5)."""
 
 import asyncio
+import datetime as dt
 import gc
 import os
 import re
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pandas as pd
@@ -21,6 +23,7 @@ from sqlalchemy.schema import CreateTable
 from tests.api.conftest import make_settings
 from tests.api.driving import open_api
 from tests.api.serving import served
+from tests.cases import each
 from tests.client.conftest import Server
 from tests.client.threads import in_thread
 from tests.fixtures.database import execute
@@ -271,6 +274,31 @@ def test_engines_get_their_own_names_of_types_and_quotes(dialect: str, wanted: s
     text = str(CreateTable(sa.Table("select", sa.MetaData(), *columns, schema="s")).compile(engine))
     flat = re.sub(r"\s+", " ", text).replace("( ", "(").replace(" ,", ",")
     assert flat.strip().startswith(f"CREATE TABLE {wanted}")
+
+
+@each("dialect", ("hive", "impala", "sparksql", "phoenix"))
+def test_a_backslash_ends_no_literal(dialect: str):
+    engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
+    texts = sa.select(sa.literal(r"\' OR 1=1 -- "), sa.literal("it's"), sa.literal(7))
+    text = str(texts.compile(engine, compile_kwargs={"literal_binds": True}))
+    assert text.startswith(r"SELECT '\\\' OR 1=1 -- ' AS "), text
+    assert r"'it\'s' AS " in text
+    assert "7 AS " in text
+
+
+def test_times_and_bits_of_mysql_are_taken_as_they_come():
+    dialect = sa.create_engine("queryserver+mysql://:x@db.example/7").dialect
+
+    def read(kind: sa.types.TypeEngine[Any], cell: Any) -> Any:
+        process = kind.dialect_impl(dialect).result_processor(dialect, None)
+        return cell if process is None else process(cell)
+
+    noon = dt.time(12)
+    for kind in (sa.Time(), sa.dialects.mysql.TIME(fsp=3)):
+        assert [read(kind, cell) for cell in (noon, "-01:00:00", None)] == [noon, "-01:00:00", None]
+    bits = sa.dialects.mysql.BIT(9)
+    assert [read(bits, cell) for cell in (b"\x01\x05", True, None)] == [261, True, None]
+    assert not dialect.supports_sane_rowcount
 
 
 def test_trino_has_catalogs_in_schemas_and_its_order_of_limit():

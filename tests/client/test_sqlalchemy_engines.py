@@ -140,6 +140,54 @@ def test_mariadb_is_read_written_and_reflected(mariadb_url: str):
 
 @pytest.mark.engine("mariadb")
 @in_thread
+def test_a_transaction_of_mariadb_goes_on_after_what_the_engine_commits_by_itself(mariadb_url: str):
+    engine = sa.create_engine(mariadb_url)
+    with engine.connect() as connection:
+        connection.execute(sa.text("CREATE TABLE half (id INTEGER PRIMARY KEY)"))
+        connection.execute(sa.text("INSERT INTO half VALUES (1)"))
+        connection.rollback()
+    with engine.begin() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM half")) == 0
+        connection.execute(sa.text("INSERT INTO half VALUES (2)"))
+    with engine.connect() as connection, connection.execution_options(isolation_level="AUTOCOMMIT") as committing:
+        committing.execute(sa.text("INSERT INTO half VALUES (3)"))
+    with engine.connect() as connection:
+        assert connection.scalars(sa.text("SELECT id FROM half ORDER BY id")).all() == [2, 3]
+    engine.dispose()
+
+
+@pytest.mark.engine("mariadb")
+@in_thread
+def test_times_and_bits_of_mariadb_are_read_and_an_update_may_change_nothing(mariadb_url: str):
+    class Base(DeclarativeBase):
+        pass
+
+    class Shift(Base):
+        __tablename__ = "shifts"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        begins: Mapped[dt.time] = mapped_column(sa.dialects.mysql.TIME(fsp=6))
+        flag: Mapped[int] = mapped_column(sa.dialects.mysql.BIT(1))
+        flags: Mapped[int] = mapped_column(sa.dialects.mysql.BIT(9))
+
+    engine = sa.create_engine(mariadb_url)
+    Base.metadata.create_all(engine)
+    begins = dt.time(6, 30, 0, 5)
+    with sa.orm.Session(engine) as one, sa.orm.Session(engine) as other:
+        one.add(Shift(id=1, begins=begins, flag=1, flags=261))
+        one.commit()
+        shift, same = one.get_one(Shift, 1), other.get_one(Shift, 1)
+        assert (shift.begins, shift.flag, shift.flags) == (begins, 1, 261)
+        shift.flags = same.flags = 7
+        one.commit()
+        other.commit()
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE shifts SET begins = '-100:00:00'"))
+        assert connection.scalar(sa.select(Shift.begins)) == "-100:00:00.000000"
+    engine.dispose()
+
+
+@pytest.mark.engine("mariadb")
+@in_thread
 def test_objects_with_keys_transactions_and_savepoints_on_mariadb(mariadb_url: str):
     class Base(DeclarativeBase):
         pass

@@ -8,7 +8,7 @@ import asyncio
 import importlib
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,22 @@ def optional(package: str, extra: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise MissingPackage(package, extra) from error
+
+
+def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
+    """A table as a DataFrame of pandas, integers with nulls as integers unless the options say otherwise."""
+    exact: dict[int, Any] = {}
+    if not options.keys() & {"types_mapper", "integer_object_nulls"}:
+        pa, pd = importlib.import_module("pyarrow"), importlib.import_module("pandas")
+        for place, column in enumerate(table.columns):
+            if column.null_count and pa.types.is_integer(column.type):
+                name = str(column.type).replace("uint", "UInt").replace("int", "Int")
+                kind = pd.api.types.pandas_dtype(name)
+                exact[place] = column.to_pandas(types_mapper={column.type: kind}.get)
+    made = table.to_pandas(**options)
+    for place, column in exact.items():
+        made.isetitem(place, column)
+    return made
 
 
 class MessageReader:

@@ -13,7 +13,7 @@ import httpx
 from queryserver_client.connectors import Connectors
 from queryserver_client.credentials import Secret, TokenSource, credentials_of, hidden, hidden_values
 from queryserver_client.encoding import Parameters, encode_parameters
-from queryserver_client.errors import ApiError, ConfigurationError, QueryserverError
+from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost, QueryserverError
 from queryserver_client.files import Files
 from queryserver_client.history import History
 from queryserver_client.imports import Imports
@@ -61,12 +61,14 @@ class Connection:
         the server ends the statement. When the waiting task is canceled, or a callback fails, the statement is
         canceled, also at the engine, and a result that is there already is deleted.
 
-        Raises StatementError when it does not end well, ApiError, ConnectionLost.
+        Raises StatementError when it does not end well, ApiError, ConnectionLost. After a ConnectionLost, or a 502 or
+        504 of a proxy, it may have run: `submit` with the `idempotency_key` of the error finds it, and runs it once.
         """
-        fields = _fields(sql, parameters, database, session_id, limit, timeout)
+        fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout), 0.0
         if on_progress is None and on_log is None:
-            fields |= {"wait": WAIT_S, "rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
-        statement = await self._execute(connector, fields, allow_truncated=allow_truncated)
+            fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
+            wait_s = WAIT_S
+        statement = await self._execute(connector, fields, allow_truncated=allow_truncated, wait_s=wait_s)
         async with canceling(statement):
             return await statement.result(on_progress=on_progress, on_log=on_log)
 
@@ -141,32 +143,35 @@ class Connection:
     ) -> None:
         await self.close()
 
-    async def _execute(
-        self, connector: str, fields: Mapping[str, Any], *, allow_truncated: bool = False, key: str | None = None
-    ) -> Statement:
+    async def _execute(self, connector: str, fields: Mapping[str, Any], **more: Any) -> Statement:
         path = f"editor/execute/{segment(connector)}" if connector else "editor/execute"
-        return await self._started(path, fields, allow_truncated=allow_truncated, key=key)
+        return await self._started(path, fields, **more)
 
     async def _started(
-        self, path: str, fields: Mapping[str, Any], *, allow_truncated: bool = False, key: str | None = None
+        self,
+        path: str,
+        fields: Mapping[str, Any],
+        *,
+        allow_truncated: bool = False,
+        key: str | None = None,
+        wait_s: float = 0.0,
     ) -> Statement:
         """Start under one idempotency key: however often the call is repeated, the operation runs once."""
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:
             body, received = await self.transport.answered(
-                "POST",
-                path,
-                fields,
-                headers=headers,
-                is_repeatable=True,
-                wait_s=float(fields.get("wait", 0)),
-                sent=sent,
+                "POST", path, fields, headers=headers, is_repeatable=True, wait_s=wait_s, is_held=wait_s > 0, sent=sent
             )
         except anyio.get_cancelled_exc_class():
             if sent.is_ever_possible and key is None:
                 await self._abandon(path, fields, headers)
             raise
-        statement = statement_of(self.transport, body, allow_truncated=allow_truncated)
+        except (ApiError, ConnectionLost) as error:
+            error.idempotency_key = headers["Idempotency-Key"]
+            raise
+        statement = statement_of(
+            self.transport, body, allow_truncated=allow_truncated, request_id=received.get("X-Request-Id")
+        )
         if "parameters" in fields and "parameters" in received.get("X-Unknown-Fields", ""):
             await statement.abandon()
             raise ApiError("this server is too old for parameters", status=501, code="not_supported")
@@ -174,7 +179,7 @@ class Connection:
 
     async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Cancel a statement whose id has not come yet: the same key gives the id."""
-        fields = {name: value for name, value in fields.items() if name not in {"wait", "rows"}}
+        fields = {name: value for name, value in fields.items() if name != "rows"}
         with anyio.move_on_after(_ABANDON_WITHIN_S, shield=True):
             # Where the server cannot be reached it ends the statement by its time limit.
             with suppress(QueryserverError):

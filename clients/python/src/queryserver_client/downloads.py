@@ -7,10 +7,11 @@ two different files are never put together (Contract editor 8.2).
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 import anyio.to_thread
@@ -127,27 +128,67 @@ async def save(
     """Write a file of the server to `target`, which never holds a part of it.
 
     The bytes go to a hidden file beside it, which takes the place of `target` when it is whole, and is removed when it
-    fails. `on_bytes` is called with the bytes so far and their number in all, if known. With `sha256`, in hexadecimal
-    digits, WrongDigest is raised for bytes that have another one.
+    fails (`Place`). `on_bytes` is called with the bytes so far and their number in all, if known. With `sha256`, in
+    hexadecimal digits, WrongDigest is raised for bytes that have another one.
     """
     target = Path(target)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    place = await anyio.to_thread.run_sync(Place, target)
     try:
-        digest = await _written(transport, path, part, params=params, on_bytes=on_bytes, is_digested=sha256 is not None)
+        digest = await _written(
+            transport, path, place, params=params, on_bytes=on_bytes, is_digested=sha256 is not None
+        )
         if sha256 is not None and digest != sha256.lower():
             message = f"{path}: the bytes that came have the SHA-256 {digest}"
             raise WrongDigest(message)
-        await anyio.to_thread.run_sync(os.replace, part, target)
+        await anyio.to_thread.run_sync(place.take)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.Path(part).unlink(missing_ok=True)
+            await anyio.to_thread.run_sync(place.leave)
     return target
+
+
+class Place:
+    """Where the bytes of a new file go until it is whole: to a hidden file beside `target`.
+
+    A link stays a link, and what is replaced gives its permissions. Into what is no file, such as `/dev/null` or a
+    named pipe, the bytes go at once.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._target = Path(os.path.realpath(target))
+        try:
+            self._mode: int | None = self._target.stat().st_mode
+        except FileNotFoundError:
+            self._mode = None
+        self._is_direct = self._mode is not None and not (stat.S_ISREG(self._mode) or stat.S_ISDIR(self._mode))
+        hidden = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}.part")
+        self._part = self._target if self._is_direct else hidden
+
+    def open(self) -> BinaryIO:
+        """Empty, for writing; nobody may read it who might not read what it replaces."""
+        if self._is_direct or self._mode is None:
+            return self._part.open("wb")
+        mode = stat.S_IMODE(self._mode)
+        file = open(self._part, "wb", opener=lambda path, flags: os.open(path, flags, mode & 0o777))  # noqa: SIM115
+        with suppress(OSError):  # a file system without permissions
+            self._part.chmod(mode)
+        return file
+
+    def take(self) -> None:
+        """It is whole."""
+        if not self._is_direct:
+            self._part.replace(self._target)
+
+    def leave(self) -> None:
+        """Remove what is not whole."""
+        if not self._is_direct:
+            self._part.unlink(missing_ok=True)
 
 
 async def _written(
     transport: Transport,
     path: str,
-    part: Path,
+    place: Place,
     *,
     params: Mapping[str, Any] | None,
     on_bytes: Callable[[int, int | None], None] | None,
@@ -156,16 +197,17 @@ async def _written(
     """Write the file, anew when it changes meanwhile."""
     for _ in range(_MOST_CHANGES):
         with suppress(ChangedFile):
-            return await _write(Download(transport, path, params), part, on_bytes, is_digested=is_digested)
-    return await _write(Download(transport, path, params), part, on_bytes, is_digested=is_digested)
+            return await _write(Download(transport, path, params), place, on_bytes, is_digested=is_digested)
+    return await _write(Download(transport, path, params), place, on_bytes, is_digested=is_digested)
 
 
 async def _write(
-    download: Download, part: Path, on_bytes: Callable[[int, int | None], None] | None, *, is_digested: bool
+    download: Download, place: Place, on_bytes: Callable[[int, int | None], None] | None, *, is_digested: bool
 ) -> str | None:
     """The SHA-256 of the bytes, if it is wanted."""
     digest = hashlib.sha256() if is_digested else None
-    async with await anyio.open_file(part, "wb") as file, aclosing(download.chunks()) as chunks:
+    file = anyio.wrap_file(await anyio.to_thread.run_sync(place.open))
+    async with file, aclosing(download.chunks()) as chunks:
         waiting = bytearray()
 
         async def write() -> None:
@@ -182,7 +224,8 @@ async def _write(
                     on_bytes(download.position, download.size)
         await write()
         await file.flush()
-        await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
+        with suppress(OSError):  # of what is no file
+            await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
     if on_bytes is not None:
         on_bytes(download.position, download.size)
     return digest.hexdigest() if digest is not None else None

@@ -64,11 +64,13 @@ def encode(value: Any) -> Any:  # noqa: C901
 
 def _encode_foreign(value: Any) -> Any:
     """Scalars of NumPy have `item`, arrays of NumPy and columns of pandas and pyarrow `tolist` or `to_pylist`."""
+    if type(value).__name__ == "NAType":  # pandas.NA
+        return None
     dtype = str(getattr(value, "dtype", ""))
     if dtype.startswith(("timedelta64", "duration")):
         raise TypeError("a parameter cannot be a timedelta64: give text, such as '1 day'")
-    if dtype in _FINER:
-        value = value.astype("datetime64[us]")  # finer ones become integers
+    if dtype in _FINER:  # those of Python have microseconds
+        return [encode(item) for item in value] if getattr(value, "ndim", 0) else _finer_timestamp(str(value))
     for name in ("to_pylist", "as_py", "tolist", "item"):
         convert = getattr(value, name, None)
         if callable(convert):
@@ -77,6 +79,15 @@ def _encode_foreign(value: Any) -> Any:
                 return encode(plain)
     message = f"a parameter cannot be a {type(value).__qualname__}"
     raise TypeError(message)
+
+
+def _finer_timestamp(text: str) -> dict[str, str] | None:
+    if text == "NaT":
+        return None
+    whole, _, fraction = text.partition(".")
+    if fraction := fraction.rstrip("0"):
+        whole += "." + fraction.ljust(6, "0")
+    return _typed("timestamp", whole.replace("T", " "))
 
 
 def _decimal(value: Decimal) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from queryserver_client.credentials import Secret
-from queryserver_client.errors import QueryserverError, statement_error
+from queryserver_client.errors import ApiError, QueryserverError, statement_error
 from queryserver_client.statement import WAIT_S
 from queryserver_client.transport import Transport
 
@@ -32,10 +32,11 @@ async def open_session(
     transport: Transport,
     connector: str,
     *,
+    database: str | None = None,
     settings: Mapping[str, str] | None = None,
     engine_login: tuple[str, Secret] | None = None,
 ) -> EngineSession:
-    """A new session of a connector, with settings of the engine, and a login for the data source.
+    """A new session of a connector: its current database, settings of the engine, a login for the data source.
 
     When the answer is lost the call is repeated: at worst there is a second session, which the server closes when it
     has been idle. Raises StatementError when the data source refuses the login, and ApiError.
@@ -48,16 +49,19 @@ async def open_session(
         properties.append(
             {"key": "settings", "value": [{"key": name, "value": value} for name, value in settings.items()]}
         )
-    answer = await transport.call(
-        "POST",
-        "editor/create_session",
-        {"session": {"type": connector, "properties": properties}},
-        is_repeatable=True,
-        wait_s=_OPENED_WITHIN_S,
+    fields: dict[str, Any] = {"session": {"type": connector, "properties": properties}}
+    if database is not None:
+        fields["database"] = database
+    answer, headers = await transport.answered(
+        "POST", "editor/create_session", fields, is_repeatable=True, wait_s=_OPENED_WITHIN_S
     )
     if answer.get("status"):
-        raise statement_error(answer)
-    return EngineSession(answer["session"]["id"], answer["session"]["type"])
+        raise statement_error(answer, request_id=headers.get("X-Request-Id"))
+    session = EngineSession(answer["session"]["id"], answer["session"]["type"])
+    if "database" in headers.get("X-Unknown-Fields", ""):
+        await close_session(transport, connector, session.id)
+        raise ApiError("this server is too old for sessions with a database", status=501, code="not_supported")
+    return session
 
 
 async def close_session(transport: Transport, connector: str, session_id: int) -> None:

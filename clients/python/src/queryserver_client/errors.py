@@ -14,6 +14,9 @@ _MAX_BODY_CHARACTERS = 500
 class QueryserverError(Exception):
     """Base of all."""
 
+    idempotency_key: str | None = None
+    """Of a statement that could not be submitted, for `Connection.submit`: with it the same one runs once at most."""
+
 
 class ConfigurationError(QueryserverError, ValueError):
     """The address or the credentials given to `connect` cannot be used."""

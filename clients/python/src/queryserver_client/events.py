@@ -80,7 +80,7 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
         try:
             with anyio.fail_after(HEAD_WITHIN_S):
                 response = await stack.enter_async_context(transport.stream(call))
-            lines = response.aiter_lines()
+            lines = _lines(response)
             with anyio.fail_after(FIRST_WITHIN_S):
                 line = await anext(lines, "")
         except TimeoutError as error:
@@ -94,7 +94,11 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
             elif line.startswith("data:"):
                 text += line[5:].strip()
             elif not line and name:
-                yield name, json.loads(text)
+                try:
+                    data = json.loads(text)
+                except ValueError as error:
+                    raise ConnectionLost("an event is no JSON", is_sent=True) from error
+                yield name, data
                 name, text = "", ""
             try:
                 line = await anext(lines)
@@ -102,12 +106,24 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
                 return
 
 
+async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
+    """Cut where the format of events cuts them: a log line may hold other signs for the end of a line, as U+2028."""
+    waiting = b""
+    async for chunk in response.aiter_bytes():
+        *whole, waiting = (waiting + chunk).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
 async def _polled(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[Event, None]:
     """The same events from calls that every proxy passes on, once a second."""
     fields: dict[str, Any] = {"operationId": operation_id}
     state, shown, position, is_first = "", None, log_from, True
     while True:
-        status = await _status(transport, operation_id, wait_s=0.0 if is_first else _POLL_S)
+        began = anyio.current_time()
+        status = await looked_up(transport, operation_id, wait_s=0.0 if is_first else _POLL_S)
+        if not (is_first or status.is_terminal):  # the server does not hold a call for which its user has no place
+            await anyio.sleep(max(0.0, began + _POLL_S - anyio.current_time()))
         is_first = False
         if status.state != state:
             state = status.state
@@ -125,9 +141,16 @@ async def _polled(transport: Transport, operation_id: str, log_from: int) -> Asy
             return
 
 
-async def _status(transport: Transport, operation_id: str, *, wait_s: float) -> Status:
-    fields = {"operationId": operation_id, "wait": wait_s}
-    body, headers = await transport.answered("POST", "editor/check_status", fields, is_repeatable=True, wait_s=wait_s)
+async def looked_up(transport: Transport, operation_id: str, *, wait_s: float) -> Status:
+    """The state now, or as soon as the statement has ended: after `wait_s`, or earlier where nothing can be held."""
+    body, headers = await transport.answered(
+        "POST",
+        "editor/check_status",
+        {"operationId": operation_id},
+        is_repeatable=True,
+        wait_s=wait_s,
+        is_held=wait_s > 0,
+    )
     return status_of(body, request_id=headers.get("X-Request-Id"))
 
 

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import anyio
+
 from queryserver_client.downloads import ChangedFile, Download
 from queryserver_client.transport import Transport
 
@@ -25,6 +27,8 @@ class RemoteFile:
         self.size = size
         self._transport = transport
         self._position = 0
+        self._is_checked = False
+        """Whether the bytes that come are those of a file of this size."""
         self._tag: str | None = None
         self._download: Download | None = None
         self._chunks: AsyncGenerator[bytes, None] | None = None
@@ -51,13 +55,19 @@ class RemoteFile:
         """The next `size` bytes, fewer at the end of the file only; all that follow without `size`."""
         left = max(self.size - self._position, 0)
         wanted = left if size < 0 else min(size, left)
-        pieces: list[bytes] = []
-        while wanted:
-            chunk = await self._next()
-            pieces.append(chunk[:wanted])
-            self._rest = chunk[wanted:]
-            self._position += len(pieces[-1])
-            wanted -= len(pieces[-1])
+        pieces, began = list[bytes](), self._position
+        try:
+            while wanted:
+                chunk = await self._next()
+                pieces.append(chunk[:wanted])
+                self._rest = chunk[wanted:]
+                self._position += len(pieces[-1])
+                wanted -= len(pieces[-1])
+        except BaseException:
+            self._position = began  # what came is lost with this call: the next one reads it again
+            with anyio.CancelScope(shield=True):
+                await self.close()
+            raise
         return b"".join(pieces)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -90,10 +100,18 @@ class RemoteFile:
             params = {"path": self.path}
             self._download = Download(self._transport, "storage/download", params, start=self._position, tag=self._tag)
             self._chunks = self._download.chunks()
-        async for chunk in self._chunks:
-            if self._download is not None:
-                self._tag = self._download.tag
-            return chunk
+        try:
+            async for chunk in self._chunks:
+                if self._download is not None:
+                    self._tag = self._download.tag
+                    if not self._is_checked and self._download.size not in (None, self.size):
+                        break
+                    self._is_checked = True
+                return chunk
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close()  # the next read makes a call of its own
+            raise
         raise ChangedFile(f"{self.path}: the file changed while it was read", is_sent=True)
 
 

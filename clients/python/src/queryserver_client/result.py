@@ -152,9 +152,13 @@ class Result:
             return pa.Table.from_batches([batch async for batch in items], schema)
 
     async def pandas(self, **options: Any) -> "pd.DataFrame":
-        """All rows as a pandas DataFrame; `options` are those of `pyarrow.Table.to_pandas`."""
+        """All rows as a pandas DataFrame; `options` are those of `pyarrow.Table.to_pandas`.
+
+        Without options a column of integers with nulls is of a nullable type such as `Int64`: as floats, which pandas
+        would make of it, large integers change.
+        """
         arrow.optional("pandas", "pandas")
-        return (await self.arrow()).to_pandas(**options)
+        return arrow.frame(await self.arrow(), options)
 
     async def polars(self) -> "pl.DataFrame":
         """All rows as a polars DataFrame."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from queryserver_client.errors import QueryserverError, WaitTimeout, statement_error
-from queryserver_client.events import follow
+from queryserver_client.events import follow, looked_up
 from queryserver_client.result import Result
 from queryserver_client.status import Event, Logs, Progress, Status, logs_of, status_of
 from queryserver_client.transport import Transport
@@ -22,6 +22,8 @@ FIRST_ROWS = 1000
 """Rows that come with the answer that says that a statement has ended."""
 WAIT_S = 30.0
 """Seconds for which the server holds one call that waits."""
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
+"""From look to look where it does not."""
 _CLOSE_WITHIN_S = 15.0
 
 OnProgress = Callable[[Progress], None]
@@ -41,6 +43,7 @@ class Statement:
         *,
         body: Mapping[str, Any] | None = None,
         allow_truncated: bool = False,
+        request_id: str | None = None,
     ) -> None:
         self.operation_id = operation_id
         self.handle: Handle | None = (body or {}).get("handle")
@@ -48,7 +51,8 @@ class Statement:
         self._transport = transport
         self._allow_truncated = allow_truncated
         self._first: ResultPage | None = (body or {}).get("result")
-        self._known: Status | None = status_of(body) if body and "query_status" in body else None
+        has_status = body is not None and "query_status" in body
+        self._known: Status | None = status_of(body, request_id=request_id) if body and has_status else None
 
     def __repr__(self) -> str:
         return f"Statement({self.operation_id!r})"
@@ -67,13 +71,7 @@ class Statement:
         """The state now, or as soon as the statement has ended, at the latest after `wait_s` (0 to 60)."""
         if self._known is not None and self._known.is_terminal and self._known.state != "available":
             return self._known
-        fields: dict[str, Any] = {"operationId": self.operation_id}
-        if wait_s:
-            fields["wait"] = wait_s
-        body, headers = await self._transport.answered(
-            "POST", "editor/check_status", fields, is_repeatable=True, wait_s=wait_s
-        )
-        self._known = status_of(body, request_id=headers.get("X-Request-Id"))
+        self._known = await looked_up(self._transport, self.operation_id, wait_s=wait_s)
         return self._known
 
     async def wait(self, timeout_s: float | None = None) -> Status:
@@ -81,13 +79,18 @@ class Statement:
 
         Raises WaitTimeout after `timeout_s`; the statement goes on, as it does when the waiting task is canceled.
         """
-        status = self._known
+        status, pause_s = self._known, _FIRST_PAUSE_S
         until = None if timeout_s is None else anyio.current_time() + timeout_s
         while status is None or not status.is_terminal:
-            left = WAIT_S if until is None else until - anyio.current_time()
+            began = anyio.current_time()
+            left = WAIT_S if until is None else until - began
             if left <= 0:
                 raise WaitTimeout(f"the statement has not ended within {timeout_s:g} s")
-            status = await self.status(wait_s=round(min(left, WAIT_S), 3))
+            status = await self.status(wait_s=min(left, WAIT_S))
+            # The server does not hold a call for which its user has no place.
+            if not status.is_terminal and (unused_s := began + pause_s - anyio.current_time()) > 0:
+                await anyio.sleep(unused_s if until is None else max(0.0, min(unused_s, until - anyio.current_time())))
+                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
         return status
 
     async def result(
@@ -202,8 +205,12 @@ async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
         raise
 
 
-def statement_of(transport: Transport, body: Mapping[str, Any], *, allow_truncated: bool = False) -> Statement:
+def statement_of(
+    transport: Transport, body: Mapping[str, Any], *, allow_truncated: bool = False, request_id: str | None = None
+) -> Statement:
     """From the answer of execute. Raises StatementError when nothing was recorded."""
     if not body.get("history_uuid"):
-        raise statement_error(body)
-    return Statement(transport, str(body["history_uuid"]), body=body, allow_truncated=allow_truncated)
+        raise statement_error(body, request_id=request_id)
+    return Statement(
+        transport, str(body["history_uuid"]), body=body, allow_truncated=allow_truncated, request_id=request_id
+    )

@@ -7,7 +7,7 @@ Everything of this package that calls the server does it through `Transport.call
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -29,6 +29,10 @@ API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REVOKE_WITHIN_S = 5.0
 _EVENTS_REST_S, _MOST_EVENTS_REST_S = 60.0, 3600.0
+_LEAST_HELD_S = 1.0
+"""What ends earlier was not ended for the time that it took."""
+_NO_PLACE = "too_many_streams"
+_ENDED_WAITING = frozenset({408, 502, 504})
 _BODY_SENT = "send_request_body.complete"
 
 
@@ -49,6 +53,12 @@ class Call:
     """Whether a second request does no harm where the first one may have been carried out."""
     wait_s: float = 0.0
     """Seconds for which the server may hold its answer."""
+    is_held: bool = False
+    """Whether the server is asked to hold it so long, by the field `wait`; `json` is without it.
+
+    It is asked for less where something between was seen to end what is held, and not where the user has no place for
+    one more call that waits. An answer that comes earlier is no failure then.
+    """
     silence_s: float | None = None
     """Seconds without a byte after which the answer counts as broken; else the time-out of the client."""
     sent: "Sent | None" = None
@@ -76,6 +86,8 @@ class Transport:
         self.timeout_s = timeout_s
         self.rest_of_events = Rest(_EVENTS_REST_S, _MOST_EVENTS_REST_S)
         """Is on while events are not tried, because a proxy between was seen to hold them back (`events.py`)."""
+        self._most_held_s = float("inf")
+        """For how long a call may be held: half of what a proxy between has ended."""
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
@@ -127,6 +139,7 @@ class Transport:
         attempts, is_renewed = self.retries.begin(), False
         while True:
             token = await self._credentials.bearer(self._post)
+            began = anyio.current_time()
             response = await self._tried(call, token, attempts, is_streamed=is_streamed)
             if response is None:
                 continue
@@ -134,6 +147,11 @@ class Transport:
                 break
             error = await _error_of(response)
             await response.aclose()
+            if call.is_held and error.code == _NO_PLACE:
+                call = replace(call, is_held=False)
+                continue
+            if error.status in _ENDED_WAITING and not error.body:
+                self._note_end(call, began)
             if isinstance(error, AuthenticationError) and not is_renewed:
                 is_renewed = True
                 if await self._credentials.renewed(token, self._post):
@@ -154,6 +172,7 @@ class Transport:
         """The answer to one try, or None when it failed and another may follow."""
         sent = call.sent or Sent()
         sent.begin()
+        began = anyio.current_time()
         try:
             request = self._request(call, token, sent)
             response = await self._http.send(request, stream=True)
@@ -161,6 +180,8 @@ class Transport:
                 await _read(response)
         except (httpx.TransportError, httpx.DecodingError) as error:
             is_sent = not isinstance(error, _NOT_SENT) and sent.is_possible
+            if is_sent:
+                self._note_end(call, began)
             again = call.is_repeatable or not is_sent
             if isinstance(error, httpx.UnsupportedProtocol):
                 raise ConfigurationError(f"{self.url} is not the address of a server") from error
@@ -172,7 +193,16 @@ class Transport:
             raise ConnectionLost(message, attempts=tries, is_sent=is_sent) from error
         return response
 
+    def _note_end(self, call: Call, began: float) -> None:
+        """What was held so long did not come through, and would not the next time."""
+        held_s = anyio.current_time() - began
+        if call.is_held and held_s >= _LEAST_HELD_S:
+            self._most_held_s = min(self._most_held_s, held_s / 2)
+
     def _request(self, call: Call, token: Secret | None, sent: "Sent") -> httpx.Request:
+        body = call.json
+        if call.is_held and (wait_s := min(call.wait_s, self._most_held_s)) > 0:
+            body = {**body, "wait": round(wait_s, 3)}
         timeout = httpx.Timeout(
             self.timeout_s,
             connect=min(self.timeout_s, 10.0),
@@ -182,7 +212,7 @@ class Transport:
         request = self._http.build_request(
             call.method,
             call.path,
-            json=_revealed(call.json),
+            json=_revealed(body),
             params=call.params,
             headers=call.headers,
             content=call.content,
@@ -296,7 +326,10 @@ def _object_of(response: httpx.Response) -> dict[str, Any]:
 
 def server_address(url: str) -> str:
     """The address as it is compared: without the path of the API. Raises ConfigurationError."""
-    parsed = httpx.URL(url)
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigurationError(f"the address is none: {error}") from error
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise ConfigurationError("the address must begin with http:// or https:// and name a host")
     if parsed.userinfo:

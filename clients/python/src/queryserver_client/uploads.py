@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import platform
+import stat
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
@@ -323,24 +324,49 @@ async def opened(source: Source) -> AsyncGenerator[Content]:
     if isinstance(source, (bytes, bytearray, memoryview)):
         yield Content(io.BytesIO(source), 0, memoryview(source).nbytes, None)
     elif isinstance(source, (str, os.PathLike)):
-        file = await anyio.to_thread.run_sync(_open, source)
+        file = await _opened(source)
         try:
-            yield Content(file, 0, os.fstat(file.fileno()).st_size, _identity(file))
+            facts = os.fstat(file.fileno())
+            if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                yield Content(file, 0, facts.st_size, _identity(file))
+            else:  # files of /proc, whose size is 0, pipes and devices can be read once
+                async with _kept(file) as content:
+                    yield content
         finally:
             file.close()
     elif _is_seekable(source):
         start = source.tell()
         yield Content(source, start, source.seek(0, os.SEEK_END) - start, None)
     else:
-        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
-            # A source may be silent for long, such as a pipe: canceling does not wait for it.
-            while data := await anyio.to_thread.run_sync(source.read, _MIB, abandon_on_cancel=True):
-                await anyio.to_thread.run_sync(kept.write, data)
-            yield Content(cast("BinaryIO", kept), 0, kept.tell(), None)
+        async with _kept(source) as content:
+            yield content
 
 
-def _open(path: "str | os.PathLike[str]") -> BinaryIO:
-    return Path(path).open("rb")
+@asynccontextmanager
+async def _kept(source: Any) -> AsyncGenerator[Content]:
+    """In a temporary file, for what can be read once."""
+    with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
+        # A source may be silent for long, such as a pipe: canceling does not wait for it.
+        while data := await anyio.to_thread.run_sync(source.read, _MIB, abandon_on_cancel=True):
+            await anyio.to_thread.run_sync(kept.write, data)
+        yield Content(cast("BinaryIO", kept), 0, kept.tell(), None)
+
+
+async def _opened(path: "str | os.PathLike[str]") -> BinaryIO:
+    """Opening a named pipe waits for its writer: canceling does not wait for it."""
+    is_given_up = False
+
+    def work() -> BinaryIO:
+        file = Path(path).open("rb")  # noqa: SIM115
+        if is_given_up:
+            file.close()
+        return file
+
+    try:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    except anyio.get_cancelled_exc_class():
+        is_given_up = True
+        raise
 
 
 def _is_seekable(source: BinaryIO) -> bool:

@@ -87,8 +87,9 @@ def _shown(name: str, value: Any) -> Any:
     """A cell as a person wants it: the beginning of an id is enough for kill, and the time is the local one."""
     if name == "id":
         return str(value)[:_SHORT_ID]
-    if name == "submitted" and value is not None:
-        return f"{dt.datetime.fromisoformat(value.replace('Z', '+00:00')).astimezone():%m-%d %H:%M:%S}"
+    if name in {"submitted", "modified"} and value is not None:
+        local = dt.datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone()
+        return f"{local:%m-%d %H:%M:%S}" if name == "submitted" else f"{local:%Y-%m-%d %H:%M:%S}"
     if name == "statement":
         return " ".join(str(value).split())
     return "" if value is None else value
@@ -144,9 +145,21 @@ def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:
 
 
 def _record(entry: "HistoryEntry") -> list[Any]:
-    recorded = f"{entry.recorded.astimezone(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     elapsed_s = _seconds(entry.elapsed_ms)
-    return [entry.operation_id, entry.dialect, entry.state, recorded, elapsed_s, entry.rows, entry.statement]
+    return [
+        entry.operation_id,
+        entry.dialect,
+        entry.state,
+        utc_text(entry.recorded),
+        elapsed_s,
+        entry.rows,
+        entry.statement,
+    ]
+
+
+def utc_text(moment: dt.datetime) -> str:
+    """For programs."""
+    return f"{moment.astimezone(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _seconds(milliseconds: int | None) -> float | None:

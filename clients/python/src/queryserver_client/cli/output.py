@@ -1,7 +1,6 @@
 """A result as bytes: to stdout or into a file, in a form that a program reads."""
 
 import json
-import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -48,14 +47,16 @@ def write(db: "Connection", result: "Result", form: Form, target: Path | None) -
         with byte_bar(target.name) as on_bytes:
             result.download(target, form.value, on_bytes=on_bytes)
         return
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    from queryserver_client.downloads import Place  # noqa: PLC0415
+
+    place = Place(target)
     try:
-        with part.open("xb") as file:
+        with place.open() as file:
             _copy(db, result, form, file)
-        part.replace(target)
+        place.take()
     finally:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            place.leave()
 
 
 def _copy(db: "Connection", result: "Result", form: Form, file: BinaryIO) -> None:

@@ -56,8 +56,9 @@ class Shell:
 
     def open_session(self) -> None:
         """Statements of one prompt share a session: SET, USE, temporary tables and transactions last."""
-        core = self._db.core
-        self._session_id = self._db.loop.run(lambda: open_session(core.transport, self._settings.connector)).id
+        transport, settings = self._db.core.transport, self._settings
+        opened = self._db.loop.run(lambda: open_session(transport, settings.connector, database=settings.database))
+        self._session_id, self.catalog.chosen = opened.id, settings.database
 
     def close_session(self) -> None:
         session_id, self._session_id = self._session_id, None

@@ -45,7 +45,7 @@ def results(
             settings.connector,
             text,
             parameters,
-            database=settings.database,
+            database=settings.database if session_id is None else None,  # that of the session, which USE may change
             session_id=session_id,
             limit=settings.limit,
             timeout=settings.timeout,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from queryserver_client.cli.failures import WrongUse, say
 from queryserver_client.cli.login import Login, anonymous, forget_login, login_of, stored_login
 from queryserver_client.credentials import Secret
-from queryserver_client.errors import QueryserverError
+from queryserver_client.errors import ConfigurationError, QueryserverError
 from queryserver_client.transport import server_address
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
     """Ask for what was not given, log in, and store the tokens. What is stored before is revoked."""
     url = server_address(url or _asked("Server (https://…): ", "the address"))
-    before = stored_login()
+    before = _known_login()
     with anonymous(url) as db:  # checks the address before anything secret is typed
         if is_token:
             token = _secret("API token: ", is_piped=is_piped)
@@ -36,13 +36,21 @@ def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool)
 
 def log_out() -> None:
     """The login is forgotten here also when the server cannot be reached."""
-    login = stored_login()
+    login = _known_login()
+    forget_login()
     if login is None:
         say("not logged in")
         return
-    forget_login()
     if not _revoke(login):
         say("the server could not be reached: the tokens stay good until they end by themselves")
+
+
+def _known_login() -> Login | None:
+    """None also when the file cannot be read: it is replaced or deleted then."""
+    try:
+        return stored_login()
+    except ConfigurationError:
+        return None
 
 
 def _revoke(login: Login) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of, visible
 from queryserver_client.cli.forms import Form
-from queryserver_client.cli.operations import show
+from queryserver_client.cli.operations import show, utc_text
 from queryserver_client.cli.output import write_records
 from queryserver_client.errors import NotFound, QueryserverError
 
@@ -119,5 +119,5 @@ def _name(entry: "Entry") -> str:
 
 
 def _record(entry: "Entry") -> list[Any]:
-    modified = None if entry.modified is None else f"{entry.modified.astimezone():%Y-%m-%d %H:%M:%S}"
+    modified = None if entry.modified is None else utc_text(entry.modified)
     return [entry.permissions, entry.owner, entry.group, entry.size, modified, entry.path]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
@@ -35,6 +36,8 @@ def cell_text(value: Any) -> str:
             return "true" if value else "false"
         case bytes():
             return "\\x" + value.hex()
+        case Decimal():
+            return format(value, "f")
         case datetime():
             return value.isoformat(sep=" ")
         case list() | dict() | tuple():

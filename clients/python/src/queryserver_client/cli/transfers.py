@@ -6,7 +6,7 @@ What is to be transferred is listed first, so that one bar shows how much of all
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -37,6 +37,8 @@ class _File:
     source: str
     target: str
     size: int
+    version: tuple[int, ...] = ()
+    """Of a file of this machine: another one has other bytes, or may have."""
 
 
 def copy(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
@@ -130,7 +132,7 @@ def _download(db: "Connection", source: str, target: Path, options: Options) -> 
 
 def _upload(db: "Connection", source: Path, target: str, options: Options) -> list[_File]:
     if not source.is_dir():
-        files = [_File(str(source), target, source.stat().st_size)]
+        files = [_local_file(source, target)]
     else:
         _require_recursive(str(source), options)
         files = []
@@ -144,9 +146,7 @@ def _upload(db: "Connection", source: Path, target: str, options: Options) -> li
                 if Path(root, name).is_symlink():
                     continue
                 db.files.mkdir(join(place, name), exist_ok=True)
-            for name in sorted(names):
-                path = Path(root, name)
-                files.append(_File(str(path), join(place, name), path.stat().st_size))
+            files += [_local_file(Path(root, name), join(place, name)) for name in _files_of(root, names)]
 
     def size(path: str) -> int | None:
         try:
@@ -261,9 +261,35 @@ def _directory_links(source: Path) -> list[Path]:
 
 
 def _remove_local(path: Path, files: Sequence[_File]) -> None:
-    """What was transferred, and the directories that are empty then: a file that came meanwhile stays."""
+    """What was transferred, and the directories that are empty then: a file that came or changed meanwhile stays."""
+    kept = 0
     for file in files:
-        Path(file.source).unlink()
+        if _version(Path(file.source)) == file.version:
+            Path(file.source).unlink()
+        else:
+            kept += 1
+            say(f"{visible(file.source)} changed while it was transferred, and stays")
+    if kept:
+        raise OSError(f"{kept} {'file was' if kept == 1 else 'files were'} copied and not moved")
     if path.is_dir():
         for root, _, _ in os.walk(path, topdown=False):
             Path(root).rmdir()
+
+
+def _files_of(directory: str, names: Sequence[str]) -> Iterator[str]:
+    for name in sorted(names):
+        path = Path(directory, name)
+        # A link to nothing is listed, and then refused: it may have been meant.
+        if path.is_file() or not path.exists():
+            yield name
+        else:
+            say(f"{visible(str(path))} is left out: it is neither a file nor a directory")
+
+
+def _local_file(path: Path, target: str) -> _File:
+    return _File(str(path), target, path.stat().st_size, _version(path))
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

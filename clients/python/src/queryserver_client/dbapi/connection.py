@@ -1,8 +1,10 @@
 """`connect`, and a connection of PEP 249: one connector of a server, one session, one transaction at a time."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +15,15 @@ from queryserver_client.connection import Connection as AsyncClient
 from queryserver_client.credentials import Secret, TokenSource, hidden, hidden_values
 from queryserver_client.dbapi import errors, servers
 from queryserver_client.dbapi.cursor import Cursor
-from queryserver_client.dbapi.session import BEGINNINGS, Session, free, is_lost, last_id_statement
+from queryserver_client.dbapi.session import (
+    ALWAYS_IN_ONE,
+    BEGINNINGS,
+    TRANSACTIONAL,
+    Session,
+    free,
+    is_lost,
+    last_id_statement,
+)
 from queryserver_client.encoding import Parameters
 from queryserver_client.errors import StatementError
 from queryserver_client.result import Result
@@ -24,6 +34,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _EXIT_WITHIN_S = 5.0
+_OWN = re.compile(
+    r"""\s* (?: (?P<begin> BEGIN | START\s+TRANSACTION) | COMMIT | END | ROLLBACK | ABORT)
+    (?: \s+ (?: WORK | TRANSACTION | DEFERRED | IMMEDIATE | EXCLUSIVE | READ\s+ONLY | READ\s+WRITE) )* \s* ;? \s*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A whole statement that begins or ends a transaction."""
 
 
 def connect(
@@ -48,7 +64,7 @@ def connect(
     """A connection to a connector (an id, a key of the settings, a dialect; "" the user's default).
 
     `url`, `token`, `user`, `password`, `timeout_s`, `retries`, `verify`, `headers` and `http_transport` are those of
-    `queryserver_client.connect`, with its environment variables. `database` is the current database of each statement.
+    `queryserver_client.connect`, with its environment variables. `database` is the current database of the session.
     `settings` are those of the engine's session, `engine_login` a user and a password for the data source. `limit` is
     the most rows of a result; without it a result that the server had to cut is an error. `timeout` is the time limit
     of a statement in seconds.
@@ -94,6 +110,8 @@ class Connection:
         self._lock = threading.RLock()
         self._autocommit = autocommit
         self._in_transaction = False
+        self._may_have_begun = False
+        """Whether a transaction may be open at the engine in which no statement of the user has run."""
         self._is_fresh = True
         self._used_at = time.monotonic()
         self._is_closed = self._is_exiting = False
@@ -121,7 +139,7 @@ class Connection:
     @property
     def has_transactions(self) -> bool:
         """Whether `commit` and `rollback` mean anything; else the engine commits each statement by itself."""
-        return self.dialect in BEGINNINGS
+        return self.dialect in TRANSACTIONAL
 
     @property
     def in_transaction(self) -> bool:
@@ -232,7 +250,9 @@ class Connection:
 
         async def call() -> list[Result]:
             await self._begin()
-            return await self._session.run(sql, parameters)
+            results = await self._session.run(sql, parameters)
+            self._note_own(sql)
+            return results
 
         with self._lock:
             results = self._in_session(call)
@@ -278,15 +298,23 @@ class Connection:
 
     async def _begin(self) -> None:
         await self._session.open()
-        if self._autocommit or self._in_transaction or self._session.dialect not in BEGINNINGS:
-            return
-        # Before the answer: a BEGIN whose answer is lost may have begun it.
-        self._in_transaction = True
-        try:
-            await self._session.control(BEGINNINGS[self._session.dialect])
-        except Exception as error:
-            self._in_transaction = not is_lost(error)
-            raise
+        if self._session.dialect in ALWAYS_IN_ONE:
+            await self._session.set_autocommit(self._autocommit)
+            self._in_transaction = self._in_transaction or not self._autocommit
+        elif self._session.dialect in BEGINNINGS and not self._in_transaction:
+            if self._may_have_begun:
+                with suppress(StatementError):  # duckdb and sqlite refuse it where there is none
+                    await self._session.control("ROLLBACK")
+                self._may_have_begun = False
+            if not self._autocommit:
+                self._may_have_begun = True  # a BEGIN whose answer is lost may have begun it
+                await self._session.control(BEGINNINGS[self._session.dialect])
+                self._in_transaction, self._may_have_begun = True, False
+
+    def _note_own(self, sql: str) -> None:
+        """A statement of the user that begins or ends a transaction. Within a script it is not seen."""
+        if found := _OWN.fullmatch(sql):
+            self._in_transaction = found["begin"] is not None and self._session.dialect in TRANSACTIONAL
 
     def _opened(self) -> None:
         if self._session.id is None:
@@ -304,7 +332,7 @@ class Connection:
         except errors.Error as error:
             if not error.is_disconnect or error.__cause__ is None or not is_lost(error.__cause__):
                 raise
-            self._session.id, self._in_transaction = None, False
+            self._forget_session()
             if not is_fresh or self._session.has_run:
                 raise
         return self.run(call)
@@ -317,12 +345,16 @@ class Connection:
                 self.run(lambda: self._session.control(sql))
             except errors.Error as error:
                 if error.__cause__ is not None and is_lost(error.__cause__):
-                    self._session.id, self._in_transaction = None, False
+                    self._forget_session()
                 elif isinstance(error.__cause__, StatementError) and error.code == "engine_error":
                     # All engines but sqlite undo what they cannot commit.
                     self._in_transaction = sql == "COMMIT" and self._session.dialect == "sqlite"
                 raise
             self._in_transaction = False
+
+    def _forget_session(self) -> None:
+        """It is gone, and with it what was open in it."""
+        self._session.id, self._in_transaction, self._may_have_begun = None, False, False
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -15,13 +15,13 @@ from queryserver_client.result import Result
 from queryserver_client.statement import WAIT_S, Statement, canceling, statement_of
 from queryserver_client.transport import segment
 
-BEGINNINGS: Mapping[str, str] = {
-    "postgresql": "BEGIN",
-    "duckdb": "BEGIN TRANSACTION",
-    "sqlite": "BEGIN",
-    "mysql": "START TRANSACTION",
-}
-"""How each dialect that has transactions begins one. All others run each statement by itself."""
+BEGINNINGS: Mapping[str, str] = {"postgresql": "BEGIN", "duckdb": "BEGIN TRANSACTION", "sqlite": "BEGIN"}
+"""How each dialect begins a transaction whose next statement does not begin one by itself."""
+ALWAYS_IN_ONE = frozenset({"mysql"})
+"""Dialects whose session has a setting for it: an engine that ends a transaction of its own accord, as MySQL does with
+DDL and after deadlocks, has the statements after it in another one then, and not each by itself."""
+TRANSACTIONAL = ALWAYS_IN_ONE | BEGINNINGS.keys()
+"""All other dialects run each statement by itself."""
 MOST_ROWS = 1_000_000
 """`result_max_rows` of a server whose settings do not say otherwise (Contract editor 13)."""
 _MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
@@ -51,6 +51,8 @@ class Session:
         self._timeout_s = timeout_s
         self._limit = limit
         self._most_rows = MOST_ROWS
+        self._is_autocommit: bool | None = True
+        """Of the session at the engine, where it has the setting; None: not known."""
         self.id: int | None = None
         self.dialect = ""
         """Known once the session is open."""
@@ -62,9 +64,13 @@ class Session:
         if self.id is not None:
             return
         opened = await open_session(
-            self._client.transport, self.connector, settings=self._settings, engine_login=self._engine_login
+            self._client.transport,
+            self.connector,
+            database=self._database,
+            settings=self._settings,
+            engine_login=self._engine_login,
         )
-        self.id, self.dialect = opened.id, opened.dialect
+        self.id, self.dialect, self._is_autocommit = opened.id, opened.dialect, True
 
     async def close(self) -> None:
         """Close it: the engine undoes an open transaction and drops temporary tables. Never fails."""
@@ -94,6 +100,13 @@ class Session:
             raise
         return results
 
+    async def set_autocommit(self, value: bool) -> None:
+        """Of a dialect in ALWAYS_IN_ONE. Nothing is sent when the session has it already."""
+        if self._is_autocommit is not value:
+            self._is_autocommit = None
+            await self.control(f"SET autocommit = {int(value)}")
+            self._is_autocommit = value
+
     async def control(self, sql: str) -> None:
         """Run a statement of this module's own, such as COMMIT, which does not appear in the user's history."""
         await self._control(sql)
@@ -107,7 +120,6 @@ class Session:
         fields = {
             "statement": sql,
             "session_id": self.id,
-            "wait": WAIT_S,
             "rows": 1,
             "escape": False,
             "big_numbers": "number",
@@ -120,6 +132,7 @@ class Session:
             headers={"Idempotency-Key": str(uuid.uuid4())},
             is_repeatable=True,
             wait_s=WAIT_S,
+            is_held=True,
         )
         statement = statement_of(self._client.transport, body)
         status = await statement.wait()
@@ -133,7 +146,6 @@ class Session:
             sql,
             parameters,
             session_id=self.id,
-            database=self._database,
             timeout=self._timeout_s,
             limit=self._limit or self._most_rows,
             allow_truncated=True,

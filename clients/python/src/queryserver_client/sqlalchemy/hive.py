@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.sql.compiler import GenericTypeCompiler, IdentifierPreparer
 
-from queryserver_client.sqlalchemy.other import OtherDialect
+from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect
 
 
 class BackTicks(IdentifierPreparer):
@@ -51,6 +51,7 @@ class HiveDialect(OtherDialect):
     name = "hive"
     supports_statement_cache = True
     engine_dialects = ("hive",)
+    statement_compiler = Backslashes
     type_compiler_cls = HiveTypes
     preparer = BackTicks
     default_schema_statement = "SELECT current_database()"

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import types as sqltypes
+from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects.mysql.base import MySQLDialect as Engine
 
 from queryserver_client.sqlalchemy import types
 from queryserver_client.sqlalchemy.connector import QueryserverDialect
+from queryserver_client.sqlalchemy.types import Process
 
 _LEVELS = ("SERIALIZABLE", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ")
 _CODES = (
@@ -21,10 +23,34 @@ _CODES = (
 )
 
 
+class Time(mysql.TIME):
+    """A time of day, or as text what is none: `-01:00:00`, `100:00:00`. It comes as such, not as a timedelta."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> None:
+        return None
+
+
+class Bit(mysql.BIT):
+    """BIT(1) comes as a bool, and a wider one as bytes."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Process:
+        return lambda value: int.from_bytes(value, "big") if isinstance(value, bytes) else value
+
+
 class MySQLDialect(QueryserverDialect, Engine):
     supports_statement_cache = True
+    # The server counts the rows that were changed, and not those that had the new values already.
+    supports_sane_rowcount = False
+    supports_sane_multi_rowcount = False
     engine_dialects = ("mysql",)
-    colspecs = {**Engine.colspecs, sqltypes.Numeric: types.Numeric, sqltypes.Float: types.Float}
+    colspecs = {
+        **Engine.colspecs,
+        sqltypes.Numeric: types.Numeric,
+        sqltypes.Float: types.Float,
+        sqltypes.Time: Time,
+        mysql.TIME: Time,
+        mysql.BIT: Bit,
+    }
 
     def _get_server_version_info(self, connection: Any) -> Any:
         return Engine._get_server_version_info(self, connection)

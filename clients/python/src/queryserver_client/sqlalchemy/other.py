@@ -33,7 +33,18 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
     def _get_default_schema_name(self, connection: Connection) -> str | None:
         if self.default_schema_statement is None:
             return None
-        return str(connection.exec_driver_sql(self.default_schema_statement).scalar_one())
+        name = connection.exec_driver_sql(self.default_schema_statement).scalar_one()
+        return None if name is None else str(name)  # trino has none unless its connector names one
+
+
+class Backslashes(SQLCompiler):
+    """For engines in whose constants a backslash escapes the next character."""
+
+    def render_literal_value(self, value: Any, type_: Any) -> str:
+        text = super().render_literal_value(value, type_)
+        if not isinstance(value, str) or text[:1] != "'":
+            return text
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 class TrinoCompiler(SQLCompiler):
@@ -96,6 +107,7 @@ class PhoenixDialect(OtherDialect):
     name = "phoenix"
     supports_statement_cache = True
     engine_dialects = ("phoenix",)
+    statement_compiler = Backslashes
     requires_name_normalize = True
     supports_multivalues_insert = False
 

@@ -1,0 +1,233 @@
+"""Calls that the server holds, and what stands against it: proxies, and the number of calls that may wait."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+
+import httpx
+import pytest
+from tests.client.conftest import QUICK, Server
+
+from queryserver_client import ApiError, ConnectionLost, Retries, connect, dbapi, events
+
+
+def a_sleep(seconds: float) -> str:
+    """That no other test runs."""
+    return f"sleep {seconds}{random.randrange(10**9)} then rows 1"
+
+
+class Impatient(httpx.AsyncHTTPTransport):
+    """A proxy that ends what takes longer than a second: with 504, or by closing the connection."""
+
+    def __init__(self, *, end: Callable[[], httpx.Response]) -> None:
+        super().__init__()
+        self.end = end
+        self.ended = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            async with asyncio.timeout(1.1):
+                response = await super().handle_async_request(request)
+                await response.aread()
+                return response
+        except TimeoutError:
+            self.ended += 1
+            return self.end()
+
+
+def closed() -> httpx.Response:
+    message = "Server disconnected without sending a response."
+    raise httpx.RemoteProtocolError(message)
+
+
+@pytest.mark.parametrize("end", [lambda: httpx.Response(504, text="<html>Gateway Time-out</html>"), closed])
+async def test_a_statement_that_takes_longer_than_a_proxy_waits_runs_once_and_to_its_end(
+    server: Server, end: Callable[[], httpx.Response]
+):
+    line, statement = Impatient(end=end), a_sleep(3.0)
+    async with connect(server.url, token=await server.token(), retries=QUICK, http_transport=line) as db:
+        assert await (await db.query("mysql", statement)).rows() == [(0,)]
+        assert server.engine.executions.count(statement) == 1
+        # From the second try on the server is asked to answer in time.
+        assert line.ended == 1
+        assert await (await db.query("mysql", a_sleep(3.0))).rows() == [(0,)]
+        assert line.ended == 1
+
+
+async def test_more_statements_than_may_wait_at_once_all_end_well(server: Server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("queryserver_client.events._POLL_S", 0.1)
+    monkeypatch.setattr(server.api.services.streams, "max_per_user", 2)
+    statements = [a_sleep(0.3) for _ in range(12)]
+    # No refusal may be repeated until it is no more.
+    async with connect(server.url, token=await server.token(), retries=Retries(total_s=0)) as db:
+
+        async def followed(statement: str) -> object:
+            return await (await db.query("mysql", statement, on_log=lambda _: None)).rows()
+
+        async def plain(statement: str) -> object:
+            return await (await db.query("mysql", statement)).rows()
+
+        calls = [(followed if number % 3 else plain)(text) for number, text in enumerate(statements)]
+        assert await asyncio.gather(*calls) == [[(0,)]] * 12
+    assert [server.engine.executions.count(text) for text in statements] == [1] * 12
+
+
+async def test_what_could_not_be_submitted_is_found_by_its_key(server: Server):
+    statement = a_sleep(0.1)
+
+    class Deaf(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            await (await super().handle_async_request(request)).aread()
+            raise httpx.ReadError("cut")
+
+    token = await server.token()
+    async with connect(server.url, token=token, retries=Retries(total_s=0), http_transport=Deaf()) as db:
+        with pytest.raises(ConnectionLost) as caught:
+            await db.query("mysql", statement)
+    assert caught.value.is_sent
+    async with connect(server.url, token=token, retries=QUICK) as db:
+        found = await db.submit("mysql", statement, idempotency_key=caught.value.idempotency_key)
+        assert await (await found.result()).rows() == [(0,)]
+    assert server.engine.executions.count(statement) == 1
+
+
+async def test_a_line_of_a_log_may_hold_what_other_formats_end_lines_with():
+    text = "one\u2028two\u2029three\u0085four\x0bfive"
+    data = {"lines": [text], "next_from": 1}
+    body = f"event: log\r\ndata: {json.dumps(data, ensure_ascii=False)}\r\n\r\nevent: x\ndata: 1\n\n".encode()
+
+    async def pieces():
+        for start in range(0, len(body), 5):
+            yield body[start : start + 5]
+
+    lines = [line async for line in events._lines(httpx.Response(200, content=pieces()))]
+    assert lines[0] == "event: log"
+    assert json.loads(lines[1].removeprefix("data: ")) == data
+    assert lines[2:] == ["", "event: x", "data: 1", ""]
+
+
+async def test_a_request_id_is_told_of_a_statement_that_fails_in_its_first_answer(server: Server):
+    async with connect(server.url, token=await server.token(), retries=QUICK) as db:
+        with pytest.raises(Exception, match="no such thing") as caught:
+            await db.query("mysql", "fail no such thing")
+    assert getattr(caught.value, "request_id", None)
+
+
+class TestTransactions:
+    """Of the DB-API module, where the call that begins one does not come through."""
+
+    async def test_one_that_may_have_begun_is_ended_before_the_next(self, server: Server):
+        token = await server.token()
+
+        def work() -> None:
+            with dbapi.connect(server.url, "duckdb", token=token) as connection:
+                table = f"t_{random.randrange(10**9)}"
+                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+                connection.commit()
+                control, calls = connection._session.control, list[str]()
+
+                async def cut(sql: str) -> None:
+                    """The answer to the first BEGIN is lost."""
+                    calls.append(sql)
+                    await control(sql)
+                    if len(calls) == 1:
+                        raise ApiError("away", status=504)
+
+                connection._session.control = cut  # type: ignore[method-assign]
+                with pytest.raises(dbapi.OperationalError):
+                    connection.execute(f"INSERT INTO {table} VALUES (1)")
+                assert not connection.in_transaction
+                connection.execute(f"INSERT INTO {table} VALUES (2)")
+                assert calls == ["BEGIN TRANSACTION", "ROLLBACK", "BEGIN TRANSACTION"]
+                connection.rollback()
+                assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+        await asyncio.to_thread(work)
+
+    async def test_one_that_was_refused_has_not_begun(self, server: Server):
+        token = await server.token()
+
+        def work() -> None:
+            with dbapi.connect(server.url, "postgresql", token=token) as connection:
+                table = f"t_{random.randrange(10**9)}"
+                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+                connection.commit()
+                control, refusals = connection._session.control, [ApiError("busy", status=429)]
+
+                async def refuse(sql: str) -> None:
+                    if refusals:
+                        raise refusals.pop()
+                    await control(sql)
+
+                connection._session.control = refuse  # type: ignore[method-assign]
+                with pytest.raises(dbapi.OperationalError):
+                    connection.execute(f"INSERT INTO {table} VALUES (1)")
+                connection.execute(f"INSERT INTO {table} VALUES (2)")
+                assert connection.in_transaction
+                connection.rollback()
+                assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+        await asyncio.to_thread(work)
+
+    async def test_that_of_mysql_is_a_setting_of_its_session(self, server: Server):
+        token, sent = await server.token(), list[str]()
+
+        async def control(sql: str) -> None:
+            sent.append(sql)
+
+        def work() -> None:
+            with dbapi.connect(server.url, "mysql", token=token) as connection:
+                connection._session.control = control  # type: ignore[method-assign]
+                connection.execute("change 1")
+                connection.execute("change 1")
+                connection.commit()
+                connection.execute("change 1")
+                connection.rollback()
+                connection.autocommit = True
+                connection.execute("change 1")
+                connection.commit()
+
+        await asyncio.to_thread(work)
+        assert sent == ["SET autocommit = 0", "COMMIT", "ROLLBACK", "SET autocommit = 1"]
+
+    @pytest.mark.parametrize("engine", ["duckdb", "postgresql", "sqlite"])
+    async def test_one_that_the_user_begins_is_committed(self, server: Server, engine: str):
+        token = await server.token()
+
+        def work() -> None:
+            table = f"t_{random.randrange(10**9)}"
+            with dbapi.connect(server.url, engine, token=token, autocommit=True) as connection:
+                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+                connection.execute("begin;")
+                connection.execute(f"INSERT INTO {table} VALUES (1)")
+                assert connection.in_transaction
+                connection.commit()
+                connection.execute(" BEGIN TRANSACTION ")
+                connection.execute(f"INSERT INTO {table} VALUES (2)")
+                connection.execute("ROLLBACK")
+                assert not connection.in_transaction
+            with dbapi.connect(server.url, engine, token=token) as other:
+                assert other.execute(f"SELECT id FROM {table}").fetchall() == [(1,)]
+
+        await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "postgresql"])
+async def test_a_session_begins_in_the_database_that_was_asked_for(server: Server, engine: str):
+    token = await server.token()
+
+    def work() -> None:
+        schema = f"s_{random.randrange(10**9)}"
+        with dbapi.connect(server.url, engine, token=token, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {schema}")
+            connection.execute(f"CREATE TABLE {schema}.here (id INTEGER)")
+        with dbapi.connect(server.url, engine, token=token, database=schema) as connection:
+            assert connection.execute("SELECT current_schema()").fetchone() == (schema,)
+            assert connection.execute("SELECT count(*) FROM here").fetchone() == (0,)
+        connection = dbapi.connect(server.url, engine, token=token, database="no_such_schema")
+        with pytest.raises(dbapi.Error, match="no_such_schema"):
+            connection.execute("SELECT 1")
+        connection.close()
+
+    await asyncio.to_thread(work)
