@@ -1,6 +1,7 @@
 """`db.files`: list, read and change files, upload and download them whole (issue 20, section 3)."""
 
 import asyncio
+import fcntl
 import gc
 import hashlib
 import io
@@ -218,6 +219,61 @@ async def test_a_download_that_is_cut_ends_whole(server: Server, folder: str, ta
         assert line.answered_bytes < len(CONTENT) + cut // 2 + 400_000
     assert path.read_bytes() == CONTENT
     assert names(target) == ["cut.bin"]
+
+
+async def test_a_later_process_goes_on_with_a_download(server: Server, folder: str, target: Path):
+    (root(server) / folder.removeprefix("file:///") / "a.bin").write_bytes(CONTENT)
+    token = await server.token()
+
+    def stop(done: int, size: int | None) -> None:
+        if done >= 3 * PART:
+            raise Stopped
+
+    async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:
+        with pytest.raises(Stopped):
+            await db.files.download(f"{folder}/a.bin", target / "a.bin", on_bytes=stop)
+        part = target / names(target)[0]
+        kept = part.stat().st_size
+        assert 3 * PART <= kept < len(CONTENT)
+        assert part.read_bytes() == CONTENT[:kept]
+        # One that another process writes is left alone.
+        with part.open("rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            await db.files.download(f"{folder}/a.bin", target / "b.bin", sha256=DIGEST)
+            await db.files.download(f"{folder}/a.bin", target / "a.bin", sha256=DIGEST)
+        assert part.stat().st_size == kept
+        (target / "a.bin").unlink()
+        before = line.answered_bytes
+        seen: list[int] = []
+        await db.files.download(
+            f"{folder}/a.bin", target / "a.bin", sha256=DIGEST, on_bytes=lambda done, _: seen.append(done)
+        )
+        # The rest, and what was on its way of the first answer.
+        assert line.answered_bytes - before < len(CONTENT) - kept + 1_500_000
+    assert seen[-1] == len(CONTENT)
+    assert (target / "a.bin").read_bytes() == CONTENT
+    assert names(target) == ["a.bin", "b.bin"]
+
+
+async def test_a_download_does_not_go_on_with_other_bytes(server: Server, db: Connection, folder: str, target: Path):
+    place = root(server) / folder.removeprefix("file:///") / "a.bin"
+    place.write_bytes(CONTENT)
+
+    def stop(done: int, size: int | None) -> None:
+        if done >= 3 * PART:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        await db.files.download(f"{folder}/a.bin", target / "a.bin", on_bytes=stop)
+    with pytest.raises(Stopped):
+        await db.files.download(f"{folder}/a.bin", target / "none.bin", on_bytes=stop, resume=False)
+    assert len(names(target)) == 1
+    place.write_bytes(CONTENT[::-1])
+    await db.files.download(f"{folder}/a.bin", target / "a.bin")
+    assert (target / "a.bin").read_bytes() == CONTENT[::-1]
+    with pytest.raises(WrongDigest):
+        await db.files.download(f"{folder}/a.bin", target / "wrong.bin", sha256=DIGEST)
+    assert not [name for name in names(target) if "wrong" in name]
 
 
 async def test_what_is_replaced_keeps_its_permissions_and_a_link_its_target(db: Connection, folder: str, target: Path):

@@ -6,18 +6,19 @@ two different files are never put together (Contract editor 8.2).
 
 import hashlib
 import os
-import secrets
-import stat
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import httpx
 
 from queryserver_client.errors import ApiError, ConnectionLost, QueryserverError
+from queryserver_client.places import Place
 from queryserver_client.retries import Attempts
 from queryserver_client.transport import Call, Transport
 
@@ -124,91 +125,77 @@ async def save(
     params: Mapping[str, Any] | None = None,
     on_bytes: Callable[[int, int | None], None] | None = None,
     sha256: str | None = None,
+    resume: bool = False,
 ) -> Path:
     """Write a file of the server to `target`, which never holds a part of it.
 
-    The bytes go to a hidden file beside it, which takes the place of `target` when it is whole, and is removed when it
-    fails (`Place`). `on_bytes` is called with the bytes so far and their number in all, if known. With `sha256`, in
-    hexadecimal digits, WrongDigest is raised for bytes that have another one.
+    The bytes go to a hidden file beside it, which takes the place of `target` when it is whole (`Place`). When it fails
+    the file is removed, or with `resume` kept: the same download goes on with it, if the server still has the same
+    bytes. `on_bytes` is called with the bytes so far and their number in all, if known. With `sha256`, in hexadecimal
+    digits, WrongDigest is raised for bytes that have another one.
     """
     target = Path(target)
-    place = await anyio.to_thread.run_sync(Place, target)
+    place = await anyio.to_thread.run_sync(partial(Place, target, is_kept=resume))
+    writing = _Writing(transport, path, params, place, on_bytes, is_digested=sha256 is not None)
+    is_wrong = False
     try:
-        digest = await _written(
-            transport, path, place, params=params, on_bytes=on_bytes, is_digested=sha256 is not None
-        )
+        digest = await writing.whole()
         if sha256 is not None and digest != sha256.lower():
+            is_wrong = True
             message = f"{path}: the bytes that came have the SHA-256 {digest}"
             raise WrongDigest(message)
         await anyio.to_thread.run_sync(place.take)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(place.leave)
+            await anyio.to_thread.run_sync(partial(place.leave, is_wrong=is_wrong))
     return target
 
 
-class Place:
-    """Where the bytes of a new file go until it is whole: to a hidden file beside `target`.
+@dataclass
+class _Writing:
+    """One file of the server on its way to its place."""
 
-    A link stays a link, and what is replaced gives its permissions. Into what is no file, such as `/dev/null` or a
-    named pipe, the bytes go at once.
-    """
+    transport: Transport
+    path: str
+    params: Mapping[str, Any] | None
+    place: Place
+    on_bytes: Callable[[int, int | None], None] | None
+    is_digested: bool
 
-    def __init__(self, target: Path) -> None:
-        self._target = Path(os.path.realpath(target))
-        try:
-            self._mode: int | None = self._target.stat().st_mode
-        except FileNotFoundError:
-            self._mode = None
-        self._is_direct = self._mode is not None and not (stat.S_ISREG(self._mode) or stat.S_ISDIR(self._mode))
-        hidden = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}.part")
-        self._part = self._target if self._is_direct else hidden
+    async def whole(self) -> str | None:
+        """Write it, anew when it changes meanwhile. The SHA-256 of the bytes, if it is wanted."""
+        for _ in range(_MOST_CHANGES):
+            with suppress(ChangedFile):
+                return await self._written()
+        return await self._written()
 
-    def open(self) -> BinaryIO:
-        """Empty, for writing; nobody may read it who might not read what it replaces."""
-        if self._is_direct or self._mode is None:
-            return self._part.open("wb")
-        mode = stat.S_IMODE(self._mode)
-        file = open(self._part, "wb", opener=lambda path, flags: os.open(path, flags, mode & 0o777))  # noqa: SIM115
-        with suppress(OSError):  # a file system without permissions
-            self._part.chmod(mode)
-        return file
+    async def _written(self) -> str | None:
+        download = Download(self.transport, self.path, self.params)
+        async with AsyncExitStack() as stack:
+            chunks = await stack.enter_async_context(aclosing(download.chunks()))
+            # The first answer tells which bytes they are.
+            first = await anext(chunks, b"")
+            source = f"{self.transport.url} {self.path} {self.params} {download.tag}" if download.tag else ""
+            opened, kept = await anyio.to_thread.run_sync(self.place.open, source)
+            file = await stack.enter_async_context(anyio.wrap_file(opened))
+            digest = hashlib.sha256() if self.is_digested else None
+            if kept and download.size is not None and kept <= download.size:
+                await chunks.aclose()
+                await _digest_kept(file, digest)
+                tag = download.tag
+                download = Download(self.transport, self.path, self.params, start=kept, tag=tag)
+                chunks = await stack.enter_async_context(aclosing(download.chunks()))
+                first = b""
+            elif kept:
+                await file.seek(0)
+                await file.truncate()
+            await self._copied(first, chunks, file, digest, download)
+        return digest.hexdigest() if digest is not None else None
 
-    def take(self) -> None:
-        """It is whole."""
-        if not self._is_direct:
-            self._part.replace(self._target)
-
-    def leave(self) -> None:
-        """Remove what is not whole."""
-        if not self._is_direct:
-            self._part.unlink(missing_ok=True)
-
-
-async def _written(
-    transport: Transport,
-    path: str,
-    place: Place,
-    *,
-    params: Mapping[str, Any] | None,
-    on_bytes: Callable[[int, int | None], None] | None,
-    is_digested: bool,
-) -> str | None:
-    """Write the file, anew when it changes meanwhile."""
-    for _ in range(_MOST_CHANGES):
-        with suppress(ChangedFile):
-            return await _write(Download(transport, path, params), place, on_bytes, is_digested=is_digested)
-    return await _write(Download(transport, path, params), place, on_bytes, is_digested=is_digested)
-
-
-async def _write(
-    download: Download, place: Place, on_bytes: Callable[[int, int | None], None] | None, *, is_digested: bool
-) -> str | None:
-    """The SHA-256 of the bytes, if it is wanted."""
-    digest = hashlib.sha256() if is_digested else None
-    file = anyio.wrap_file(await anyio.to_thread.run_sync(place.open))
-    async with file, aclosing(download.chunks()) as chunks:
-        waiting = bytearray()
+    async def _copied(
+        self, first: bytes, chunks: AsyncGenerator[bytes, None], file: Any, digest: Any, download: Download
+    ) -> None:
+        waiting = bytearray(first)
 
         async def write() -> None:
             await file.write(waiting)
@@ -216,16 +203,26 @@ async def _write(
                 await anyio.to_thread.run_sync(digest.update, waiting)
             waiting.clear()
 
-        async for chunk in chunks:
-            waiting += chunk
-            if len(waiting) >= _WRITE_BYTES:
+        try:
+            async for chunk in chunks:
+                waiting += chunk
+                if len(waiting) >= _WRITE_BYTES:
+                    await write()
+                    if self.on_bytes is not None:
+                        self.on_bytes(download.position, download.size)
+        finally:
+            with anyio.CancelScope(shield=True):  # for who goes on
                 await write()
-                if on_bytes is not None:
-                    on_bytes(download.position, download.size)
-        await write()
-        await file.flush()
+                await file.flush()
         with suppress(OSError):  # of what is no file
             await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
-    if on_bytes is not None:
-        on_bytes(download.position, download.size)
-    return digest.hexdigest() if digest is not None else None
+        if self.on_bytes is not None:
+            self.on_bytes(download.position, download.size)
+
+
+async def _digest_kept(file: Any, digest: Any) -> None:
+    """Of the bytes that are there already; what is written then comes behind them."""
+    if digest is not None:
+        await file.seek(0)
+        while data := await file.read(_WRITE_BYTES):
+            await anyio.to_thread.run_sync(digest.update, data)

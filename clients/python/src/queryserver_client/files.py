@@ -216,16 +216,21 @@ class Files:
         target: "str | os.PathLike[str] | None" = None,
         *,
         sha256: str | None = None,
+        resume: bool = True,
         on_bytes: OnBytes | None = None,
     ) -> Path:
         """Write a file to this machine: to `target`, into it when it is a directory, else into the current one.
 
-        It appears when it is whole; cuts are made good by reading on. With `sha256` the bytes must have that digest.
+        It appears when it is whole; cuts are made good by reading on. When a download ends before, what came of it, if
+        it is 1 MiB or more, stays in a hidden file beside the target, with which the same download goes on while the
+        server has the same file (`resume`). With `sha256` the bytes must have that digest.
         """
         place = Path(target or ".")
         if await anyio.Path(place).is_dir():
             place /= (await self.stat(path)).name
-        return await save(self._transport, _DOWNLOAD, place, params={"path": path}, on_bytes=on_bytes, sha256=sha256)
+        return await save(
+            self._transport, _DOWNLOAD, place, params={"path": path}, on_bytes=on_bytes, sha256=sha256, resume=resume
+        )
 
     async def upload(
         self,

@@ -47,11 +47,11 @@ def write(db: "Connection", result: "Result", form: Form, target: Path | None) -
         with byte_bar(target.name) as on_bytes:
             result.download(target, form.value, on_bytes=on_bytes)
         return
-    from queryserver_client.downloads import Place  # noqa: PLC0415
+    from queryserver_client.places import Place  # noqa: PLC0415
 
     place = Place(target)
     try:
-        with place.open() as file:
+        with place.open()[0] as file:
             _copy(db, result, form, file)
         place.take()
     finally:
