@@ -1,6 +1,5 @@
 """What PostgreSQL alone does: transactions, notices, schemas, logins, and what the server does to a connection."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -171,13 +170,18 @@ async def test_a_connection_whose_statement_was_stopped_is_not_used_again(engine
 
 async def test_idle_connections_are_closed_after_a_while(address, users_dsn):
     engine = PostgresqlEngine(replace(address, idle_s=0.1))
-    async with engine.session(USER, NO_OPTIONS) as session:
-        pid = await own_pid(session)
-    await asyncio.sleep(0.5)
-    watcher = await asyncpg.connect(users_dsn)
-    assert await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
-    await watcher.close()
-    await engine.close()
+    watcher = await asyncpg.connect(users_dsn, timeout=60)
+    try:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            pid = await own_pid(session)
+
+        async def is_gone() -> bool:
+            return await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
+
+        await until(is_gone)
+    finally:
+        await watcher.close()
+        await engine.close()
 
 
 async def test_a_login_never_gets_the_connection_of_another(engine, address, users_dsn):

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 import pytest
 from tests.cases import each
+from tests.timing import until
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import CoalescingReader, Database, open_database
 from queryserver.platform.settings.sections import DatabaseSettings
 
 PID = "select pg_backend_pid()"
+SLEEPING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
 ONE = DatabaseSettings(pool_max=1, connect_timeout_s=30)
 
 
@@ -50,13 +52,18 @@ async def test_a_refused_statement_leaves_a_connection_that_works(database_dsn: 
 
 
 async def test_an_abandoned_question_does_not_answer_the_next_one(database_dsn: str) -> None:
-    async with open_database(database_dsn, ONE) as database:
-        abandoned = asyncio.create_task(database.value("select 'first' from pg_sleep(60)"))
-        await asyncio.sleep(0.1)
-        abandoned.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await abandoned
-        assert await database.value("select 'second'") == "second"
+    watcher = await asyncpg.connect(database_dsn, timeout=60)
+    try:
+        async with open_database(database_dsn, ONE) as database:
+            abandoned = asyncio.create_task(database.value("select 'first' from pg_sleep(60)"))
+            # The server drops a cancel that comes before it has begun with the statement.
+            await until(lambda: watcher.fetchval(SLEEPING))
+            abandoned.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await abandoned
+            assert await database.value("select 'second'") == "second"
+    finally:
+        await watcher.close()
 
 
 async def test_an_open_transaction_stays_with_nobody(database_dsn: str) -> None:

@@ -72,7 +72,7 @@ class Run:
     async def to_end(self, statement: str, **more: object) -> Entry:
         """The record after the statement ran."""
         assignment = self.leases.add(statement, **more)
-        await asyncio.wait_for(self.execution(assignment).run(), 20)
+        await asyncio.wait_for(self.execution(assignment).run(), 60)
         return self.leases.of(assignment)
 
 
@@ -85,6 +85,7 @@ class Fleet:
     users: MemoryUsers = field(default_factory=MemoryUsers)
     results: MemoryResults = field(default_factory=MemoryResults)
     engine: FakeEngine = field(default_factory=FakeEngine)
+    editor: EditorSettings = FAST
     limits: RunnerLimits = QUICK
     read_only: bool = False
     changes: list[tuple[int, str]] = field(default_factory=list)
@@ -104,7 +105,7 @@ class Fleet:
             connectors=connectors,
             credentials=CredentialBook(self.sessions, connectors, PlainSealer()),
             signals=StateSignals(),
-            editor=FAST,
+            editor=self.editor,
             limits=replace(self.limits, **limits),
             objects_changed=self._objects_changed,
             intake=intake,

@@ -17,6 +17,7 @@ from queryserver.errors.files import StorageError
 from queryserver.errors.statements import EngineUnavailable, LineColumn, SessionLost, StatementRejected
 from queryserver.formats.columns import TruncationReason
 from queryserver.identity.model import User
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.positions import Position
 from queryserver.statements.model import Outcome
 from queryserver.statements.states import StatementState
@@ -224,19 +225,19 @@ async def test_changes_are_told_again_when_an_engine_goes_on_after_the_end_was_t
     """What the engine still did may have changed objects after the first word, which came with the end."""
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
-    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 0.3)
+    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 3)  # the engine has begun by then
     told: list[tuple[bool, int]] = []
 
     async def tell() -> None:
         told.append((run.leases.of(assignment).state is TIMED_OUT, run.engine.running))
 
     run.before_end = tell
-    await asyncio.wait_for(run.execution(assignment).run(), 20)
+    await asyncio.wait_for(run.execution(assignment).run(), 60)
     assert told == [(False, 1), (True, 0)]
 
 
 async def test_changes_are_told_once_when_the_engine_has_ended_first() -> None:
-    run = Run()
+    run = Run(settings=EditorSettings.model_construct(cancel_wait_s=30))
     told: list[int] = []
 
     async def tell() -> None:

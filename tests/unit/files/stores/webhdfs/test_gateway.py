@@ -26,6 +26,8 @@ from queryserver.platform.settings.tree import Settings
 
 ANA = StorageUser("ana")
 QUICK = Timeouts(connect_s=2, silence_s=0.3, call_s=1.5)
+"""For stores that do not answer."""
+PATIENT = Timeouts(connect_s=30, silence_s=30, call_s=60)
 FILE = {
     "pathSuffix": "", "type": "FILE", "length": 5, "owner": "ana", "group": "g", "permission": "644",
     "accessTime": 1, "modificationTime": 2, "blockSize": 3, "replication": 1, "fileId": 4,
@@ -43,8 +45,8 @@ def failure(name: str, status: int = 403) -> Answer:
     return Answer(status, json.dumps({"RemoteException": {"exception": name, "message": "no"}}).encode())
 
 
-def file_system(*urls: str, **options) -> WebHdfsFileSystem:
-    return WebHdfsFileSystem(WebHdfsAddress(urls, "svc", timeouts=QUICK, **options))
+def file_system(*urls: str, timeouts: Timeouts = PATIENT, **options) -> WebHdfsFileSystem:
+    return WebHdfsFileSystem(WebHdfsAddress(urls, "svc", timeouts=timeouts, **options))
 
 
 @pytest.mark.security("S12")
@@ -119,7 +121,7 @@ async def test_a_store_that_hangs_is_unavailable_within_the_time_of_a_call():
         return STATUS
 
     async with scripted_name_node(silent) as node:
-        store = file_system(node.url)
+        store = file_system(node.url, timeouts=QUICK)
         async with asyncio.timeout(60):
             for call in (store.as_user(ANA).stat("f"), store.as_user(ANA).delete("f", recursive=True)):
                 with pytest.raises(StorageUnavailable):
