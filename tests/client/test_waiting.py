@@ -1,13 +1,16 @@
-"""Calls that the server holds, and what stands against it: proxies, and the number of calls that may wait."""
+"""What stands between a program and its server: proxies, the number of calls that may wait, certificates."""
 
 import asyncio
 import json
 import random
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 from tests.client.conftest import QUICK, Server
+from tests.engines.certificates import Authority
 
 from queryserver_client import ApiError, ConnectionLost, Retries, connect, dbapi, events
 
@@ -112,6 +115,19 @@ async def test_a_request_id_is_told_of_a_statement_that_fails_in_its_first_answe
         with pytest.raises(Exception, match="no such thing") as caught:
             await db.query("mysql", "fail no such thing")
     assert getattr(caught.value, "request_id", None)
+
+
+async def test_a_certificate_that_is_not_accepted_is_told_at_once(tmp_path: Path):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority().certify("127.0.0.1").write(tmp_path))
+    tries: list[object] = []
+    server = await asyncio.start_server(lambda _, writer: tries.append(writer), "127.0.0.1", 0, ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with connect(f"https://127.0.0.1:{port}", token="none", retries=Retries(total_s=600)) as db:
+            with pytest.raises(ConnectionLost, match=r"certificate is not accepted: .*issuer") as caught:
+                await asyncio.wait_for(db.query("duckdb", "SELECT 1"), 60)
+    assert (caught.value.attempts, caught.value.is_sent, tries) == (1, False, [])
 
 
 class TestTransactions:

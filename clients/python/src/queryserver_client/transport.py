@@ -5,6 +5,7 @@ Everything of this package that calls the server does it through `Transport.call
 """
 
 import json
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -185,6 +186,9 @@ class Transport:
             again = call.is_repeatable or not is_sent
             if isinstance(error, httpx.UnsupportedProtocol):
                 raise ConfigurationError(f"{self.url} is not the address of a server") from error
+            if (refusal := _refused_certificate(error)) is not None:  # time does not change it
+                message = f"{self.url}: the certificate is not accepted: {refusal.verify_message}"
+                raise ConnectionLost(message, attempts=max(1, attempts.made)) from error
             if again and await attempts.pause():
                 return None
             what = str(error) or type(error).__name__
@@ -266,6 +270,12 @@ class Sent:
         self._is_noted = True
         if event.endswith(_BODY_SENT):
             self._is_complete = self.is_ever_possible = True
+
+
+def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def segment(text: str) -> str:
