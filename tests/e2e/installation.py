@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -103,12 +103,13 @@ class Node:
     async def until(
         self, operation: str, holds: Callable[[dict[str, Any]], bool], *, user: str = "ana", within_s: float = 60
     ) -> dict[str, Any]:
-        """The first query_status of which it holds."""
+        """The first query_status of which it holds; fails at once when the statement has ended in another way."""
         give_up = time.monotonic() + within_s
         while True:
             body = await self.status(operation, user=user)
             if holds(body["query_status"]):
                 return body
+            assert body["query_status"]["state"] not in TERMINAL, body
             assert time.monotonic() < give_up, body
             await asyncio.sleep(0.05)
 
@@ -265,6 +266,22 @@ async def at_work(admin_dsn: str, marker: str) -> int:
         where query like '%' || $1 || '%' and state <> 'idle' and pid <> pg_backend_pid()""",
         marker,
     )
+
+
+async def is_at_work(admin_dsn: str, marker: str) -> bool:
+    """Whether PostgreSQL is working on one, which begins a little later than a statement counts as running."""
+    return await at_work(admin_dsn, marker) == 1
+
+
+@asynccontextmanager
+async def held(dsn: str, lock: int) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """A lock of PostgreSQL: a statement that waits for it lasts until what is given here is called."""
+    holder = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
+    try:
+        await holder.execute(f"SELECT pg_advisory_lock({lock})")
+        yield lambda: holder.execute(f"SELECT pg_advisory_unlock({lock})")
+    finally:
+        await holder.close(timeout=60)
 
 
 async def eventually(holds: Callable[[], Any], *, within_s: float = 60) -> None:

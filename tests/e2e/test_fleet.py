@@ -12,13 +12,24 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from tests.e2e.installation import Installation, Node, WorkerProcess, at_work, eventually, installed, query
+from tests.e2e.installation import (
+    Installation,
+    Node,
+    WorkerProcess,
+    at_work,
+    eventually,
+    held,
+    installed,
+    is_at_work,
+    query,
+)
 from tests.fixtures.database import execute
 from tests.fixtures.valkey import running_valkey
 from tests.timing import at_best
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.valkey import ValkeyServer
+from queryserver.platform.stopping import REST_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -198,16 +209,17 @@ async def test_a_broker_that_is_emptied_loses_no_statement(
 ) -> None:
     sequence = f"emptied_{workers.split(maxsplit=1)[0]}"
     await execute(place.users_dsn, f"CREATE SEQUENCE {sequence}")
-    async with AsyncExitStack() as stack, Redis.from_url(broker.url) as redis:
+    async with held(place.users_dsn, 1) as release, AsyncExitStack() as stack, Redis.from_url(broker.url) as redis:
         await redis.flushall()
         if workers != "none":
             await stack.enter_async_context(place.worker(desktop__task_server__concurrency="1"))
-            lasting = await pair[0].submit("postgresql", "SELECT pg_sleep(3)", user="bob")
+            lasting = await pair[0].submit("postgresql", "SELECT pg_advisory_xact_lock(1)", user="bob")
             await pair[0].until(lasting, lambda status: status["state"] == "running", user="bob")
         operations = [await pair[0].submit("postgresql", f"SELECT nextval('{sequence}')") for _ in range(6)]
         await eventually(lambda: redis.exists("queryserver"), within_s=10)
         await redis.flushall()
         assert {await pair[0].state(operation) for operation in operations} == {"waiting"}
+        await release()
         if workers == "none":
             await stack.enter_async_context(place.worker())
         assert sorted(await all_available(pair[1], operations)) == [1, 2, 3, 4, 5, 6]
@@ -272,9 +284,9 @@ async def test_a_paused_worker_cannot_write_after_its_lease(
         FROM generate_series(1, 1000000) AS n"""
     record = """select (state, rows, size_bytes, fence, owner, message, ended_at)::text
         from statements where id = $1::text::uuid"""
-    async with place.worker() as victim:
+    async with held(place.users_dsn, 2) as release, place.worker() as victim:
         rows = await pair[0].submit("postgresql", sql, limit=1_000_000)
-        answer = await pair[0].submit("postgresql", "SELECT 'of the paused', pg_sleep(9)")
+        answer = await pair[0].submit("postgresql", "SELECT 'of the paused', pg_advisory_xact_lock(2)")
         await pair[0].until(answer, lambda status: status["state"] == "running")
         await pair[0].until(rows, lambda status: status["rows"] > 0)
         async with place.worker() as other:
@@ -286,6 +298,7 @@ async def test_a_paused_worker_cannot_write_after_its_lease(
                     assert await owned(place, operation) != victim.owner
                 before = [await query(place.database_dsn, record, one) for one in (rows, answer)]
                 # The answer of the engine waits for the worker.
+                await release()
                 await eventually(lambda: _answered(tcp_open, "of the paused"))
             assert await other.process.terminate() == 0
         # The victim is the only worker now: it goes on with new statements.
@@ -350,22 +363,24 @@ async def test_a_worker_that_is_told_to_stop_ends_what_it_runs_and_takes_nothing
     place: Installation, pair: tuple[Node, Node], gate: Gate, gated_dsn: str
 ) -> None:
     await execute(gated_dsn, "CREATE SEQUENCE given_back")
-    async with place.worker(desktop__shutdown_grace_s="8") as stopping:
+    async with held(place.users_dsn, 3) as release, place.worker(desktop__shutdown_grace_s="15") as stopping:
         gate.close()
         unsent = await pair[0].submit(GATED, "SELECT nextval('given_back')")
-        running = await pair[0].submit("postgresql", "SELECT 'finished', pg_sleep(5)")
+        running = await pair[0].submit("postgresql", "SELECT 'finished', pg_advisory_xact_lock(3)")
         await eventually(lambda: owned(place, unsent))
         await pair[0].until(running, lambda status: status["state"] == "running")
         began = time.monotonic()
         stopping.process.process.send_signal(signal.SIGTERM)
         # It runs two of eight, and would take a third one while it runs them.
         new = await pair[0].submit("postgresql", "SELECT 'new'")
+        await asyncio.sleep(5)
+        await release()
         assert (await pair[0].state(running, wait=30), await pair[0].state(new)) == ("available", "waiting")
         assert await owned(place, new) is None
         async with place.worker() as other:
             assert await all_available(pair[0], [new]) == ["new"]
             assert await stopping.process.terminate() == 0
-            assert time.monotonic() - began < 8 + 15
+            assert time.monotonic() - began < 15 + REST_S
             gate.open()
             assert await all_available(pair[1], [running, unsent]) == ["finished", 1]
             assert await owned(place, unsent) == other.owner
@@ -417,7 +432,7 @@ async def test_stopping_at_the_other_server_reaches_worker_and_engine(
         async def stop() -> tuple[float, None]:
             operation = await pair[0].submit("postgresql", f"SELECT pg_sleep(60), '{marker}'")
             await pair[0].until(operation, lambda status: status["state"] == "running")
-            assert await at_work(tcp_open.admin_dsn(), marker) == 1
+            await eventually(lambda: is_at_work(tcp_open.admin_dsn(), marker))
             began = time.monotonic()
             assert (await pair[1].told(f"editor/{call}", operationId=operation))["status"] == 0
             assert await pair[0].state(operation, wait=30) == "canceled"

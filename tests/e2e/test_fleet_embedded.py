@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,28 @@ PASSWORD = "a password for the fleet"
 ENDED_WITHIN_S = 20
 
 
-async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, Any]:
-    """One call of the administrator, with a login of its own."""
+@asynccontextmanager
+async def logged_in(server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """The administrator."""
     async with httpx.AsyncClient(base_url=f"{server.base_url}/api/v1/", timeout=90) as client:
         login = await client.post("token/auth", data={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {login.raise_for_status().json()['access']}"
+        yield client
+
+
+async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, Any]:
+    """One call of the administrator, with a login of its own."""
+    async with logged_in(server) as client:
         if not fields:
             return (await client.get(name)).raise_for_status().json()
-        answer = await client.post(name, data=fields)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return await post(client, name, **fields)
+
+
+async def post(client: httpx.AsyncClient, name: str, **fields: object) -> dict[str, Any]:
+    """What a call that is carried out gives."""
+    answer = await client.post(name, data=fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 async def family(server: ServerProcess) -> list[psutil.Process]:
@@ -46,10 +60,10 @@ async def family(server: ServerProcess) -> list[psutil.Process]:
 
 async def running(server: ServerProcess, dialect: str, statement: str) -> str:
     """Submit a statement that lasts; its operation, once it runs."""
-    operation = (await call(server, f"editor/execute/{dialect}", statement=statement))["history_uuid"]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(60), logged_in(server) as client:
+        operation = (await post(client, f"editor/execute/{dialect}", statement=statement))["history_uuid"]
         while True:
-            body = await call(server, "editor/check_status", operationId=operation)
+            body = await post(client, "editor/check_status", operationId=operation)
             if body["query_status"]["state"] == "running":
                 return operation
             assert body["query_status"]["state"] == "waiting", body
@@ -80,7 +94,7 @@ async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) ->
         assert (examined.code, len(errors)) in {(0, 0), (1, findings["errors"])}, examined
         # A broker of this command is known to its processes only.
         assert {one["area"] for one in errors} <= {"disk", "limits"}, errors
-        begun = await running(server, "postgresql", "SELECT pg_sleep(2)")
+        begun = await running(server, "postgresql", "SELECT pg_sleep(10)")
         assert await server.terminate() == 0
         await all_end(processes)
     async with running_server(data, settings=environment, arguments=["--with-workers"]) as server:

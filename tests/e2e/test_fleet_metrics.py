@@ -93,6 +93,9 @@ async def test_the_counts_of_workers_and_beats_are_seen_at_their_own_ports(place
         by_worker = 'statements_total{dialect="postgresql",outcome="available"}'
         await eventually(lambda: _counts(worker_url, by_worker, 2))
 
+        # The database is asked with a time limit, and a page may have what was known before.
+        for url in (node.process.base_url, worker_url, beat_url):
+            await eventually(lambda url=url: _counts(url, "workers_alive", 1))
         server = await page(node.process.base_url)
         pages = {"server": server, "worker": await page(worker_url), "beat": await page(beat_url)}
         assert by_worker not in server.samples, "it runs none"
@@ -125,7 +128,7 @@ async def _counts(url: str, sample: str, number: float) -> bool:
 
 
 async def _refuses(url: str, process: ServerProcess) -> None:
-    async with httpx.AsyncClient(base_url=url) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get("/metrics")
     assert "Traceback" not in process.stdout + process.stderr

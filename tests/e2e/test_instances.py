@@ -17,6 +17,7 @@ from tests.e2e.installation import (
     at_work,
     eventually,
     installed,
+    is_at_work,
     query,
 )
 from tests.fixtures.database import execute
@@ -93,7 +94,7 @@ async def test_stopping_on_the_other_instance_reaches_the_engine(
     async def stop() -> tuple[float, None]:
         operation = await first.submit("postgresql", f"SELECT pg_sleep(60), 'stop by {call}'")
         await first.until(operation, lambda status: status["state"] == "running")
-        assert await at_work(postgres.admin_dsn(), f"stop by {call}") == 1
+        await eventually(lambda: is_at_work(postgres.admin_dsn(), f"stop by {call}"))
         started = time.monotonic()
         assert (await second.told(f"editor/{call}", operationId=operation))["status"] == 0
         assert await first.state(operation, wait=30) == "canceled"

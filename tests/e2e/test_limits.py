@@ -2,13 +2,14 @@
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import psutil
 import pytest
-from tests.e2e.installation import Installation, Node, at_work, installed, query
+from tests.e2e.installation import Installation, Node, at_work, eventually, installed, query
 from tests.timing import at_best, soon
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -64,23 +65,27 @@ async def watcher(postgres: EmbeddedPostgres, node: Node) -> Watcher:
 
 @pytest.mark.item(10)
 async def test_execute_of_a_long_statement_answers_at_once(node: Node) -> None:
-    operation = await soon(lambda: node.submit("postgresql", "SELECT pg_sleep(4)"), within_s=1)
+    operation = await soon(lambda: node.submit("postgresql", "SELECT pg_sleep(12)"), within_s=1)
     assert await node.state(operation) in {"waiting", "running"}
     await node.until(operation, lambda status: status["state"] == "running")
-    assert await node.state(operation, wait=30) == "available"
+    assert await node.state(operation, wait=60) == "available"
 
 
 @pytest.mark.item(12)
 async def test_a_wait_that_is_too_short_answers_with_the_running_statement(node: Node) -> None:
-    async def wait() -> None:
+    async def wait() -> tuple[float, None]:
         began = time.monotonic()
         body = await node.told("editor/execute/postgresql", statement="SELECT pg_sleep(60)", wait=1.5)
-        assert time.monotonic() - began > 1.4
-        assert body["query_status"]["state"] == "running"
+        took_s = time.monotonic() - began
+        assert took_s > 1.4
         to_cancel.append(body["history_uuid"])
+        state = body["query_status"]["state"]
+        assert state in {"waiting", "running"}
+        # What has not begun after all this time is held up by other work.
+        return took_s if state == "running" else math.inf, None
 
     to_cancel: list[str] = []
-    await soon(wait, within_s=2.5)
+    await at_best(wait, below_s=2.5)
     for operation in to_cancel:
         await node.told("editor/cancel_statement", operationId=operation)
 
@@ -116,7 +121,7 @@ async def test_twenty_long_statements_do_not_slow_down_others(node: Node) -> Non
         for user, operation in long:
             await node.told("editor/close_statement", user=user, operationId=operation)
     for user, operation in long:
-        assert await node.state(operation, user=user, wait=10) == "canceled"
+        assert await node.state(operation, user=user, wait=30) == "canceled"
 
 
 @pytest.mark.item(35)
@@ -141,10 +146,11 @@ async def test_stopping_a_running_statement_stops_the_engine(node: Node, watcher
     marker = f"{call} {dialect}"
     operation = await node.submit(dialect, LONG[dialect].format(marker=marker))
     await node.until(operation, lambda status: status["state"] == "running")
-    assert await watcher(dialect, marker)
+    # Its work begins a little later than it counts as running.
+    await eventually(lambda: watcher(dialect, marker))
     answer = await node.told(f"editor/{call}", operationId=operation)
     assert (answer["status"], answer["result"]["status"]) == (0, 0)
-    body = await node.status(operation, wait=5)
+    body = await node.status(operation, wait=30)
     assert (body["status"], body["code"]) == (1, "canceled")
     assert body["query_status"]["state"] == "canceled"
     assert await is_quiet(watcher, dialect, marker)
@@ -186,7 +192,7 @@ async def test_statements_that_nobody_closes_leave_nothing_but_their_spool(place
         # Pools grow by a few in their own time; one thing left by every twentieth statement would show.
         assert number < before[what] + 15, what
     started = await node.submit("postgresql", "SELECT 1; SELECT 2", user="eve")
-    assert await node.state(started, user="eve", wait=5) == "available"
+    assert await node.state(started, user="eve", wait=30) == "available"
 
 
 async def test_scripts_that_nobody_goes_on_with_hold_few_connections(
@@ -222,17 +228,17 @@ async def test_a_temporary_table_lives_in_its_script_only(node: Node, dialect: s
     script = "CREATE TEMPORARY TABLE mine (n INTEGER); INSERT INTO mine VALUES (8); SELECT n FROM mine"
     operation = await node.finished(dialect, script)
     for _ in range(2):
-        body = await node.told(f"editor/execute/{dialect}", operationId=operation, wait=10)
+        body = await node.told(f"editor/execute/{dialect}", operationId=operation, wait=30)
         operation = body["history_uuid"]
     assert (await node.page(operation))["data"] == [[8]]
     unrelated = await node.submit(dialect, "SELECT n FROM mine")
-    assert (await node.status(unrelated, wait=10))["code"] == "engine_error"
+    assert (await node.status(unrelated, wait=30))["code"] == "engine_error"
 
 
 @pytest.mark.item(50)
 async def test_a_setting_holds_in_its_script_only(node: Node) -> None:
     operation = await node.finished("postgresql", "SET work_mem = '7MB'; SHOW work_mem")
-    body = await node.told("editor/execute/postgresql", operationId=operation, wait=10)
+    body = await node.told("editor/execute/postgresql", operationId=operation, wait=30)
     assert (await node.page(body["history_uuid"]))["data"] == [["7MB"]]
     assert await node.value("postgresql", "SHOW work_mem") != "7MB"
 

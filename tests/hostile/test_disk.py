@@ -261,8 +261,9 @@ class TestFloor:
             assert list(files.shared.iterdir()) == []
 
     async def test_below_the_floor_results_that_need_a_file_and_imports_end_with_a_code_of_their_own(
-        self, tmp_path: Path, database_dsn: str
+        self, tmp_path: Path, database_dsn: str, monkeypatch: pytest.MonkeyPatch
     ):
+        monkeypatch.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
         async with opened(tmp_path, database_dsn, desktop={"min_free_bytes": 2**60}) as api:
             ana = await api.user()
             assert (await ana.run("sqlite", "select 1"))["status"] == 0
