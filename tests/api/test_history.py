@@ -144,6 +144,20 @@ class TestHistory:
         }
         assert counts == {"ALPHA": 1, "0%": 1, "a%0": 0, "_": 1, "a_x": 1, "\\": 1, "text": 3}
 
+    async def test_what_runs_is_found_alone(self, ana: Caller, bob: Caller):
+        others = (await bob.execute("mysql", "sleep 60"))["history_uuid"]
+        running = (await ana.execute("mysql", "sleep 61"))["history_uuid"]
+        for number in range(3):
+            await ana.run("mysql", f"rows {number}")
+        body = await ana.history(is_active="true", limit=1)
+        assert (body["count"], [entry["uuid"] for entry in body["history"]]) == (1, [running])
+        assert (await ana.history(is_active="true", doc_text="rows"))["count"] == 0
+        assert (await ana.history(is_active="false"))["count"] == 4
+        await ana.on(running, "cancel_statement")
+        await bob.on(others, "cancel_statement")
+        assert (await ana.ended(running))["query_status"]["state"] == "canceled"
+        assert (await ana.history(is_active="true"))["count"] == 0
+
     async def test_managed_tasks_are_none(self, ana: Caller):
         await ana.run("mysql", "rows 1")
         body = await ana.history(is_notification_manager="true")

@@ -205,6 +205,7 @@ where user_id = $1 and in_history
     and ($3::text is null or dialect = $3)
     and ($4::text is null or left(statement, 16384) ilike $4 escape '\')
 """
+_ACTIVE = "and state in ('waiting', 'running')"
 
 
 class StatementRecords:
@@ -353,21 +354,26 @@ class StatementRecords:
         connectors: Sequence[str] | None,
         dialect: str | None,
         text: str | None,
+        is_active: bool,
         offset: int,
         limit: int,
     ) -> tuple[int, Sequence[model.HistoryEntry]]:
-        """How many entries match, and one page of them, newest first. No connectors: nothing matches; None: any."""
+        """How many entries match, and one page of them, newest first. No connectors: nothing matches; None: any.
+
+        `is_active`: only those that wait or run.
+        """
+        matching = f"{_HISTORY} {_ACTIVE if is_active else ''}"
         pattern = None
         if text:
             escaped = text.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
             pattern = f"%{escaped}%"
         arguments = (user_id, connectors, dialect, pattern)
         async with self._database.connection() as connection:
-            count = await connection.fetchval(f"select count(*) from statements {_HISTORY}", *arguments)
+            count = await connection.fetchval(f"select count(*) from statements {matching}", *arguments)
             page = await connection.fetch(
                 f"""select {", ".join(_HISTORY_FIELDS)}, left(statement, 1001) as statement, state,
                     left(message, 1000) as message, error_line, error_column, {_TIMES}
-                from statements {_HISTORY}
+                from statements {matching}
                 order by recorded_at desc, history_id desc offset $5 limit $6""",
                 *arguments,
                 offset,

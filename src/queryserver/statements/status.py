@@ -261,6 +261,8 @@ class HistoryQuery:
     doc_type: str | None = None
     text: str | None = None
     connector: str | None = None
+    is_active: bool = False
+    """Only those that wait or run."""
     page: int = 1
     limit: int = 50
 
@@ -284,6 +286,7 @@ class History:
             connectors=keys,
             dialect=dialect,
             text=query.text,
+            is_active=query.is_active,
             offset=(query.page - 1) * query.limit,
             limit=query.limit,
         )

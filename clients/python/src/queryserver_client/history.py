@@ -41,10 +41,19 @@ class History:
         self._transport = transport
 
     async def search(
-        self, text: str = "", *, connector: str | None = None, dialect: str | None = None, limit: int | None = None
+        self,
+        text: str = "",
+        *,
+        connector: str | None = None,
+        dialect: str | None = None,
+        is_active: bool = False,
+        limit: int | None = None,
     ) -> AsyncIterator[HistoryEntry]:
-        """The user's statements, the newest first, each once. `text` is a part of the statement, in any case."""
-        query = _query(text, connector, dialect)
+        """The user's statements, the newest first, each once. `text` is a part of the statement, in any case.
+
+        `is_active`: only those that wait or run.
+        """
+        query = _query(text, connector, dialect, is_active=is_active)
         number, left = 1, limit
         last: tuple[int, int] | None = None
         while left is None or left > 0:
@@ -64,14 +73,21 @@ class History:
                 return
             number += 1
 
-    async def count(self, text: str = "", *, connector: str | None = None, dialect: str | None = None) -> int:
+    async def count(
+        self, text: str = "", *, connector: str | None = None, dialect: str | None = None, is_active: bool = False
+    ) -> int:
         """How many statements `search` would give."""
-        params = {**_query(text, connector, dialect), "limit": 1}
+        params = {**_query(text, connector, dialect, is_active=is_active), "limit": 1}
         return (await self._transport.call("GET", "editor/get_history", params=params))["count"]
 
 
-def _query(text: str, connector: str | None, dialect: str | None) -> dict[str, str]:
-    given = {"doc_text": text, "doc_connector": connector, "doc_type": dialect}
+def _query(text: str, connector: str | None, dialect: str | None, *, is_active: bool) -> dict[str, str]:
+    given = {
+        "doc_text": text,
+        "doc_connector": connector,
+        "doc_type": dialect,
+        "is_active": "true" if is_active else None,
+    }
     return {name: value for name, value in given.items() if value}
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from queryserver_client.history import HistoryEntry
     from queryserver_client.sync import Connection
 
-_LOOKED_AT = 1000
-"""The newest statements, among which those that run are found."""
 _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
@@ -130,7 +128,7 @@ def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
 
 
 def _active(db: "Connection") -> "list[HistoryEntry]":
-    return [entry for entry in db.history.search(limit=_LOOKED_AT) if entry.state in ACTIVE]
+    return [entry for entry in db.history.search(is_active=True) if entry.state in ACTIVE]
 
 
 def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:

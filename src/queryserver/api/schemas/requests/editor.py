@@ -445,7 +445,7 @@ def _as_int64(value: Any) -> Any:
 
 
 class HistoryParameters(Fields):
-    """Query of get_history (Contract editor 11). `doc_type` None: all dialects."""
+    """Query of get_history (Contract editor 11). `doc_type` None: all dialects; `is_active`: what waits or runs."""
 
     doc_type: TextOrNothing = None
     doc_text: TextOrNothing = None
@@ -458,6 +458,7 @@ class HistoryParameters(Fields):
         BeforeValidator(_as_int64),
         AfterValidator(lambda limit: limit if 1 <= limit <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX),
     ] = 50
+    is_active: Flag = False
     is_notification_manager: Flag = False
 
 

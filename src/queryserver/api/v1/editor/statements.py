@@ -234,6 +234,7 @@ async def get_history(call: Call) -> Response:
                 doc_type=asked.doc_type,
                 text=asked.doc_text,
                 connector=asked.doc_connector,
+                is_active=asked.is_active,
                 page=asked.page,
                 limit=asked.limit,
             ),
