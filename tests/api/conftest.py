@@ -1,6 +1,6 @@
 """One application for the tests of a process: three real engines, and scripted ones where a rule needs them."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ def make_settings(
     **editor: Any,
 ) -> Settings:
     """Settings with an interpreter of each kind that the tests need.
+
+    Limits that no test waits for are such that a busy machine does not reach them.
 
     Without `index` nobody looks at data sources in the background, and looks can be counted. Stored connectors may use
     the server of the service's database: the tests have one PostgreSQL.
@@ -69,15 +71,23 @@ def make_settings(
                 "data_dir": directory / "data",
                 "secret_key": SECRET_KEY,
                 "shutdown_grace_s": 0,
-                "database": {"url": database_dsn, "pool_max": 5},
+                "database": {"url": database_dsn, "pool_max": 5, "connect_timeout_s": 60},
                 "connector_policy": policy,
                 **changed,
             },
-            "editor": {"cancel_wait_s": 5, **editor},
+            "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
             "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
         }
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_readiness() -> Iterator[None]:
+    """No test here waits until a check of the readiness is given up, and a busy machine may take seconds for one."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,7 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
             )
             await stack.enter_async_context(background(work(worker), "worker"))
         database = await stack.enter_async_context(
-            open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2))
+            open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2, connect_timeout_s=60))
         )
         services = await stack.enter_async_context(open_services(settings, engines=fakes.build, stores=stores))
         app = create_app(settings, services=services)
@@ -191,6 +191,10 @@ class Caller:
 
     async def running(self, operation: str) -> None:
         """Returns once the engine has the statement."""
+        assert await self.begun(operation) == "running"
+
+    async def begun(self, operation: str) -> str:
+        """The state once it waits no longer; a short statement may have ended before it is looked at."""
         states: list[str] = []
 
         async def has_left_the_queue() -> bool:
@@ -198,7 +202,20 @@ class Caller:
             return states[-1] != "waiting"
 
         await until(has_left_the_queue)
-        assert states[-1] == "running"
+        return states[-1]
+
+    async def seen_running(self, dialect: object, statement: str) -> str:
+        """The operation of a statement that ends by itself, longer and longer until it was seen before its end.
+
+        `statement` has `{}` for its seconds.
+        """
+        for seconds in (3, 12, 48):
+            operation = (await self.execute(dialect, statement.format(seconds)))["history_uuid"]
+            if await self.begun(operation) == "running":
+                return operation
+            await self.ended(operation)
+        message = "the statement had always ended before it was looked at"
+        raise AssertionError(message)
 
     async def state(self, operation: str) -> str:
         return (await self.on(operation, "check_status"))["query_status"]["state"]

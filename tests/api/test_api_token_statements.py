@@ -62,8 +62,7 @@ async def test_a_limit_to_connectors_holds_for_what_runs(ana: Caller) -> None:
 
 async def test_a_running_statement_is_the_users_when_its_token_is_revoked(ana: Caller) -> None:
     program, token = await program_of(ana)
-    operation = (await program.execute("mysql", "sleep 3 then rows 3"))["history_uuid"]
-    await program.running(operation)
+    operation = await program.seen_running("mysql", "sleep {} then rows 3")
     await ana.told("token/api_tokens/revoke", id=token)
     for call in ("check_status", "fetch_result_data", "cancel_statement"):
         refused = await program.post(f"editor/{call}", operationId=operation)

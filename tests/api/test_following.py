@@ -84,8 +84,7 @@ class TestLogs:
 
     @pytest.mark.item(51)
     async def test_only_later_lines_come_from_a_number_on(self, ana: Caller):
-        operation = (await ana.execute("mysql", "sleep 3"))["history_uuid"]
-        await ana.running(operation)
+        operation = await ana.seen_running("mysql", "sleep {}")
         first = await ana.on(operation, "get_logs")
         await ana.ended(operation)
         later = await ana.on(operation, "get_logs", **{"from": first["next_from"]})
@@ -185,8 +184,7 @@ class TestEvents:
 
     @pytest.mark.item(53)
     async def test_a_reconnection_repeats_no_log_line(self, ana: Caller):
-        operation = (await ana.execute("mysql", "sleep 3 then rows 3"))["history_uuid"]
-        await ana.running(operation)
+        operation = await ana.seen_running("mysql", "sleep {} then rows 3")
         seen: list[Event] = []
         async with aclosing(events(ana, operation)) as stream:
             async for event in stream:
@@ -374,7 +372,7 @@ class TestCancel:
         second = (await ana.execute("mysql", marked, session_id=session))["history_uuid"]
         began = time.monotonic()
         assert (await ana.on(second, "cancel_statement"))["query_status"]["state"] == "canceled"
-        assert time.monotonic() - began < 4, "no engine has to confirm it, for which a cancel waits 5 s"
+        assert time.monotonic() - began < 20, "no engine has to confirm it, for which a cancel waits 30 s"
         assert await ana.state(first) == "running"
         await ana.on(first, "cancel_statement")
         assert (await ana.run("mysql", "rows 1", session_id=session))["status"] == 0

@@ -29,7 +29,7 @@ LOOKS = (
 async def opened(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    limits = {"metadata_timeout_s": 4, "sample_timeout_s": 4, "metadata_max_names": 3}
+    limits = {"metadata_timeout_s": 60, "sample_timeout_s": 60, "metadata_max_names": 3}
     async for dsn in new_database(postgres, template=migrated_template):
         async with open_api(make_settings(tmp_path_factory.mktemp("rules"), dsn, users_url, **limits)) as api:
             yield api
@@ -41,6 +41,13 @@ async def small(opened: Api) -> Api:
     vars(opened.shelf).update(vars(FakeCatalogEngine(dialect=opened.shelf.dialect)))
     await opened.database.execute("delete from metadata_answers")
     return opened
+
+
+@pytest.fixture
+async def hasty(small_api: ApiOpener) -> AsyncIterator[Api]:
+    """An application that waits for metadata for four seconds."""
+    async with small_api(metadata_timeout_s=4, sample_timeout_s=4) as api:
+        yield api
 
 
 def fields(path: str) -> dict[str, str]:
@@ -209,21 +216,21 @@ class TestFailures:
         assert (await ana.told(path, **more))["status"] == 0
 
     @pytest.mark.item(64)
-    async def test_a_look_that_takes_too_long_is_abandoned(self, small: Api):
-        small.shelf.look_s = 30
+    async def test_a_look_that_takes_too_long_is_abandoned(self, hasty: Api):
+        hasty.shelf.look_s = 30
         paths = (*LOOKS, "shelf/analyze/shop/t10")
-        callers = [await small.user() for _ in paths]
+        callers = [await hasty.user() for _ in paths]
         calls = (ana.refused(path, **fields(path)) for ana, path in zip(callers, paths, strict=True))
         assert await asyncio.gather(*calls) == [(503, -4, "engine_timeout")] * len(paths)
-        assert small.shelf.abandoned == len(small.shelf.looks) == len(paths)
+        assert hasty.shelf.abandoned == len(hasty.shelf.looks) == len(paths)
 
     @pytest.mark.item(64)
-    async def test_a_sample_that_takes_too_long_leaves_nothing_running(self, small: Api):
-        ana = await small.user()
-        small.shelf.sample = "sleep 30 then rows 3"
+    async def test_a_sample_that_takes_too_long_leaves_nothing_running(self, hasty: Api):
+        ana = await hasty.user()
+        hasty.shelf.sample = "sleep 30 then rows 3"
         assert await ana.refused("editor/sample/shop/t10", **SHELF) == (503, -4, "engine_timeout")
-        await until(lambda: not small.shelf.running)
-        assert small.shelf.cancels == 1
+        await until(lambda: not hasty.shelf.running)
+        assert hasty.shelf.cancels == 1
 
     @each(
         ("failure", "expected"),

@@ -82,11 +82,11 @@ def passing_settings(tmp_path: Path, dsn: str, interpreter: dict[str, Any], *, o
                 "data_dir": tmp_path / "data",
                 "secret_key": "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge",
                 "shutdown_grace_s": 0,
-                "database": {"url": dsn, "pool_max": 5},
+                "database": {"url": dsn, "pool_max": 5, "connect_timeout_s": 60},
                 "use_thrift_http_jwt": on,
                 "auth": auth,
             },
-            "editor": {"cancel_wait_s": 5},
+            "editor": {"cancel_wait_s": 30},
             "notebook": {"interpreters": {"guarded": interpreter}},
         }
     )
@@ -95,7 +95,9 @@ def passing_settings(tmp_path: Path, dsn: str, interpreter: dict[str, Any], *, o
 @asynccontextmanager
 async def passing(settings: Settings) -> AsyncIterator[Api]:
     async with (
-        open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2)) as database,
+        open_database(
+            settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2, connect_timeout_s=60)
+        ) as database,
         open_services(settings) as opened,
     ):
         accounts = replace(opened.accounts, authenticator=ByTestHeader(opened.accounts.authenticator))
@@ -179,7 +181,7 @@ async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[Issued]:
     """A user of this test's own, of an application whose authenticators are all its own."""
     issuer = Issuer()
     async with issuer.serving() as url, ScriptedServer("http").serving() as server:
-        jwt = {"key_server_url": url, "issuer": ISSUER, "audience": AUDIENCE}
+        jwt = {"key_server_url": url, "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60}
         settings = passing_settings(tmp_path, database_dsn, hiveserver2(server), on=True, jwt=jwt)
         async with open_api(settings) as api:
             own = await api.user("ana")

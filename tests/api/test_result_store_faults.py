@@ -80,7 +80,8 @@ def served(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch) -> Served:
         return replace(files, storage=made[-1])
 
     monkeypatch.setattr(stores, "build_result_files", wrapped)
-    return Served(small_api(), made)
+    # No cancel is confirmed while the store is slow.
+    return Served(small_api(cancel_wait_s=5), made)
 
 
 def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:

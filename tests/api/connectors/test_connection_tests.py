@@ -156,20 +156,37 @@ _SILENT = [
 
 @pytest.mark.platform(73)
 async def test_a_silent_server_is_given_up_within_the_limit(small_api: ApiOpener, tmp_path: Path) -> None:
-    async with small_api(desktop=limited(tmp_path, 1)) as api, listening(silent) as port:
-        admin = await api.user("root", admin=True)
+    bodies: dict[str, dict[str, Any]] = {}
+    for timeout_s in (1, 4, 16):  # a busy machine may take longer than a second to connect
+        async with small_api(desktop=limited(tmp_path, timeout_s)) as api, listening(silent) as port:
+            bodies = await _of_silent(await api.user("root", admin=True), port)
+        if all(_is_given_up(dialect, body, timeout_s) for dialect, body in bodies.items()):
+            return
+    pytest.fail(json.dumps(bodies))
 
-        at_once = asyncio.Semaphore(4)
 
-        async def tested(dialect: str, interface: str, settings: dict[str, str]) -> dict[str, Any]:
-            filled = {name: value.format(port=port) for name, value in settings.items()}
-            async with at_once:
-                return await outcome_of(admin, dialect, interface, **filled)
+async def _of_silent(admin: Caller, port: int) -> dict[str, dict[str, Any]]:
+    """Outcomes by dialect; no more at once than may be."""
+    at_once = asyncio.Semaphore(4)
 
-        bodies = await asyncio.gather(*(tested(*one) for one in _SILENT))
-    for (dialect, *_), body in zip(_SILENT, bodies, strict=True):
-        assert last(body) == ("login" if dialect != "trino" else body["checks"][-1]["name"], False, "timeout"), dialect
-        assert body["duration_ms"] < 10_000
+    async def tested(dialect: str, interface: str, settings: dict[str, str]) -> dict[str, Any]:
+        filled = {name: value.format(port=port) for name, value in settings.items()}
+        async with at_once:
+            return await outcome_of(admin, dialect, interface, **filled)
+
+    bodies = await asyncio.gather(*(tested(*one) for one in _SILENT))
+    return {dialect: body for (dialect, *_), body in zip(_SILENT, bodies, strict=True)}
+
+
+def _is_given_up(dialect: str, body: dict[str, Any], timeout_s: int) -> bool:
+    failed = [one["name"] for one in body["checks"] if not one["ok"]]
+    return (
+        len(failed) == 1
+        and (dialect == "trino" or failed == ["login"])
+        and body["reason"] == "timeout"
+        and f"within {timeout_s} s" in body["warnings"]
+        and body["duration_ms"] < 9_000 + 1000 * timeout_s
+    )
 
 
 @pytest.mark.platform(73)

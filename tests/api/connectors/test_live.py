@@ -1,11 +1,13 @@
 """Stored connectors at work: a change on one server holds for the next call on any (Contract platform 4.3, 5)."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
@@ -20,7 +22,9 @@ from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.sections import DatabaseSettings
 
 _numbers = count(1)
-_SLEEP = "SELECT pg_sleep(3), current_setting('application_name') AS who"
+_LOCK = 63
+_HELD_UP = f"SELECT pg_advisory_xact_lock({_LOCK}), current_setting('application_name') AS who"
+"""It ends once `Servers.held_up` is left."""
 _WHO = "SELECT current_setting('application_name') AS who"
 
 
@@ -34,6 +38,16 @@ class Servers:
     ana: Caller
     users_url: str
     users: Database
+
+    @asynccontextmanager
+    async def held_up(self) -> AsyncIterator[None]:
+        """No statement `_HELD_UP` ends inside."""
+        holder = await asyncpg.connect(self.users_url)
+        try:
+            await holder.execute(f"select pg_advisory_lock({_LOCK})")
+            yield
+        finally:
+            await holder.close()
 
     @property
     def there(self) -> Caller:
@@ -70,7 +84,7 @@ async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers
     async with (
         small_api() as first,
         small_api() as second,
-        open_database(users_url, DatabaseSettings(pool_max=1)) as users,
+        open_database(users_url, DatabaseSettings(pool_max=1, connect_timeout_s=60)) as users,
     ):
         yield Servers(first, second, await Keeper.of(first), await first.user("ana"), users_url, users)
 
@@ -112,13 +126,14 @@ async def test_digits_name_an_instance_and_a_dialect_the_first_of_the_settings(s
 async def test_a_change_holds_for_the_next_call_and_running_statements_go_on(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     assert await rows(servers.there, made["id"], _WHO) == [[name]]
-    under_way = (await servers.there.execute(made["id"], _SLEEP))["history_uuid"]
-    await servers.there.running(under_way)
-    new = f"{name}-new"
-    await servers.keeper.send({**made, "settings": listed({"url": servers.url(new)})})
-    assert await rows(servers.there, made["id"], _WHO) == [[new]]
-    assert await rows(servers.ana, made["id"], _WHO) == [[new]]
-    assert await servers.connections(name) == 1
+    async with servers.held_up():
+        under_way = (await servers.there.execute(made["id"], _HELD_UP))["history_uuid"]
+        await servers.there.running(under_way)
+        new = f"{name}-new"
+        await servers.keeper.send({**made, "settings": listed({"url": servers.url(new)})})
+        assert await rows(servers.there, made["id"], _WHO) == [[new]]
+        assert await rows(servers.ana, made["id"], _WHO) == [[new]]
+        assert await servers.connections(name) == 1
     await servers.there.ended(under_way)
     assert (await servers.there.page(under_way))["data"][0][1] == name
     await servers.drained(name)
@@ -146,13 +161,14 @@ async def test_sessions_and_statements_outlive_a_change_to_what_does_not_run_her
     )
     opened = await there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
-    under_way = (await there.execute(made["id"], _SLEEP, session_id=session))["history_uuid"]
-    await there.running(under_way)
-    lacking = listed({"url": "clickhouse://localhost:1"})
-    changed = await servers.keeper.send({"id": made["id"], "settings": lacking})
-    assert changed["is_runnable"] is False
-    refused = await there.post(f"editor/execute/{made['id']}", statement=_WHO)
-    assert (refused.status_code, refused.json()["code"]) == (501, "driver_not_installed")
+    async with servers.held_up():
+        under_way = (await there.execute(made["id"], _HELD_UP, session_id=session))["history_uuid"]
+        await there.running(under_way)
+        lacking = listed({"url": "clickhouse://localhost:1"})
+        changed = await servers.keeper.send({"id": made["id"], "settings": lacking})
+        assert changed["is_runnable"] is False
+        refused = await there.post(f"editor/execute/{made['id']}", statement=_WHO)
+        assert (refused.status_code, refused.json()["code"]) == (501, "driver_not_installed")
     await there.ended(under_way)
     assert (await there.page(under_way))["data"][0][1] == name
     back = listed({"url": servers.url(f"{name}-new")})
@@ -214,9 +230,10 @@ async def test_delete_waits_for_no_statement_and_leaves_history(servers: Servers
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
-    under_way = (await servers.there.execute(made["id"], _SLEEP))["history_uuid"]
-    refused = await servers.keeper.delete(made["id"])
-    assert (refused.status_code, refused.json()["code"], refused.json()["running"]) == (409, "connector_in_use", 1)
+    async with servers.held_up():
+        under_way = (await servers.there.execute(made["id"], _HELD_UP))["history_uuid"]
+        refused = await servers.keeper.delete(made["id"])
+        assert (refused.status_code, refused.json()["code"], refused.json()["running"]) == (409, "connector_in_use", 1)
     await servers.there.ended(under_way)
     deleted = await servers.keeper.delete(made["id"])
     assert (deleted.status_code, deleted.json()) == (200, {"id": made["id"], "status": 0})

@@ -71,7 +71,7 @@ def table_settings(directory: Path, database_dsn: str, users_url: str, **editor:
         database_dsn,
         tables={
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
-            "editor": {"cancel_wait_s": 5, **editor},
+            "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
         },
     )
     return settings.model_copy(

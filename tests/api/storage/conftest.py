@@ -35,7 +35,7 @@ def storage_settings(
                 "data_dir": directory / "data",
                 "secret_key": _SECRET_KEY,
                 "shutdown_grace_s": 0,
-                "database": {"url": database_dsn, "pool_max": 5},
+                "database": {"url": database_dsn, "pool_max": 5, "connect_timeout_s": 60},
                 "ozone": ozone or {},
                 **(desktop or {}),
             },

@@ -46,7 +46,7 @@ def jwt_opener(opener: Opener) -> JwtOpener:
     """Opens an application that takes tokens of the issuer behind these addresses."""
 
     def opened(*urls: str, auth: dict[str, Any] | None = None, **jwt: Any) -> AbstractAsyncContextManager[Api]:
-        settings = {"key_server_url": urls, "issuer": ISSUER, "audience": AUDIENCE, **jwt}
+        settings = {"key_server_url": urls, "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60, **jwt}
         return opener(jwt=settings, **(auth or {}))
 
     return opened

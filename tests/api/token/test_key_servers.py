@@ -196,7 +196,7 @@ async def url(issuer: Issuer) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def external(opener: Opener, url: str) -> AsyncIterator[Api]:
-    async with opener(jwt={"key_server_url": (url,), "issuer": ISSUER, "audience": AUDIENCE}) as api:
+    async with opener(jwt={"key_server_url": (url,), "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60}) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         await link(api, "ana")
         yield api
@@ -213,6 +213,7 @@ def explain(tmp_path: Path, database_dsn: str, users_url: str, url: str) -> Comm
         QUERYSERVER__DESKTOP__AUTH__JWT__KEY_SERVER_URL=url,
         QUERYSERVER__DESKTOP__AUTH__JWT__ISSUER=ISSUER,
         QUERYSERVER__DESKTOP__AUTH__JWT__AUDIENCE=AUDIENCE,
+        QUERYSERVER__DESKTOP__AUTH__JWT__TIMEOUT_S="60",
     )
 
 
