@@ -1,7 +1,7 @@
 """A service in this process, and the users who call it."""
 
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -168,6 +168,10 @@ class Caller:
     async def refused(self, path: str, **fields: Any) -> tuple[int, int, str]:
         """HTTP status, `status` and `code` of a POST that fails."""
         return verdict(await self.post(path, **fields))
+
+    def own(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Their events of the audit, which also hears of statements of earlier tests that end by themselves."""
+        return [event for event in events if event.get("user") == self.username]
 
     async def execute(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
         """Submit, and do not wait."""

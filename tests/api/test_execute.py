@@ -308,7 +308,7 @@ class TestTime:
     @pytest.mark.item(12)
     @every_dialect
     async def test_wait_answers_with_the_end(self, ana: Caller, dialect: Dialect):
-        body = await ana.execute(dialect, "SELECT 1 AS a", wait=10)
+        body = await ana.execute(dialect, "SELECT 1 AS a", wait=60)
         assert (body["status"], body["query_status"]["state"], body["query_status"]["rows"]) == (0, "available", 1)
 
     @pytest.mark.item(12)

@@ -375,13 +375,8 @@ async def test_the_text_is_shown_of_one_statement_and_that_is_written_down(ana, 
     operation = (await ana.run("mysql", "text of ana"))["history_uuid"]
     shown = (await admin.get(f"admin/statements/{operation}")).json()
     assert (shown["text"], shown["statement"]["id"]) == ("text of ana", operation)
-    [event] = of(admin, about(audited, "statement.show"))
+    [event] = admin.own(about(audited, "statement.show"))
     assert (event["user"], event["owner"], event["operation_id"]) == (admin.username, ana.username, operation)
-
-
-def of(user: Caller, events: list[Event]) -> list[Event]:
-    """Those of that user: statements of other tests, which end by themselves, have events too."""
-    return [event for event in events if event["user"] == user.username]
 
 
 async def test_an_administrator_stops_a_statement(ana: Caller, admin: Caller, audited: list[Event]):
@@ -391,9 +386,9 @@ async def test_an_administrator_stops_a_statement(ana: Caller, admin: Caller, au
         stopped = (await admin.post(f"admin/statements/{operation}/cancel")).json()["statement"]
         assert (stopped["state"], stopped["canceled_by"]) == ("canceled", admin.username)
     assert await ana.state(operation) == "canceled"
-    [event] = of(admin, about(audited, "statement.cancel"))
+    [event] = admin.own(about(audited, "statement.cancel"))
     assert (event["user"], event["owner"], event["operation_id"]) == (admin.username, ana.username, operation)
-    [end] = of(ana, about(audited, "statement.end"))
+    [end] = ana.own(about(audited, "statement.end"))
     assert (end["outcome"], end["canceled_by"]) == ("canceled", admin.username)
 
 
@@ -401,7 +396,7 @@ async def test_the_end_of_each_statement_is_written_down_once(ana: Caller, admin
     good = (await ana.run(POSTGRESQL, "SELECT generate_series(1, 3) AS planted FROM pg_sleep(1)"))["history_uuid"]
     bad = (await ana.run(POSTGRESQL, "SELECT planted FROM nothing_there"))["history_uuid"]
     late = (await ana.run(POSTGRESQL, SLOW, timeout=1))["history_uuid"]
-    told = of(ana, about(audited, "statement.end"))
+    told = ana.own(about(audited, "statement.end"))
     ends = {event["operation_id"]: event for event in told}
     assert set(ends) == {good, bad, late}
     assert len(told) == 3
@@ -426,12 +421,12 @@ async def test_a_statement_that_was_never_sent_has_an_end_too(api: Api, ana: Cal
         await ana.running(operation)
     waiting = (await ana.execute("mysql", "ddl"))["history_uuid"]
     await ana.on(waiting, "cancel_statement")
-    [end] = of(ana, about(audited, "statement.end"))
+    [end] = ana.own(about(audited, "statement.end"))
     assert (end["operation_id"], end["outcome"], end["canceled_by"]) == (waiting, "canceled", ana.username)
     assert end.get("elapsed_ms", 0) == 0
     for operation in running:
         await ana.on(operation, "cancel_statement")
-    assert len(of(ana, about(audited, "statement.end"))) == 9
+    assert len(ana.own(about(audited, "statement.end"))) == 9
 
 
 @pytest.fixture
