@@ -1,13 +1,17 @@
 """`db.imports`: from a file to a table that is there (issue 20, section 3)."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, proxy
 
+from queryserver.imports import running
 from queryserver_client import ApiError, Connection, StatementError, connect, connect_sync
 from queryserver_client.imports import FileOptions, ImportColumn
 
@@ -108,10 +112,18 @@ class Stopped(Exception):
     """The end of a program in the middle of its work."""
 
 
-async def test_a_load_that_is_left_is_canceled_and_leaves_no_table(db: Connection):
+async def test_a_load_that_is_left_is_canceled_and_leaves_no_table(db: Connection, monkeypatch: pytest.MonkeyPatch):
+    kept_batches = running._Import._kept_batches
+
+    async def never_all(self: running._Import, counted: running.Counted) -> AsyncGenerator[pa.RecordBatch]:
+        async with aclosing(kept_batches(self, counted)) as batches:
+            yield await anext(batches)
+            await asyncio.Event().wait()
+
     def stop(line: str) -> None:
         raise Stopped
 
+    monkeypatch.setattr(running._Import, "_kept_batches", never_all)
     many = b"n\n" + b"".join(b"%d\n" % number for number in range(300_000))
     with pytest.raises(Stopped):
         await db.imports.load(many, "duckdb.left", on_log=stop)

@@ -33,7 +33,7 @@ async def test_a_user_logs_in_and_the_token_ends_with_the_block(server: Server, 
     async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
         assert await (await db.query("duckdb", "SELECT 1")).rows() == [(1,)]
     (bearer,) = set(watched.bearers)
-    async with httpx.AsyncClient(base_url=server.url) as plain:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as plain:
         answer = await plain.get("/api/v1/editor/get_history", headers={"Authorization": bearer})
     assert answer.status_code == 401
 
@@ -43,7 +43,7 @@ async def test_a_token_that_was_revoked_meanwhile_is_replaced(server: Server, us
     async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
         await db.transport.call("GET", "editor/get_history")
         token = watched.bearers[-1].removeprefix("Bearer ")
-        async with httpx.AsyncClient(base_url=server.url) as plain:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as plain:
             answer = await plain.post("/api/v1/token/revoke", json={"token": token, "all": True})
         assert answer.status_code == 200
         assert await (await db.query("duckdb", "SELECT 2")).rows() == [(2,)]

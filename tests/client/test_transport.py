@@ -3,6 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -167,7 +168,15 @@ async def test_a_wait_that_is_longer_than_the_time_for_retries_is_an_error_at_on
     assert time.monotonic() - began < 5
 
 
-async def test_the_time_for_retries_ends():
+async def test_the_time_for_retries_ends(monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    # A clock that other work does not move.
+    monkeypatch.setattr("queryserver_client.retries.anyio", SimpleNamespace(current_time=lambda: now, sleep=sleep))
     server = Scripted(PROXY_PAGE)
     async with db_of(server, retries=Retries(total_s=0.2, first_s=0.01)) as db:
         with pytest.raises(ServerUnavailable, match="Bad Gateway"):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -50,6 +50,18 @@ class ServerProcess:
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGKILL)
         await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
+
+    async def kill9_in(self, middle: Callable[[], Awaitable[object]], *, within_s: float = 60) -> None:
+        """The same in the middle of something: it stands still while it is looked whether it has come there."""
+        try:
+            async with asyncio.timeout(within_s):
+                self.process.send_signal(signal.SIGSTOP)
+                while not await middle():
+                    self.process.send_signal(signal.SIGCONT)
+                    await asyncio.sleep(0.05)
+                    self.process.send_signal(signal.SIGSTOP)
+        finally:
+            await self.kill9()
 
     async def terminate(self) -> int:
         """Ask it to stop, as a service manager does; its exit code."""

@@ -43,7 +43,7 @@ class Case:
     analyzed_column: bool = True
     drop: str = "DROP TABLE {t}"
     long_rows: str = ""
-    """Works for some seconds, then answers `long_count` rows, the integers from 0 on."""
+    """Works for longer than a worker needs to start, then answers `long_count` rows, the integers from 0 on."""
     long_count: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -428,7 +428,7 @@ class TestTrino(TakeOver):
             analyze="failed",
             long_rows="""SELECT a.i * 1000 + b.j AS n
             FROM UNNEST(sequence(0, 899)) AS a(i) CROSS JOIN UNNEST(sequence(0, 999)) AS b(j)
-            CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf1.lineitem) WHERE c > 0 ORDER BY n""",
+            CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf3.lineitem) WHERE c > 0 ORDER BY n""",
             long_count=900_000,
         )
 
@@ -453,7 +453,7 @@ class TestHive(TakeOver):
             function="abs",
             # Wide rows, so that they take a while to arrive.
             long_rows="""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n, rpad('', 300, 'x') AS w
-            FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST(8000 AS bigint)) AS string) AS slept) t
+            FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST(20000 AS bigint)) AS string) AS slept) t
             LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
             LATERAL VIEW posexplode(split(space(999), ' ')) b AS j, y""",
             long_count=300_000,

@@ -33,14 +33,10 @@ async def asked(node: Node, connector: str, content: bytes) -> httpx.Response:
     return await node.post("importer/create_table", **fields)
 
 
-async def loading(place: Installation) -> None:
-    """Returns once a staging table is, or is about to be, in the database; loads of PostgreSQL keep no ledger."""
+async def is_loading(place: Installation) -> bool:
+    """Whether a staging table is, or is about to be, in the database; loads of PostgreSQL keep no ledger."""
     under_way = "select (select count(*) from import_leftovers) + (select count(*) from pg_stat_progress_copy)"
-
-    async def is_loading() -> bool:
-        return bool(await query(place.database_dsn, under_way))
-
-    await eventually(is_loading, within_s=30)
+    return bool(await query(place.database_dsn, under_way))
 
 
 @pytest.mark.importer(56)
@@ -49,8 +45,7 @@ async def test_a_kill_in_mid_load_leaves_neither_table_nor_staging(place: Instal
     async with place.server() as victim:
         large = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 60) for n in range(600_000))
         operation = (await asked(victim, connector, large)).json()["history_uuid"]
-        await loading(place)
-        await victim.process.kill9()
+        await victim.process.kill9_in(lambda: is_loading(place))
     async with place.server() as after:
         body = await after.status(operation, wait=TAKEN_OVER_WITHIN_S)
         assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")

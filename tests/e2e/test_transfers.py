@@ -1,6 +1,5 @@
 """Copies and moves whose server is killed, and what the next one does with them (Contract storage 7.5)."""
 
-import asyncio
 import json
 import os
 import time
@@ -75,9 +74,11 @@ async def test_a_kill_while_copying_leaves_nothing_at_the_target(place: Installa
     source, target = "file:///shared/tree", "file:///shared/copy"
     async with place.server(FILEBROWSER__LOCAL_ROOT=root) as victim:
         operation = await begin(victim, "copy", source, target)
-        while not any((shared / "copy").rglob("[0-9]*")):  # noqa: ASYNC110 another process
-            await asyncio.sleep(0.01)
-        await victim.process.kill9()
+
+        async def has_copied_some() -> bool:
+            return any((shared / "copy").rglob("[0-9]*"))
+
+        await victim.process.kill9_in(has_copied_some)
     assert 0 < len(files_below(shared / "copy")) < len(before)
     for entry in (shared / "copy").rglob("._qs_*"):
         # A lease is as long as a file half written must lie still to be nobody's.

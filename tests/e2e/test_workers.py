@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ import httpx
 import psutil
 import pytest
 from tests.e2e.harness import PROGRAM, ServerProcess, running_server, started
-from tests.e2e.installation import Installation, Node, eventually, installed
+from tests.e2e.installation import Installation, Node, eventually, installed, query
 from tests.fixtures.database import execute
 from tests.ports import free_port
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 SECRET_KEY = "QUERYSERVER__DESKTOP__SECRET_KEY"
 WITHIN_S = 90
+TWELVE = 'queryserver_http_requests_total{method="GET",route="/api/v1/editor/get_history",status="401"} 12.0'
 
 
 def workers_of(server: ServerProcess) -> list[psutil.Process]:
@@ -187,16 +189,24 @@ async def test_metrics_of_all_workers_are_one_answer(database_dsn, tmp_path):
     async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
         for _ in range(12):
             # A connection each, so that both workers get some.
-            async with httpx.AsyncClient(base_url=server.base_url) as client:
+            async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
                 assert (await client.get("/api/v1/editor/get_history")).status_code == 401
-        pages = []
-        for _ in range(4):
-            async with httpx.AsyncClient(base_url=server.base_url) as client:
-                pages.append((await client.get("/metrics")).text)
+        # A call is counted after its answer.
+        await eventually(lambda: all_counted(server))
+        pages = [await metrics(server) for _ in range(4)]
         assert await server.terminate() == 0
-    counted = 'queryserver_http_requests_total{method="GET",route="/api/v1/editor/get_history",status="401"} 12.0'
-    assert all(counted in page for page in pages)
+    assert all(TWELVE in page for page in pages)
     assert all("# TYPE queryserver_jwks_fetch_total counter" in page for page in pages)
+
+
+async def metrics(server: ServerProcess) -> str:
+    """The page, by a connection of its own."""
+    async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
+        return (await client.get("/metrics")).text
+
+
+async def all_counted(server: ServerProcess) -> bool:
+    return TWELVE in await metrics(server)
 
 
 @pytest.mark.timeout(300)
@@ -208,14 +218,14 @@ async def test_each_of_two_answers_until_its_statement_has_ended(
         node = await stack.enter_async_context(two_processes(place))
         holder = await asyncpg.connect(place.users_dsn, timeout=10)
         stack.push_async_callback(holder.close, timeout=10)
-        await holder.execute("SELECT pg_advisory_lock(0), pg_advisory_lock(1)")
         processes = workers_of(node.process)
-        first, last = [await held_by(one, node, number) for number, one in enumerate(processes)]
+        held = await held_by_each(node, place, holder, len(processes))
+        (first, first_lock), (last, last_lock) = [held[one.pid] for one in processes]
         node.process.process.send_signal(signal.SIGTERM)
         await eventually(lambda: is_stopping(node))
         assert [await state(node, one) for one in (first, last)] == ["running", "running"]
         waits = [asyncio.create_task(state(node, one, wait=60)) for one in (first, last)]
-        await holder.execute("SELECT pg_advisory_unlock(0)")
+        await unlock(holder, first_lock)
         assert await waits[0] == "available"
         await until(lambda: has_ended(processes[0]), node.process)
         assert (await called(node, "get", "/desktop/debug/is_ready")).json()["code"] == "stopping"
@@ -225,7 +235,7 @@ async def test_each_of_two_answers_until_its_statement_has_ended(
             lines = events.aiter_lines()
             while await anext(lines) != "event: status":
                 pass
-            await holder.execute("SELECT pg_advisory_unlock(1)")
+            await unlock(holder, last_lock)
             assert [line async for line in lines if "available" in line or line == "event: end"]
         # The process that has ended may have had this one.
         assert await waits[1] in {"running", "available"}
@@ -255,21 +265,31 @@ def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-async def held_by(process: psutil.Process, node: Node, lock: int) -> str:
-    """A statement that this process runs. It waits for a lock of PostgreSQL."""
-    others = [one for one in workers_of(node.process) if one != process]
-    for one in others:
-        one.send_signal(signal.SIGSTOP)
-    try:
-        body = {"statement": f"SELECT pg_advisory_lock({lock})", "wait": 0}
+async def held_by_each(
+    node: Node, place: Installation, holder: asyncpg.Connection, processes: int
+) -> dict[int, tuple[str, int]]:
+    """By the id of each process: a statement that it runs, and the lock of PostgreSQL for which that waits."""
+    held: dict[int, tuple[str, int]] = {}
+    for lock in count():
+        await holder.execute(f"SELECT pg_advisory_lock({lock})")
+        body = {"statement": f"SELECT pg_advisory_xact_lock({lock})", "wait": 0}
         submitted = await called(node, "post", "/api/v1/editor/execute/postgresql", data=body)
-    finally:
-        for one in others:
-            one.send_signal(signal.SIGCONT)
-    operation = submitted.json()["history_uuid"]
-    while await state(node, operation) != "running":
-        pass
-    return operation
+        operation = submitted.json()["history_uuid"]
+        while await state(node, operation) != "running":
+            pass
+        owner = await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", operation)
+        pid = int(owner.split("-")[-2])
+        if pid in held:
+            await unlock(holder, lock)
+        else:
+            held[pid] = operation, lock
+        if len(held) == processes:
+            break
+    return held
+
+
+async def unlock(holder: asyncpg.Connection, lock: int) -> None:
+    await holder.execute(f"SELECT pg_advisory_unlock({lock})")
 
 
 async def state(node: Node, operation: str, *, wait: float = 0) -> str:

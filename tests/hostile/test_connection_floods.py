@@ -109,7 +109,7 @@ async def test_thousands_of_connections_of_one_address_leave_room_for_others(
             assert b"HTTP/1.1 408" in received
             assert b"HTTP/1.1 429" in received
         assert await is_served(server, "127.0.0.1")
-        async with httpx.AsyncClient(base_url=server.base_url) as http:
+        async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as http:
             page = (await http.get("/metrics")).text
         cut = next(line for line in page.splitlines() if "connections_cut_total" in line and "head_timeout" in line)
         assert float(cut.split()[-1]) > _PER_ADDRESS / 2

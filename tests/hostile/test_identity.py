@@ -233,6 +233,7 @@ class TestDisabledUsers:
         ana, bob = await quick.user(), await quick.user()
         operations = [(await one.execute("mysql", "sleep 600"))["history_uuid"] for one in (ana, bob)]
         await ana.running(operations[0])
+        await bob.running(operations[1])
         await accounts(quick).disable(ana.username)
         assert await state_of(quick, operations[0]) == ("canceled", "Canceled: the user is no longer active.")
         assert await bob.state(operations[1]) == "running"
