@@ -11,6 +11,7 @@ import threading
 import tracemalloc
 from pathlib import Path
 from typing import BinaryIO, cast
+from unittest.mock import Mock
 
 import anyio
 import httpx
@@ -292,6 +293,49 @@ async def test_what_is_replaced_keeps_its_permissions_and_a_link_its_target(db: 
     assert names(target) == ["kept.txt", "link.txt", "private.txt"]
 
 
+async def test_what_is_replaced_keeps_its_group(db: Connection, folder: str, target: Path, monkeypatch):
+    await db.files.upload(b"new", f"{folder}/a.txt")
+    groups = {os.getgid() + 1} if os.geteuid() == 0 else {*os.getgroups()} - {os.getgid()}
+    if not groups:
+        pytest.skip("only root, or a member of two groups, has files of another group")
+    group = groups.pop()
+    shared = target / "shared.txt"
+    for is_allowed, wanted in ((True, (group, 0o640)), (False, (os.getgid(), 0o600))):
+        shared.write_text("old")
+        os.chown(shared, -1, group)
+        shared.chmod(0o640)
+        if not is_allowed:
+            monkeypatch.setattr(os, "chown", Mock(side_effect=PermissionError))
+        await db.files.download(f"{folder}/a.txt", shared)
+        facts = shared.stat()
+        assert (shared.read_text(), facts.st_gid, facts.st_mode & 0o777) == ("new", *wanted)
+
+
+async def test_a_file_that_cannot_be_flushed_replaces_nothing(db: Connection, folder: str, target: Path, monkeypatch):
+    await db.files.upload(b"new", f"{folder}/a.txt")
+    (target / "a.txt").write_text("old")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        await db.files.download(f"{folder}/a.txt", target / "a.txt")
+    assert (names(target), (target / "a.txt").read_text()) == (["a.txt"], "old")
+
+
+async def test_two_versions_are_not_put_together_in_a_pipe(server: Server, folder: str, target: Path):
+    place = root(server) / folder.removeprefix("file:///") / "a.bin"
+    place.write_bytes(CONTENT)
+    os.mkfifo(target / "pipe")
+    reading = asyncio.create_task(asyncio.to_thread((target / "pipe").read_bytes))
+
+    def change(done: int, size: int | None) -> None:
+        place.write_bytes(CONTENT[::-1])
+
+    async with proxy(server.url) as line, connect(line.url, token=await server.token(), retries=QUICK) as db:
+        line.cuts.append(Cut(of_answers=3_000_000))
+        with pytest.raises(ChangedFile):
+            await db.files.download(f"{folder}/a.bin", target / "pipe", on_bytes=change)
+    assert CONTENT.startswith(await reading)
+
+
 async def test_into_a_named_pipe_the_bytes_go_at_once(db: Connection, folder: str, target: Path):
     await db.files.upload(CONTENT, f"{folder}/a.bin")
     os.mkfifo(target / "pipe")
@@ -319,7 +363,14 @@ async def test_waiting_for_the_writer_of_a_pipe_can_be_canceled(db: Connection, 
     uploading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(uploading, 30)
-    os.close(os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK))  # the thread that opens it ends
+    writer = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)  # the thread that opens it ends
+    # One that is there, and says nothing.
+    uploading = asyncio.create_task(db.files.upload(tmp_path / "pipe", f"{folder}/pipe.bin"))
+    await asyncio.sleep(0.1)
+    uploading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(uploading, 30)
+    os.close(writer)
 
 
 async def test_a_file_object_gives_no_beginning_of_a_longer_file(db: Connection, server: Server, folder: str):

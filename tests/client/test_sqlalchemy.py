@@ -276,11 +276,23 @@ def test_engines_get_their_own_names_of_types_and_quotes(dialect: str, wanted: s
     assert flat.strip().startswith(f"CREATE TABLE {wanted}")
 
 
+class Shouting(sa.types.TypeDecorator[str]):
+    impl = sa.String
+    cache_ok = True
+
+    def process_literal_param(self, value: Any, dialect: Any) -> str:
+        return str(value).upper()
+
+    process_bind_param = process_literal_param
+
+
 @each("dialect", ("hive", "impala", "sparksql", "phoenix"))
 def test_a_backslash_ends_no_literal(dialect: str):
     engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
     texts = sa.select(sa.literal(r"\' OR 1=1 -- "), sa.literal("it's"), sa.literal(7))
     text = str(texts.compile(engine, compile_kwargs={"literal_binds": True}))
+    processed = str(sa.select(sa.literal("it's", Shouting())).compile(engine, compile_kwargs={"literal_binds": True}))
+    assert r"'IT\'S' AS " in processed
     assert text.startswith(r"SELECT '\\\' OR 1=1 -- ' AS "), text
     assert r"'it\'s' AS " in text
     assert "7 AS " in text
@@ -298,7 +310,6 @@ def test_times_and_bits_of_mysql_are_taken_as_they_come():
         assert [read(kind, cell) for cell in (noon, "-01:00:00", None)] == [noon, "-01:00:00", None]
     bits = sa.dialects.mysql.BIT(9)
     assert [read(bits, cell) for cell in (b"\x01\x05", True, None)] == [261, True, None]
-    assert not dialect.supports_sane_rowcount
 
 
 def test_trino_has_catalogs_in_schemas_and_its_order_of_limit():

@@ -47,7 +47,8 @@ def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
     if not options.keys() & {"types_mapper", "integer_object_nulls"}:
         pa, pd = importlib.import_module("pyarrow"), importlib.import_module("pandas")
         for place, column in enumerate(table.columns):
-            if column.null_count and pa.types.is_integer(column.type):
+            is_wanted = table.column_names[place] not in (options.get("categories") or ())
+            if column.null_count and pa.types.is_integer(column.type) and is_wanted:
                 name = str(column.type).replace("uint", "UInt").replace("int", "Int")
                 kind = pd.api.types.pandas_dtype(name)
                 exact[place] = column.to_pandas(types_mapper={column.type: kind}.get)

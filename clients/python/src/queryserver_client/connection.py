@@ -2,8 +2,8 @@
 
 import os
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -61,16 +61,20 @@ class Connection:
         the server ends the statement. When the waiting task is canceled, or a callback fails, the statement is
         canceled, also at the engine, and a result that is there already is deleted.
 
-        Raises StatementError when it does not end well, ApiError, ConnectionLost. After a ConnectionLost, or a 502 or
-        504 of a proxy, it may have run: `submit` with the `idempotency_key` of the error finds it, and runs it once.
+        Raises StatementError when it does not end well, ApiError, ConnectionLost. After the last two it may have run:
+        `submit` with the same arguments and the `idempotency_key` of the error finds it, and runs it once at most.
         """
         fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout), 0.0
         if on_progress is None and on_log is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
             wait_s = WAIT_S
-        statement = await self._execute(connector, fields, allow_truncated=allow_truncated, wait_s=wait_s)
-        async with canceling(statement):
-            return await statement.result(on_progress=on_progress, on_log=on_log)
+        key = str(uuid.uuid4())
+        with _telling(key):
+            statement = await self._execute(
+                connector, fields, allow_truncated=allow_truncated, wait_s=wait_s, key=key, is_own_key=True
+            )
+            async with canceling(statement):
+                return await statement.result(on_progress=on_progress, on_log=on_log)
 
     async def submit(
         self,
@@ -91,7 +95,11 @@ class Connection:
         submitted again with it is the same statement (Contract editor 4.4).
         """
         fields = _fields(sql, parameters, database, session_id, limit, timeout)
-        return await self._execute(connector, fields, allow_truncated=allow_truncated, key=idempotency_key)
+        key = idempotency_key or str(uuid.uuid4())
+        with _telling(key):
+            return await self._execute(
+                connector, fields, allow_truncated=allow_truncated, key=key, is_own_key=idempotency_key is None
+            )
 
     async def next(self, statement: Statement) -> Statement:
         """Start the next statement of a script, after the one before has ended (Contract editor 5.4)."""
@@ -154,20 +162,21 @@ class Connection:
         *,
         allow_truncated: bool = False,
         key: str | None = None,
+        is_own_key: bool = False,
         wait_s: float = 0.0,
     ) -> Statement:
-        """Start under one idempotency key: however often the call is repeated, the operation runs once."""
+        """Start under one idempotency key: however often the call is repeated, the operation runs once.
+
+        When the task is canceled, what was started is canceled, too, unless the program has a key of its own for it.
+        """
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:
             body, received = await self.transport.answered(
                 "POST", path, fields, headers=headers, is_repeatable=True, wait_s=wait_s, is_held=wait_s > 0, sent=sent
             )
         except anyio.get_cancelled_exc_class():
-            if sent.is_ever_possible and key is None:
+            if sent.is_ever_possible and (key is None or is_own_key):
                 await self._abandon(path, fields, headers)
-            raise
-        except (ApiError, ConnectionLost) as error:
-            error.idempotency_key = headers["Idempotency-Key"]
             raise
         statement = statement_of(
             self.transport, body, allow_truncated=allow_truncated, request_id=received.get("X-Request-Id")
@@ -185,6 +194,16 @@ class Connection:
             with suppress(QueryserverError):
                 body = await self.transport.call("POST", path, fields, headers=headers, is_repeatable=True)
                 await statement_of(self.transport, body).abandon()
+
+
+@contextmanager
+def _telling(key: str) -> Generator[None, None, None]:
+    """Failures that leave open whether the statement ran carry its key."""
+    try:
+        yield
+    except (ApiError, ConnectionLost) as error:
+        error.idempotency_key = key
+        raise
 
 
 def connect(

@@ -7,11 +7,11 @@ two different files are never put together (Contract editor 8.2).
 import hashlib
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 import anyio.to_thread
@@ -161,12 +161,16 @@ class _Writing:
     place: Place
     on_bytes: Callable[[int, int | None], None] | None
     is_digested: bool
+    has_begun: bool = False
 
     async def whole(self) -> str | None:
         """Write it, anew when it changes meanwhile. The SHA-256 of the bytes, if it is wanted."""
         for _ in range(_MOST_CHANGES):
-            with suppress(ChangedFile):
+            try:
                 return await self._written()
+            except ChangedFile:  # noqa: PERF203
+                if self.has_begun and self.place.is_direct:
+                    raise  # what was given away cannot be taken back
         return await self._written()
 
     async def _written(self) -> str | None:
@@ -176,32 +180,33 @@ class _Writing:
             # The first answer tells which bytes they are.
             first = await anext(chunks, b"")
             source = f"{self.transport.url} {self.path} {self.params} {download.tag}" if download.tag else ""
-            opened, kept = await anyio.to_thread.run_sync(self.place.open, source)
-            file = await stack.enter_async_context(anyio.wrap_file(opened))
+            # What is no file may make who opens or writes it wait: canceling does not wait for it.
+            file, kept = await anyio.to_thread.run_sync(self.place.open, source, abandon_on_cancel=self.place.is_direct)
+            stack.callback(file.close)
             digest = hashlib.sha256() if self.is_digested else None
             if kept and download.size is not None and kept <= download.size:
                 await chunks.aclose()
-                await _digest_kept(file, digest)
+                await anyio.to_thread.run_sync(_digest_kept, file, digest)
                 tag = download.tag
                 download = Download(self.transport, self.path, self.params, start=kept, tag=tag)
                 chunks = await stack.enter_async_context(aclosing(download.chunks()))
                 first = b""
             elif kept:
-                await file.seek(0)
-                await file.truncate()
+                file.truncate(0)
+                file.seek(0)
             await self._copied(first, chunks, file, digest, download)
         return digest.hexdigest() if digest is not None else None
 
     async def _copied(
-        self, first: bytes, chunks: AsyncGenerator[bytes, None], file: Any, digest: Any, download: Download
+        self, first: bytes, chunks: AsyncGenerator[bytes, None], file: BinaryIO, digest: Any, download: Download
     ) -> None:
         waiting = bytearray(first)
 
         async def write() -> None:
-            await file.write(waiting)
-            if digest is not None:
-                await anyio.to_thread.run_sync(digest.update, waiting)
+            data = bytes(waiting)
             waiting.clear()
+            self.has_begun = self.has_begun or bool(data)
+            await anyio.to_thread.run_sync(partial(_write, file, data, digest), abandon_on_cancel=self.place.is_direct)
 
         try:
             async for chunk in chunks:
@@ -210,19 +215,29 @@ class _Writing:
                     await write()
                     if self.on_bytes is not None:
                         self.on_bytes(download.position, download.size)
-        finally:
-            with anyio.CancelScope(shield=True):  # for who goes on
-                await write()
-                await file.flush()
-        with suppress(OSError):  # of what is no file
-            await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
+            await write()
+        except BaseException:
+            if not self.place.is_direct:
+                with anyio.CancelScope(shield=True):  # for who goes on
+                    await write()
+            raise
+        if not self.place.is_direct:
+            await anyio.to_thread.run_sync(os.fsync, file.fileno())
         if self.on_bytes is not None:
             self.on_bytes(download.position, download.size)
 
 
-async def _digest_kept(file: Any, digest: Any) -> None:
+def _write(file: BinaryIO, data: bytes, digest: Any) -> None:
+    if digest is not None:
+        digest.update(data)
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _digest_kept(file: BinaryIO, digest: Any) -> None:
     """Of the bytes that are there already; what is written then comes behind them."""
     if digest is not None:
-        await file.seek(0)
-        while data := await file.read(_WRITE_BYTES):
-            await anyio.to_thread.run_sync(digest.update, data)
+        file.seek(0)
+        while data := file.read(_WRITE_BYTES):
+            digest.update(data)

@@ -15,7 +15,7 @@ class QueryserverError(Exception):
     """Base of all."""
 
     idempotency_key: str | None = None
-    """Of a statement that could not be submitted, for `Connection.submit`: with it the same one runs once at most."""
+    """Of the statement whose `query` or `submit` failed so, for `submit`: with it the same one runs once at most."""
 
 
 class ConfigurationError(QueryserverError, ValueError):

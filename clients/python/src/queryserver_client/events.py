@@ -74,6 +74,7 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
         params={"log_from": log_from},
         headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
         is_repeatable=True,
+        is_optional=True,
         silence_s=SILENT_S,
     )
     async with AsyncExitStack() as stack:

@@ -30,10 +30,12 @@ API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REVOKE_WITHIN_S = 5.0
 _EVENTS_REST_S, _MOST_EVENTS_REST_S = 60.0, 3600.0
-_LEAST_HELD_S = 1.0
+_LEAST_HELD_S = 5.0
 """What ends earlier was not ended for the time that it took."""
+_HELD_SHORTER_S = 300.0
+"""For how long calls are held for less then: it may have been a connection that broke by chance."""
 _NO_PLACE = "too_many_streams"
-_ENDED_WAITING = frozenset({408, 502, 504})
+_TIMED_OUT = 408
 _BODY_SENT = "send_request_body.complete"
 
 
@@ -54,6 +56,8 @@ class Call:
     """Whether a second request does no harm where the first one may have been carried out."""
     wait_s: float = 0.0
     """Seconds for which the server may hold its answer."""
+    is_optional: bool = False
+    """Whether the caller does without the answer where the user has no place for one more call that waits."""
     is_held: bool = False
     """Whether the server is asked to hold it so long, by the field `wait`; `json` is without it.
 
@@ -87,8 +91,8 @@ class Transport:
         self.timeout_s = timeout_s
         self.rest_of_events = Rest(_EVENTS_REST_S, _MOST_EVENTS_REST_S)
         """Is on while events are not tried, because a proxy between was seen to hold them back (`events.py`)."""
-        self._most_held_s = float("inf")
-        """For how long a call may be held: half of what a proxy between has ended."""
+        self._most_held_s, self._held_shorter_until = float("inf"), 0.0
+        """For how long a call may be held, half of what was ended between, and until when that is so."""
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
@@ -148,16 +152,18 @@ class Transport:
                 break
             error = await _error_of(response)
             await response.aclose()
-            if call.is_held and error.code == _NO_PLACE:
+            if error.code == _NO_PLACE and call.is_held:
                 call = replace(call, is_held=False)
                 continue
-            if error.status in _ENDED_WAITING and not error.body:
+            if error.code == _NO_PLACE and call.is_optional:
+                raise error
+            is_ours = bool(error.code)
+            if not is_ours and (error.status == _TIMED_OUT or error.status >= 500):
                 self._note_end(call, began)
             if isinstance(error, AuthenticationError) and not is_renewed:
                 is_renewed = True
                 if await self._credentials.renewed(token, self._post):
                     continue
-            is_ours = bool(error.body)
             again = may_repeat_answer(error.status, error.code, is_repeatable=call.is_repeatable, is_ours=is_ours)
             if not again or not await attempts.pause(error.retry_after):
                 raise error
@@ -199,13 +205,17 @@ class Transport:
 
     def _note_end(self, call: Call, began: float) -> None:
         """What was held so long did not come through, and would not the next time."""
-        held_s = anyio.current_time() - began
-        if call.is_held and held_s >= _LEAST_HELD_S:
-            self._most_held_s = min(self._most_held_s, held_s / 2)
+        now = anyio.current_time()
+        if call.is_held and now - began >= _LEAST_HELD_S:
+            self._most_held_s = min(self._held_most_s(), (now - began) / 2)
+            self._held_shorter_until = now + _HELD_SHORTER_S
+
+    def _held_most_s(self) -> float:
+        return self._most_held_s if anyio.current_time() < self._held_shorter_until else float("inf")
 
     def _request(self, call: Call, token: Secret | None, sent: "Sent") -> httpx.Request:
         body = call.json
-        if call.is_held and (wait_s := min(call.wait_s, self._most_held_s)) > 0:
+        if call.is_held and (wait_s := min(call.wait_s, self._held_most_s())) > 0:
             body = {**body, "wait": round(wait_s, 3)}
         timeout = httpx.Timeout(
             self.timeout_s,
@@ -240,7 +250,7 @@ class Transport:
             if response.is_success:
                 return _object_of(response)
             error = await _error_of(response)
-            again = may_repeat_answer(error.status, error.code, is_repeatable=True, is_ours=bool(error.body))
+            again = may_repeat_answer(error.status, error.code, is_repeatable=True, is_ours=bool(error.code))
             if not again or not await attempts.pause(error.retry_after):
                 raise error
 

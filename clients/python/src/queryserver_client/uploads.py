@@ -357,7 +357,9 @@ async def _opened(path: "str | os.PathLike[str]") -> BinaryIO:
     is_given_up = False
 
     def work() -> BinaryIO:
-        file = Path(path).open("rb")  # noqa: SIM115
+        # With a buffer, closing would wait for a read that was given up.
+        is_file = Path(path).is_file()
+        file = Path(path).open("rb", buffering=-1 if is_file else 0)  # noqa: SIM115
         if is_given_up:
             file.close()
         return file

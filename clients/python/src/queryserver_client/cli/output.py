@@ -1,11 +1,12 @@
 """A result as bytes: to stdout or into a file, in a form that a program reads."""
 
+import io
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from queryserver_client.cli.failures import WrongUse
 from queryserver_client.cli.forms import BINARY, Form
@@ -51,7 +52,7 @@ def write(db: "Connection", result: "Result", form: Form, target: Path | None) -
 
     place = Place(target)
     try:
-        with place.open()[0] as file:
+        with io.BufferedWriter(cast("io.RawIOBase", place.open()[0])) as file:
             _copy(db, result, form, file)
         place.take()
     finally:

@@ -5,6 +5,7 @@ What is to be transferred is listed first, so that one bar shows how much of all
 """
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -214,7 +215,8 @@ def _fetch(db: "Connection", file: _File, on_bytes: "Callable[[int, int | None],
 
 def _local_size(path: str) -> int | None:
     try:
-        return Path(path).stat().st_size
+        facts = Path(path).stat()
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else None  # into /dev/null and pipes anything may go
     except FileNotFoundError:
         return None
 

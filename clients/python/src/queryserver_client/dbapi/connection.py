@@ -4,7 +4,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,12 +33,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _EXIT_WITHIN_S = 5.0
-_OWN = re.compile(
-    r"""\s* (?: (?P<begin> BEGIN | START\s+TRANSACTION) | COMMIT | END | ROLLBACK | ABORT)
-    (?: \s+ (?: WORK | TRANSACTION | DEFERRED | IMMEDIATE | EXCLUSIVE | READ\s+ONLY | READ\s+WRITE) )* \s* ;? \s*""",
-    re.IGNORECASE | re.VERBOSE,
-)
-"""A whole statement that begins or ends a transaction."""
+_COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*|#[^\n]*", re.DOTALL)
+_ENDS = frozenset({"COMMIT", "END", "ROLLBACK", "ABORT"})
 
 
 def connect(
@@ -250,7 +245,11 @@ class Connection:
 
         async def call() -> list[Result]:
             await self._begin()
-            results = await self._session.run(sql, parameters)
+            try:
+                results = await self._session.run(sql, parameters)
+            except Exception as error:
+                self._note_own(sql, error)
+                raise
             self._note_own(sql)
             return results
 
@@ -303,18 +302,30 @@ class Connection:
             self._in_transaction = self._in_transaction or not self._autocommit
         elif self._session.dialect in BEGINNINGS and not self._in_transaction:
             if self._may_have_begun:
-                with suppress(StatementError):  # duckdb and sqlite refuse it where there is none
+                try:
                     await self._session.control("ROLLBACK")
+                except StatementError as error:
+                    if error.code != "engine_error":  # duckdb and sqlite refuse it where there is none
+                        raise
                 self._may_have_begun = False
             if not self._autocommit:
                 self._may_have_begun = True  # a BEGIN whose answer is lost may have begun it
                 await self._session.control(BEGINNINGS[self._session.dialect])
                 self._in_transaction, self._may_have_begun = True, False
 
-    def _note_own(self, sql: str) -> None:
-        """A statement of the user that begins or ends a transaction. Within a script it is not seen."""
-        if found := _OWN.fullmatch(sql):
-            self._in_transaction = found["begin"] is not None and self._session.dialect in TRANSACTIONAL
+    def _note_own(self, sql: str, error: BaseException | None = None) -> None:
+        """A statement of the user's own that has begun or ended a transaction, or failed to."""
+        begins = _begins(sql)
+        if begins is None or self._session.dialect not in TRANSACTIONAL:
+            return
+        if error is None:
+            self._in_transaction = begins
+        elif not begins and isinstance(error, StatementError) and error.code == "engine_error":
+            self._in_transaction = self._goes_on_after_failed(sql)
+
+    def _goes_on_after_failed(self, sql: str) -> bool:
+        """All engines but sqlite undo what they cannot commit."""
+        return self._session.dialect == "sqlite" and "COMMIT" in sql.upper()
 
     def _opened(self) -> None:
         if self._session.id is None:
@@ -347,8 +358,7 @@ class Connection:
                 if error.__cause__ is not None and is_lost(error.__cause__):
                     self._forget_session()
                 elif isinstance(error.__cause__, StatementError) and error.code == "engine_error":
-                    # All engines but sqlite undo what they cannot commit.
-                    self._in_transaction = sql == "COMMIT" and self._session.dialect == "sqlite"
+                    self._in_transaction = self._goes_on_after_failed(sql)
                 raise
             self._in_transaction = False
 
@@ -359,6 +369,19 @@ class Connection:
     def _require_open(self) -> None:
         if self._is_closed:
             raise errors.InterfaceError("the connection is closed")
+
+
+def _begins(sql: str) -> bool | None:
+    """Whether a single statement begins a transaction, or (False) ends one. None: neither, or it is a script."""
+    text = _COMMENTS.sub(" ", sql).strip().rstrip(";").upper()
+    words = text.split()
+    if not words or ";" in text:
+        return None
+    if words[0] == "BEGIN" or words[:2] == ["START", "TRANSACTION"]:
+        return True
+    if words[0] not in _ENDS or words[1:2] == ["PREPARED"] or "TO" in words:  # a savepoint
+        return None
+    return "CHAIN" in words and "NO" not in words
 
 
 def _close(client: servers.Client, session: Session) -> None:

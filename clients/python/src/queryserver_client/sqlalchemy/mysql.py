@@ -39,9 +39,6 @@ class Bit(mysql.BIT):
 
 class MySQLDialect(QueryserverDialect, Engine):
     supports_statement_cache = True
-    # The server counts the rows that were changed, and not those that had the new values already.
-    supports_sane_rowcount = False
-    supports_sane_multi_rowcount = False
     engine_dialects = ("mysql",)
     colspecs = {
         **Engine.colspecs,

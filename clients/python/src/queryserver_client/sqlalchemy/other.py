@@ -44,7 +44,8 @@ class Backslashes(SQLCompiler):
         text = super().render_literal_value(value, type_)
         if not isinstance(value, str) or text[:1] != "'":
             return text
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        inner = text[1:-1].replace("''", "'")  # as its type gives it
+        return "'" + inner.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 class TrinoCompiler(SQLCompiler):
