@@ -265,9 +265,10 @@ async def survival(
             operations["duckdb sent"] = await victim.submit(
                 "duckdb", "SELECT count(*) FROM range(100000) a, range(10000000) b WHERE a.range % 7 = b.range % 11"
             )
-            for number in range(7):
-                await victim.submit("postgresql", f"SELECT pg_sleep(60), {number}", user="bob")
-            await victim.until(operations["sent"], lambda status: status["state"] == "running", user="bob")
+            sleep = "SELECT pg_sleep(60), {}"
+            others = [await victim.submit("postgresql", sleep.format(one), user="bob") for one in range(7)]
+            for one in (operations["sent"], *others):  # what still waited would be run by the survivor
+                await victim.until(one, lambda status: status["state"] == "running", user="bob")
             await victim.until(operations["duckdb sent"], lambda status: status["state"] == "running")
             operations["unsent"] = await victim.submit(
                 "postgresql", "SELECT nextval('unsent'), ?", user="bob", parameters='["a value"]'
