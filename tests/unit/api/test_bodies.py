@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from tests.cases import each
 from tests.refusals import raises_code
+from tests.timing import at_best
 
 from queryserver.api.bodies import BODY_SHARES, BodyShares, parse_form, parse_json_object, parse_multipart, read_body
 from queryserver.api.errors import respond
@@ -230,25 +231,28 @@ HOSTILE: dict[str, Callable[[], object]] = {
 @pytest.mark.security("T6")
 @each("name", HOSTILE)
 @pytest.mark.slow
-def test_other_threads_run_while_a_hostile_body_is_read(name: str):
-    ticks: list[float] = []
-    done = threading.Event()
+async def test_other_threads_run_while_a_hostile_body_is_read(name: str):
+    async def stalled() -> tuple[float, None]:
+        ticks: list[float] = [time.monotonic()]
+        done = threading.Event()
 
-    def tick() -> None:
-        while not done.wait(0.001):
-            ticks.append(time.monotonic())
+        def tick() -> None:
+            while not done.wait(0.001):
+                ticks.append(time.monotonic())
 
-    ticker = threading.Thread(target=tick)
-    ticker.start()
-    try:
-        HOSTILE[name]()
-    except InvalidJson:
-        pass
-    finally:
-        done.set()
-        ticker.join()
-    # Measured: 89 ms at worst; the event loop must not stall for 200 ms. A busy machine is given ten times that.
-    assert max((later - earlier for earlier, later in pairwise(ticks)), default=0) < 2.0
+        ticker = threading.Thread(target=tick)
+        ticker.start()
+        try:
+            HOSTILE[name]()
+        except InvalidJson:
+            pass
+        finally:
+            done.set()
+            ticker.join()
+        return max(later - earlier for earlier, later in pairwise([*ticks, time.monotonic()])), None
+
+    # Measured: 89 ms at worst; the event loop must not stall for 200 ms. A busy machine is given more.
+    await at_best(stalled, below_s=1.0)
 
 
 _PIECE = 100

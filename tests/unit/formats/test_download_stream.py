@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded
+from tests.timing import at_best
 
 from queryserver.errors.files import StorageError
 from queryserver.formats.columns import ResultType as R
@@ -174,23 +175,26 @@ async def test_memory_does_not_grow_with_the_result(threads, wanted):
 
 
 async def test_the_event_loop_stays_free_while_rows_are_encoded(threads):
-    longest, running = 0.0, True
+    async def held_up_s() -> tuple[float, None]:
+        longest, running = 0.0, True
 
-    async def watch() -> None:
-        nonlocal longest
-        while running:
-            # Processor time of the thread of the loop: other work on the machine does not count.
-            before = time.thread_time()
-            await asyncio.sleep(0.001)
-            longest = max(longest, time.thread_time() - before)
+        async def watch() -> None:
+            nonlocal longest
+            while running:
+                # Processor time of the thread of the loop: other work on the machine does not count.
+                before = time.thread_time()
+                await asyncio.sleep(0.001)
+                longest = max(longest, time.thread_time() - before)
 
-    watching = asyncio.create_task(watch())
-    async with aclosing(download(Endless(20), FileForm(DownloadFormat.XLSX), threads=threads)) as pieces:
-        async for _ in pieces:
-            pass
-    running = False
-    await watching
-    assert longest < 0.2
+        watching = asyncio.create_task(watch())
+        async with aclosing(download(Endless(20), FileForm(DownloadFormat.XLSX), threads=threads)) as pieces:
+            async for _ in pieces:
+                pass
+        running = False
+        await watching
+        return longest, None
+
+    await at_best(held_up_s, below_s=0.2)
 
 
 @each("wanted", ALL)

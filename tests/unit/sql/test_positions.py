@@ -1,8 +1,7 @@
 """Lines and columns of errors, as engines count them (Contract editor 3.4)."""
 
-import time
-
 from tests.cases import each
+from tests.timing import TRIES, processor_s
 
 from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
 from queryserver.sql.positions import Position, behind, position_of, without_prefix
@@ -83,10 +82,12 @@ def test_a_position_moves_with_its_text():
 
 def test_large_statements_take_linear_time():
     text = "x\n" * 4_000_000
-    started = time.process_time()
-    assert position_of(Character(len(text)), text) == Position(4_000_001, 1)
-    assert position_of(LineColumn(4_000_000, 1), text) == Position(4_000_000, 1)
-    assert position_of(Rest(4_000_000, "x\n"), text) == Position(4_000_000, 1)
-    assert position_of(LineColumn(1, 8_000_001, UTF16), "😀" * 4_000_000) == Position(1, 4_000_001)
+
+    def look() -> None:
+        assert position_of(Character(len(text)), text) == Position(4_000_001, 1)
+        assert position_of(LineColumn(4_000_000, 1), text) == Position(4_000_000, 1)
+        assert position_of(Rest(4_000_000, "x\n"), text) == Position(4_000_000, 1)
+        assert position_of(LineColumn(1, 8_000_001, UTF16), "😀" * 4_000_000) == Position(1, 4_000_001)
+
     # They are looked for between calls: a loop over the characters took four seconds and more.
-    assert time.process_time() - started < 2
+    assert any(processor_s(look) < 2 for _ in range(TRIES))

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from tests.cases import each
+from tests.timing import at_best
 
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.sql.splitter import PreviousStatement, Script, next_statement, statement_hash
@@ -318,23 +319,26 @@ def test_time_grows_with_the_length_only(dialect: str, piece: str):
     ("duckdb", "SELECT 1;" + "/*;" * 3_300_000, 1),
 )
 @pytest.mark.slow
-def test_ten_megabytes_are_split_while_other_threads_run(dialect: str, script: str, count: int):
-    ticks: list[float] = []
-    done = threading.Event()
+async def test_ten_megabytes_are_split_while_other_threads_run(dialect: str, script: str, count: int):
+    async def stalled() -> tuple[float, int]:
+        ticks: list[float] = [time.monotonic()]
+        done = threading.Event()
 
-    def tick() -> None:
-        while not done.wait(0.001):
-            ticks.append(time.monotonic())
+        def tick() -> None:
+            while not done.wait(0.001):
+                ticks.append(time.monotonic())
 
-    ticker = threading.Thread(target=tick)
-    ticker.start()
-    try:
-        assert len(Script(script, dialect)) == count
-    finally:
-        done.set()
-        ticker.join()
-    # Measured: 72 ms at worst; the event loop must not stall for 200 ms. A busy machine is given five times that.
-    assert max((later - earlier for earlier, later in pairwise(ticks)), default=0) < 1.0
+        ticker = threading.Thread(target=tick)
+        ticker.start()
+        try:
+            found = len(Script(script, dialect))
+        finally:
+            done.set()
+            ticker.join()
+        return max(later - earlier for earlier, later in pairwise([*ticks, time.monotonic()])), found
+
+    # Measured: 72 ms at worst; the event loop must not stall for 200 ms. A busy machine is given more.
+    assert await at_best(stalled, below_s=0.5) == count
 
 
 @pytest.mark.security("T23")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run, started
+from tests.timing import soon
 
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.sqlite.engine import SqliteEngine
@@ -97,10 +98,14 @@ async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(engine,
     await run(session, "CREATE TABLE t (n INTEGER)")
     await run(session, "BEGIN IMMEDIATE")
     async with engine.session(USER, NO_OPTIONS) as other:
-        begun = time.monotonic()
-        error = await failure(other, "INSERT INTO t VALUES (1)")
-        assert error.message == "database is locked"
-        assert _LOCKED_S <= time.monotonic() - begun < _LOCKED_S + 10
+
+        async def wait() -> None:
+            begun = time.monotonic()
+            error = await failure(other, "INSERT INTO t VALUES (1)")
+            assert error.message == "database is locked"
+            assert time.monotonic() - begun >= _LOCKED_S
+
+        await soon(wait, within_s=_LOCKED_S + 10)
         assert (await run(other, "SELECT count(*) FROM t")).cell == 0
     await run(session, "COMMIT")
 
