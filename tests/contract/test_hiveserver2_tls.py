@@ -35,7 +35,7 @@ async def server(
 
 
 @asynccontextmanager
-async def engine_of(server: ScriptedServer, **changes: str | bool) -> AsyncGenerator[Engine]:
+async def engine_of(server: ScriptedServer, **changes: str | int | bool) -> AsyncGenerator[Engine]:
     """As its settings make it; the caller's authority is to be given."""
     settings: dict[str, str | int | bool] = {
         "server_host": "localhost",
@@ -45,7 +45,7 @@ async def engine_of(server: ScriptedServer, **changes: str | bool) -> AsyncGener
         "auth_mechanism": "NOSASL" if server.transport == "nosasl" else "LDAP",
         "username": "ana",
         "password": PASSWORD,
-        "connect_timeout_s": 2,
+        "connect_timeout_s": 30,
     }
     async with built("hiveserver2", dialect="impala", **(settings | changes)) as engine:
         yield engine
@@ -80,7 +80,7 @@ async def test_any_certificate_will_do_where_the_settings_say_so(server: Scripte
 
 
 async def test_a_server_with_tls_cannot_be_had_without(server: ScriptedServer) -> None:
-    async with engine_of(server, use_ssl=False) as engine:
+    async with engine_of(server, use_ssl=False, connect_timeout_s=2) as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)
         assert_tells_nothing(error, PASSWORD)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from tests.fixtures.database import PATIENT
 
 from queryserver.catalog.cache import CacheKey, MetadataCacheRecords
 from queryserver.identity.model import Username
@@ -19,7 +20,7 @@ ROOM = 1 << 20
 @pytest.fixture
 async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
     """On a database of the test's own."""
-    async with open_database(database_dsn) as database:
+    async with open_database(database_dsn, PATIENT) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ())
         for name in ("ana", "bob"):

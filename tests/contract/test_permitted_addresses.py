@@ -39,8 +39,8 @@ _LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
 _ANA = User(id=1, username="ana")
 
 ADAPTERS = {
-    "postgresql": ("postgresql", "sqlalchemy", {"url": "postgresql://u:p@{name}:{port}/x?connect_timeout=2"}),
-    "mysql": ("mysql", "sqlalchemy", {"url": "mysql://u:p@{name}:{port}/x?connect_timeout=2"}),
+    "postgresql": ("postgresql", "sqlalchemy", {"url": "postgresql://u:p@{name}:{port}/x?connect_timeout=30"}),
+    "mysql": ("mysql", "sqlalchemy", {"url": "mysql://u:p@{name}:{port}/x?connect_timeout=30"}),
     "any driver": ("mysql", "sqlalchemy", {"url": "mariadb+pymysql://u:p@{name}:{port}/x"}),
     "any driver over http": ("presto", "sqlalchemy", {"url": f"{http_driver.NAME}://u:p@{{name}}:{{port}}/login"}),
     "hive": ("hive", "hiveserver2", {"server_host": "{name}", "server_port": "{port}"}),

@@ -14,10 +14,16 @@ from tests.engines.relay import passed_on
 from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
 
+from queryserver.administration import broker_check
 from queryserver.administration.broker_check import check_broker, examine_broker, ping_broker, read_broker
 from queryserver.administration.doctor import State
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.platform.settings.tree import Settings
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_check, "_WITHIN_S", 60.0)
 
 
 def settings_with(url: str) -> Settings:
@@ -27,7 +33,7 @@ def settings_with(url: str) -> Settings:
 async def test_a_good_broker_shows_its_version_and_its_queue() -> None:
     async with guarded_valkey() as url:
         settings = settings_with(url)
-        await ping_broker(settings)
+        await ping_broker(settings, within_s=60)
         assert await check_broker(settings) == []
         async with Redis.from_url(url) as client:
             await client.zadd(settings.desktop.task_server.queue, {"stmt:1": 1, "stmt:2": 2})
@@ -71,7 +77,7 @@ async def test_a_broker_that_cannot_be_used_is_told_without_its_address(case: st
         }[case]
         settings = settings_with(wrong)
         with pytest.raises(ServiceUnavailable) as refused:
-            await ping_broker(settings)
+            await ping_broker(settings, within_s=60)
         [finding] = await examine_broker(settings)
         [problem] = await check_broker(settings)
         assert finding.state is State.ERROR
@@ -108,7 +114,7 @@ async def test_with_tls_the_broker_must_be_the_one_that_was_asked_for(tmp_path: 
             async with behind_tls(address.port or 0, authority.certify(name), tmp_path) as port:
                 settings = settings_with(f"rediss://:{PASSWORD}@127.0.0.1:{port}/0?ssl_ca_certs={signer}{options}")
                 if answers:
-                    await ping_broker(settings)
+                    await ping_broker(settings, within_s=60)
                 else:
                     with pytest.raises(ServiceUnavailable):
-                        await ping_broker(settings)
+                        await ping_broker(settings, within_s=60)

@@ -100,6 +100,7 @@ async def test_a_store_that_fails_is_looked_at_once_for_all_callers(monkeypatch:
         checks = await asyncio.gather(*(ready.checks() for _ in range(20)))
         return {one["result_store"].ok for one in checks}
 
+    monkeypatch.setattr(readiness, "_LIMIT_S", 60.0)
     monkeypatch.setattr(readiness, "_FAILED_STORE_EVERY_S", 3600.0)
     assert (await told(), store.looks) == ({False}, 1)
     assert (await told(), store.looks) == ({False}, 1)

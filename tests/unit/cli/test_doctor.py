@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.database import execute
+from tests.fixtures.database import PATIENT, execute
 from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
 from tests.unit.cli.test_commands import Command, command_in
@@ -49,7 +49,7 @@ def worst(findings: list[dict[str, Any]]) -> str:
 
 async def everything(dsn: str) -> Mapping[str, int]:
     """Rows of each table."""
-    async with open_database(dsn) as database:
+    async with open_database(dsn, PATIENT) as database:
         tables = await database.fetch(
             "select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
         )

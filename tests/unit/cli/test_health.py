@@ -12,6 +12,7 @@ from tests.ports import free_port
 from tests.unit.cli.test_commands import Ended, command_in
 
 ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+HEALTH = ("health", "--timeout", "60")
 BUSY = b'HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\n\r\n{"database": "down"}'
 
 
@@ -36,10 +37,10 @@ async def test_the_answer_decides_the_exit_code(tmp_path: Path) -> None:
     async with scripted(ALIVE) as (port, requests):
         health = command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT=str(port))
         url = f"http://127.0.0.1:{port}/desktop/debug"
-        assert await health("health") == Ended(0, f"{url}/is_alive: alive\n", "")
-        assert await health("health", "--ready") == Ended(0, f"{url}/is_ready: ready\n", "")
+        assert await health(*HEALTH) == Ended(0, f"{url}/is_alive: alive\n", "")
+        assert await health(*HEALTH, "--ready") == Ended(0, f"{url}/is_ready: ready\n", "")
     assert [request.split()[1] for request in requests] == [b"/desktop/debug/is_alive", b"/desktop/debug/is_ready"]
-    assert await health("health") == Ended(1, "", f"{url}/is_alive: nothing listens there.\n")
+    assert await health(*HEALTH) == Ended(1, "", f"{url}/is_alive: nothing listens there.\n")
     for answer, told in (
         (BUSY, 'status 503 {"database": "down"}'),
         (b"SSH-2.0-x\r\n\r\n", "the answer is not HTTP."),
@@ -48,7 +49,7 @@ async def test_the_answer_decides_the_exit_code(tmp_path: Path) -> None:
         (b"", "no answer within 0.5 s."),
     ):
         async with scripted(answer) as (port, _):
-            ended = await health("health", "--port", str(port), "--timeout", "30" if answer else "0.5")
+            ended = await health("health", "--port", str(port), "--timeout", "60" if answer else "0.5")
         assert ended == Ended(1, "", f"http://127.0.0.1:{port}/desktop/debug/is_alive: {told}\n")
 
 
@@ -58,13 +59,13 @@ async def test_address_and_prefix_are_those_of_the_settings(tmp_path: Path) -> N
             f"[desktop]\nhttp_host = '0.0.0.0'\nhttp_port = {port}\nurl_prefix = '/sql/'\n"
         )
         health = command_in(tmp_path)
-        assert (await health("health")).code == 0
-        assert (await command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT="1")("health")).code == 1
+        assert (await health(*HEALTH)).code == 0
+        assert (await command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT="1")(*HEALTH)).code == 1
     assert requests[0].startswith(b"GET /sql/desktop/debug/is_alive HTTP/1.1\r\n")
     if not has_ipv6():
         return
     async with scripted(ALIVE, host="::1") as (port, requests):
-        ended = await health("health", "--host", "::", "--port", str(port))
+        ended = await health(*HEALTH, "--host", "::", "--port", str(port))
         assert ended.out == f"http://[::1]:{port}/sql/desktop/debug/is_alive: alive\n"
 
 
@@ -72,7 +73,7 @@ async def test_no_script_of_a_secret_runs_and_other_problems_do_not_count(tmp_pa
     async with scripted(ALIVE) as (port, _):
         settings = f"[desktop]\nsecret_key_script = 'touch {tmp_path}/ran'\nhttp_port = {port}\n[editor]\ncolour = 1\n"
         (tmp_path / "queryserver.toml").write_text(settings)
-        assert (await command_in(tmp_path)("health")).code == 0
+        assert (await command_in(tmp_path)(*HEALTH)).code == 0
         assert not (tmp_path / "ran").exists()
 
 
@@ -104,12 +105,12 @@ async def test_a_server_behind_tls_and_a_prefix_is_healthy(tmp_path: Path, datab
     }
     health = command_in(tmp_path, **environment)
     async with started([str(PROGRAM), "serve"], port, tmp_path, environment) as server:
-        alive = await until_it_is_0(lambda: health("health"), server)
+        alive = await until_it_is_0(lambda: health(*HEALTH), server)
         assert alive.out == f"https://127.0.0.1:{port}/sql/desktop/debug/is_alive: alive\n"
-        await until_it_is_0(lambda: health("health", "--ready"), server)
-        assert (await command_in(tmp_path)("health", "--port", str(port))).code == 1
+        await until_it_is_0(lambda: health(*HEALTH, "--ready"), server)
+        assert (await command_in(tmp_path)(*HEALTH, "--port", str(port))).code == 1
         assert await server.terminate() == 0
-    assert (await health("health")).code == 1
+    assert (await health(*HEALTH)).code == 1
 
 
 def has_ipv6() -> bool:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.fixtures.database import PATIENT
 from tests.refusals import raises_code
 
 from queryserver.connectors.model import MASK, NewInstance
@@ -20,7 +21,7 @@ _OLD, _NEW = SecretKey.derive(Secret("o" * 40)), SecretKey.derive(Secret("n" * 4
 
 @pytest.fixture
 async def database(database_dsn: str) -> AsyncIterator[Database]:
-    async with open_database(database_dsn) as database:
+    async with open_database(database_dsn, PATIENT) as database:
         yield database
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from tests.fixtures.database import PATIENT
 
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.protocol import PartPlan, StoredPart
@@ -28,7 +29,7 @@ ENDED = timedelta(seconds=-1)
 
 @pytest.fixture
 async def database(database_dsn: str) -> AsyncIterator[Database]:
-    async with open_database(database_dsn) as opened:
+    async with open_database(database_dsn, PATIENT) as opened:
         yield opened
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.cases import each
+from tests.fixtures.database import PATIENT
 from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidUsername, NameTaken, UnknownGroup
@@ -37,7 +38,7 @@ class Ground:
 @pytest.fixture
 async def ground(database_dsn: str) -> AsyncIterator[Ground]:
     """With the default group and ana, who is the only administrator, by the group admins."""
-    async with open_database(database_dsn) as database:
+    async with open_database(database_dsn, PATIENT) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ["download"])
         ground = Ground(database, accounts, Groups(database, AuthSettings()))

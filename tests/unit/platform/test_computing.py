@@ -105,7 +105,8 @@ async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: st
         assert computing._places.is_unused
 
 
-async def test_what_is_computed_while_the_server_stops_is_not_too_complex():
+async def test_what_is_computed_while_the_server_stops_is_not_too_complex(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "_PROGRAM", "import sys; sys.stdin.buffer.read()")  # it never answers
     async with ProcessComputing(processes=1) as computing:
         options = {"dialect": "mysql", "previous": None, "full_form": True}
         work = [

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 import pytest
 from tests.cases import each
+from tests.fixtures.database import PATIENT
 from tests.timing import until
 
 from queryserver.errors.base import DatabaseUnavailable
@@ -18,12 +19,12 @@ ONE = DatabaseSettings(pool_max=1, connect_timeout_s=30)
 
 
 async def test_one_question_after_the_other_uses_one_connection(database_dsn: str) -> None:
-    async with open_database(database_dsn) as database:
+    async with open_database(database_dsn, PATIENT) as database:
         assert len({await database.value(PID) for _ in range(20)}) == 1
         assert database.connections == (1, 1)
 
 
-@each("limits", ONE, DatabaseSettings(pool_max=3))
+@each("limits", ONE, DatabaseSettings(pool_max=3, connect_timeout_s=30))
 async def test_more_askers_than_connections_all_get_their_answer(database_dsn: str, limits: DatabaseSettings) -> None:
     async with open_database(database_dsn, limits) as database:
         asked = [database.value("select $1::int from pg_sleep(0.005)", number) for number in range(60)]

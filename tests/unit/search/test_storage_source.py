@@ -209,7 +209,7 @@ class TestBounds:
 
         store = Slow(Scheme.HDFS, powers=LIKE_HDFS)
         _fill(store, ["data/a/x", "data/b/x"])
-        answer = await found(store, "/data/", bounds(5000, 50, 0.2))
+        answer = await found(store, "/data/", bounds(5000, 50, 3))
         assert (names(answer), answer.truncated) == (["hdfs:///data/a", "hdfs:///data/b"], True)
 
     async def test_folders_that_the_caller_may_not_list_are_passed_over(self):

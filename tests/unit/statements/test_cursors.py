@@ -14,7 +14,7 @@ from queryserver.statements.paging import CursorMoves
 
 @pytest.fixture
 async def database(database_dsn):
-    async with open_database(database_dsn, DatabaseSettings(pool_max=4)) as opened:
+    async with open_database(database_dsn, DatabaseSettings(pool_max=4, connect_timeout_s=60)) as opened:
         yield opened
 
 

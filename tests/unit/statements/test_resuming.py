@@ -51,7 +51,7 @@ def assert_whole_result(entry: Entry, rows: int) -> None:
 async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) -> None:
     engine = ResumableFakeEngine(pages_once=pages_once)
     fleet = Fleet(engine=engine)
-    assignment = fleet.leases.add("sleep 3 then rows 5000", owner=None)
+    assignment = fleet.leases.add("sleep 8 then rows 5000", owner=None)
     entry = fleet.leases.of(assignment)
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
@@ -60,7 +60,7 @@ async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool
     async with fleet.runner("second").running():
         await until(lambda: terminal(entry))
     assert_whole_result(entry, 5000)
-    assert engine.executions == ["sleep 3 then rows 5000"]
+    assert engine.executions == ["sleep 8 then rows 5000"]
     assert engine.cancels == 0
 
 
@@ -85,7 +85,7 @@ async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
     """Once a statement has run for a while, whoever takes it over at any moment finds the page that comes next."""
     engine = ResumableFakeEngine(pages_once=True)
     fleet = Fleet(engine=engine)
-    assignment = fleet.leases.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
+    assignment = fleet.leases.add("sleep 5 then rows 40000", owner=None, row_limit=40_000)
     entry = fleet.leases.of(assignment)
     async with fleet.runner("first").running():
         await until(lambda: terminal(entry))
@@ -120,7 +120,7 @@ async def test_a_statement_that_the_engine_forgot_has_no_known_outcome() -> None
 async def test_an_engine_that_is_away_is_waited_for() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
-    entry = fleet.leases.of(fleet.leases.add("sleep 2 then rows 10", owner=None))
+    entry = fleet.leases.of(fleet.leases.add("sleep 8 then rows 10", owner=None))
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     engine.reachable = False

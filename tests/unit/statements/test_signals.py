@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.fakes.statements import PlainSealer
-from tests.fixtures.database import execute
+from tests.fixtures.database import PATIENT, execute
 from tests.unit.statements.driving import until
 
 from queryserver.errors.base import DatabaseUnavailable
@@ -106,7 +106,7 @@ class Waiting:
 @pytest.fixture
 async def waiting(database_dsn: str) -> AsyncIterator[Waiting]:
     queries: list[float] = []
-    async with open_database(database_dsn, observe_query=queries.append) as database:
+    async with open_database(database_dsn, PATIENT, observe_query=queries.append) as database:
         records = StatementRecords(database)
         try:
             yield Waiting(database_dsn, database, records, queries)

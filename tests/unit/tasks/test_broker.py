@@ -19,6 +19,12 @@ from queryserver.tasks.broker import RedisBroker
 STATEMENT = UUID("4be0c3f2-6a0e-4d3c-9a2b-0d8f5b8f1c11")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_CALL_WITHIN_S", "_CONNECT_WITHIN_S"):
+        monkeypatch.setattr(f"queryserver.tasks.broker.{limit}", 60.0)
+
+
 @pytest.fixture
 async def broker(task_server: TaskServerSettings) -> AsyncIterator[RedisBroker]:
     broker = RedisBroker(task_server)

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.api.driving import until
+from tests.fixtures.database import PATIENT
 
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
 from queryserver.platform.database import Database, Notices, listening, open_database
@@ -26,7 +27,7 @@ DONE = TaskEnd(TaskState.FINISHED, "12 documents deleted.", {"documents": 12})
 
 @pytest.fixture
 async def database(database_dsn: str) -> AsyncIterator[Database]:
-    async with open_database(database_dsn) as opened:
+    async with open_database(database_dsn, PATIENT) as opened:
         await opened.execute(
             "insert into users (id, username, username_key) overriding system value values (1, 'ana', 'ana')"
         )

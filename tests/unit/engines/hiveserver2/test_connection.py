@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
+from tests.timing import TRIES
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import WireLost
@@ -53,7 +54,7 @@ OPEN = TOpenSessionReq(client_protocol=9)
 OPENED = TOpenSessionResp(status=SUCCESS, server_protocol_version=9)
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
 FETCH = TFetchResultsReq(operation_handle=HANDLE, orientation=0, max_rows=5)
-QUICK = Limits(connect_s=2)
+PATIENT = Limits(connect_s=30)
 
 
 @asynccontextmanager
@@ -75,8 +76,10 @@ async def serving(serve: Serve) -> AsyncGenerator[Member]:
 
 
 @asynccontextmanager
-async def connected(member: Member, mechanism: Mechanism, password: str = "") -> AsyncGenerator[Hs2Connection]:
-    address = Hs2Address((member,), mechanism=mechanism, limits=QUICK)
+async def connected(
+    member: Member, mechanism: Mechanism, password: str = "", limits: Limits = PATIENT
+) -> AsyncGenerator[Hs2Connection]:
+    address = Hs2Address((member,), mechanism=mechanism, limits=limits)
     connection = await connect(address, Hs2Login(member, "Zoë", password))
     try:
         yield connection
@@ -147,7 +150,7 @@ async def say_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 async def test_a_server_that_cannot_be_understood_is_unavailable(serve):
     async with serving(serve) as member:
         with pytest.raises(EngineUnavailable):
-            async with asyncio.timeout(30), connected(member, Mechanism.NONE):
+            async with asyncio.timeout(30), connected(member, Mechanism.NONE, limits=Limits(connect_s=2)):
                 pass
 
 
@@ -466,10 +469,13 @@ async def test_a_login_that_is_refused_is_not_tried_again(error: EngineError) ->
 
 
 async def test_a_server_out_of_reach_is_tried_again_until_the_time_is_over() -> None:
-    group = _Group(EngineUnavailable("no answer"))
-    with pytest.raises(WireLost):
-        await _asked(Wire(_Broken(), group.more, Limits(retry_s=2)))
-    assert group.attempts > 2
+    attempts = list[int]()
+    while len(attempts) < TRIES and max(attempts, default=0) <= 2:
+        group = _Group(EngineUnavailable("no answer"))
+        with pytest.raises(WireLost):
+            await _asked(Wire(_Broken(), group.more, Limits(retry_s=2)))
+        attempts.append(group.attempts)
+    assert max(attempts) > 2
 
 
 async def test_the_attempts_end_when_the_session_is_left() -> None:

@@ -165,7 +165,7 @@ class RowServer:
 
     values: list[bytes]
     happens: dict[int, Happening] = field(default_factory=dict[int, Happening])
-    retry_s: float = 5
+    retry_s: float = 60
     settle_s: float = 0
     cell_max_bytes: int = 1_000
     most_bytes: int = 100_000_000

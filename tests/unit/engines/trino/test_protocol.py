@@ -33,9 +33,9 @@ from queryserver.errors.statements import (
 )
 
 PATIENT = TrinoTimeouts(connect_s=30, answer_s=30, retry_s=30, stop_s=30, open_s=30)
-# For answers that never come; SHORT gives up after two or three of them.
-NEVER = replace(PATIENT, answer_s=1, stop_s=0.3)
-SHORT = replace(NEVER, retry_s=1.5)
+SHORT = replace(PATIENT, retry_s=1.5)
+# For answers that never come.
+NEVER = replace(PATIENT, answer_s=3, stop_s=0.3)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
 SERVER_FAILS = Reply(status=503, body=b"starting")
@@ -193,19 +193,25 @@ BROKEN: dict[str, Callable[[], Reply]] = {
 }
 
 
+def patience(broken: str) -> TrinoTimeouts:
+    return NEVER if broken == "no answer" else PATIENT
+
+
 @each("broken", BROKEN)
 async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
-    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=NEVER) == [(7,)]
+    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=patience(broken)) == [(7,)]
 
 
 @each("broken", BROKEN)
 async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
-    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken](), timeouts=SHORT), OutcomeUnknown)
+    timeouts = replace(patience(broken), retry_s=1.5)
+    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken](), timeouts=timeouts), OutcomeUnknown)
 
 
 @each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON")
 async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
-    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server, timeouts=SHORT) as session:
+    timeouts = replace(patience(broken), retry_s=1.5)
+    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server, timeouts=timeouts) as session:
         assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
         assert len(server.asked("POST")) == 1
 
@@ -271,7 +277,11 @@ async def test_close_stops_what_is_left_of_a_result() -> None:
 async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> None:
     queued, half = page(1, state="QUEUED"), page(2)
     half = Reply(half.body.replace(b'"state":"RUNNING"', b'"state":"RUNNING","progressPercentage":50.7'))
-    async with scripted_trino(queued, half, Reply(hangs=True)) as server, session_at(server, timeouts=SHORT) as session:
+    stopping = replace(PATIENT, stop_s=0.3)
+    async with (
+        scripted_trino(queued, half, Reply(hangs=True)) as server,
+        session_at(server, timeouts=stopping) as session,
+    ):
         handle = await session.submit("SELECT n")
         assert (await session.poll(handle)).state is OperationState.PENDING
         status = await session.poll(handle, wait_s=20)
