@@ -339,7 +339,8 @@ async def test_two_versions_are_not_put_together_in_a_pipe(server: Server, folde
     reading = asyncio.create_task(asyncio.to_thread((target / "pipe").read_bytes))
 
     def change(done: int, size: int | None) -> None:
-        place.write_bytes(CONTENT[::-1])
+        (other := place.with_name("other")).write_bytes(CONTENT[::-1])
+        other.replace(place)  # who reads the old one reads on
 
     async with proxy(server.url) as line, connect(line.url, token=await server.token(), retries=QUICK) as db:
         line.cuts.append(Cut(of_answers=3_000_000))
