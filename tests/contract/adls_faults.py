@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -23,7 +24,7 @@ from queryserver.files.protocol import FileSystem, PartPlan, Storage
 from queryserver.files.stores.adls.credentials import AzureAccount, AzureTimeouts, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 
-SHORT = AzureTimeouts(connect_s=3, answer_s=3, commit_s=10, first_retry_s=0.01)
+PATIENT = AzureTimeouts(connect_s=30, answer_s=30, commit_s=30, first_retry_s=0.01)
 WRONG_KEY = "d3Jvbmc="
 USER = StorageUser("alice")
 
@@ -99,13 +100,16 @@ class AzureFaults:
     @pytest.mark.storage(51)
     @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.GARBAGE, Fault.SILENCE])
     async def test_a_download_that_breaks_off_does_not_look_complete(
-        self, storage: Storage, broken: FileSystem, proxy: FaultProxy, fault: Fault
+        self, account: AzureAccount, storage: Storage, proxy: FaultProxy, fault: Fault
     ) -> None:
         await put(storage, self.path("file"), b"x" * (3 * MIB))
         proxy.set_fault(fault, after_bytes=MIB)
+        timeouts = replace(PATIENT, answer_s=3) if fault is Fault.SILENCE else PATIENT
+        broken = AdlsFileSystem(changed(self.at(account, proxy.port), timeouts=timeouts))
         with pytest.raises(StorageUnavailable) as told:
             await content(broken.as_user(USER), self.path("file"))
         tidy(told.value)
+        await broken.close()
 
     @pytest.mark.storage(9)
     async def test_an_account_out_of_reach_is_told_and_comes_back(

@@ -49,7 +49,7 @@ class BreaksContract(EngineBasis):
         await proxy.listen()
 
     async def test_a_running_statement_survives_a_break(self, engine: Engine, proxy: FaultProxy) -> None:
-        sql = type(self).sleep_sql(round(self.break_s) + 3)
+        sql = type(self).sleep_sql(round(self.break_s) + 12)  # long enough to be seen after the break
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
             await started(session, handle)
             await self.broken(proxy)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 import pytest
-from tests.contract.adls_faults import SHORT, USER, AzureFaults, changed, tidy
+from tests.contract.adls_faults import PATIENT, USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, content, names, put
 from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
 from tests.refusals import raises_code
@@ -36,7 +36,7 @@ def flat_account(port: int) -> AzureAccount:
         credential=SharedKey(ACCOUNT, ACCOUNT_KEY),
         is_hierarchical=False,
         allow_container_creation=True,
-        timeouts=SHORT,
+        timeouts=PATIENT,
     )
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.cases import each
-from tests.contract.adls_faults import SHORT, USER, AzureFaults, changed, tidy
+from tests.contract.adls_faults import PATIENT, USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, body, content, names, put
 from tests.engines.standin_dfs import DfsServer, dfs_server
 from tests.engines.standin_dfs.tree import Refused
@@ -39,7 +39,7 @@ def account(service) -> AzureAccount:
         blob_url="http://127.0.0.1:9",
         credential=SharedKey(service.access.account, service.access.key),
         allow_container_creation=True,
-        timeouts=SHORT,
+        timeouts=PATIENT,
     )
 
 

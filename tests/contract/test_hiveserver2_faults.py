@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from tests.cases import each
@@ -33,9 +34,9 @@ TESTED_WITH = "scripted peer"
 """For the support table."""
 
 SLOW = "SELECT SLEEP(30000)"
-LIMITS = Limits(
-    connect_s=1.0, execute_s=1.5, status_s=1.0, fetch_s=1.5, other_s=1.0, end_s=0.5, retry_s=1.0, settle_s=0.05
-)
+LIMITS = Limits(connect_s=20, execute_s=20, status_s=20, fetch_s=20, other_s=20, end_s=20, retry_s=1.0, settle_s=0.05)
+SHORT = replace(LIMITS, connect_s=1.0, execute_s=1.5, status_s=1.0, fetch_s=1.5, other_s=1.0, end_s=0.5)
+"""Where the whole of an answer never comes."""
 LONGEST_S = 30.0
 """Some calls in a row, each with its own limit."""
 
@@ -71,6 +72,10 @@ def _address(port: int, transport: str, limits: Limits = LIMITS) -> Hs2Address:
 async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
     async with scripted(request.param) as both:
         yield both
+
+
+def limits_with(fault: Fault) -> Limits:
+    return LIMITS if fault in {Fault.RESET, Fault.CLOSE} else SHORT
 
 
 def assert_tidy(error: EngineError) -> None:
@@ -110,41 +115,46 @@ async def test_a_refused_user_needs_credentials(transport: str) -> None:
         assert_tidy(caught.value)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @each("fault", BROKEN)
-async def test_a_session_that_cannot_be_opened_is_unavailable(peers: Peers, fault: Fault) -> None:
-    server, engine = peers
-    server.faults["OpenSession"] = fault
-    begun = time.monotonic()
-    with pytest.raises(EngineUnavailable) as caught:
-        async with engine.session(USER, NO_OPTIONS):
-            pass
-    assert time.monotonic() - begun < LONGEST_S
-    assert_tidy(caught.value)
-    server.faults.clear()
-    async with engine.session(USER, NO_OPTIONS) as session:
-        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
-
-
-@each("fault", BROKEN)
-async def test_a_statement_that_may_have_been_sent_is_of_unknown_outcome(peers: Peers, fault: Fault) -> None:
-    server, engine = peers
-    async with engine.session(USER, NO_OPTIONS) as session:
-        server.faults["ExecuteStatement"] = fault
+async def test_a_session_that_cannot_be_opened_is_unavailable(transport: str, fault: Fault) -> None:
+    async with scripted(transport, limits=limits_with(fault)) as (server, engine):
+        server.faults["OpenSession"] = fault
         begun = time.monotonic()
-        with pytest.raises(OutcomeUnknown) as caught:
-            await session.submit("SELECT 1 AS a")
+        with pytest.raises(EngineUnavailable) as caught:
+            async with engine.session(USER, NO_OPTIONS):
+                pass
         assert time.monotonic() - begun < LONGEST_S
         assert_tidy(caught.value)
         server.faults.clear()
-    async with engine.session(USER, NO_OPTIONS) as session:
-        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @each("fault", BROKEN)
-async def test_a_statement_that_cannot_be_followed_ends_as_unknown(peers: Peers, fault: Fault) -> None:
-    server, engine = peers
-    server.faults.clear()
-    async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
+async def test_a_statement_that_may_have_been_sent_is_of_unknown_outcome(transport: str, fault: Fault) -> None:
+    async with scripted(transport, limits=limits_with(fault)) as (server, engine):
+        async with engine.session(USER, NO_OPTIONS) as session:
+            server.faults["ExecuteStatement"] = fault
+            begun = time.monotonic()
+            with pytest.raises(OutcomeUnknown) as caught:
+                await session.submit("SELECT 1 AS a")
+            assert time.monotonic() - begun < LONGEST_S
+            assert_tidy(caught.value)
+            server.faults.clear()
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@each("fault", BROKEN)
+async def test_a_statement_that_cannot_be_followed_ends_as_unknown(transport: str, fault: Fault) -> None:
+    async with (
+        scripted(transport, limits=limits_with(fault)) as (server, engine),
+        engine.session(USER, NO_OPTIONS) as session,
+        operation(session, SLOW) as handle,
+    ):
         server.faults["GetOperationStatus"] = fault
         begun = time.monotonic()
         status = await ended(session, handle, within_s=3 * LONGEST_S)
@@ -154,11 +164,11 @@ async def test_a_statement_that_cannot_be_followed_ends_as_unknown(peers: Peers,
         assert_tidy(status.error)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @each("fault", BROKEN)
-async def test_a_connection_lost_between_rows_is_told(peers: Peers, fault: Fault) -> None:
-    server, engine = peers
-    server.faults.clear()
+async def test_a_connection_lost_between_rows_is_told(transport: str, fault: Fault) -> None:
     async with (
+        scripted(transport, limits=limits_with(fault)) as (server, engine),
         engine.session(USER, NO_OPTIONS) as session,
         operation(session, "SELECT range AS n FROM range(5000000)") as handle,
     ):
@@ -203,14 +213,14 @@ async def test_a_forgotten_statement_has_expired(peers: Peers) -> None:
         assert status.error.message.startswith("Results have expired")
 
 
+@each("transport", TRANSPORTS)
 @each("call", ["CancelOperation", "CloseOperation", "CloseImpalaOperation", "CloseSession"])
-async def test_nobody_waits_for_an_end_that_is_not_answered(peers: Peers, call: str) -> None:
-    server, engine = peers
-    server.faults.clear()
-    begun = time.monotonic()
-    async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
-        server.faults[call] = Fault.HANG
-    assert time.monotonic() - begun < LONGEST_S
+async def test_nobody_waits_for_an_end_that_is_not_answered(transport: str, call: str) -> None:
+    async with scripted(transport, limits=replace(LIMITS, end_s=0.5)) as (server, engine):
+        begun = time.monotonic()
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
+            server.faults[call] = Fault.HANG
+        assert time.monotonic() - begun < LONGEST_S
 
 
 async def test_a_server_without_impala_s_own_calls_still_answers(peers: Peers) -> None:

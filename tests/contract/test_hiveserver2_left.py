@@ -14,7 +14,7 @@ import pytest
 from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
-from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, TRANSPORTS, Peers, scripted
+from tests.contract.test_hiveserver2_faults import LONGEST_S, SHORT, SLOW, TRANSPORTS, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -27,7 +27,7 @@ from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 
 pytestmark = pytest.mark.capability("Nothing goes on for nobody")
 
-TO_THE_END = replace(LIMITS, end_s=2.0)
+TO_THE_END = replace(SHORT, connect_s=60, execute_s=60, status_s=60, fetch_s=60, other_s=60, end_s=30)
 """A session that is not ended in time is left to its server: not here."""
 UNKNOWN = TCloseSessionReq(
     session_handle=TSessionHandle(session_id=THandleIdentifier(guid=b"g" * 16, secret=b"s" * 16))
@@ -58,7 +58,7 @@ async def left_while_it_opens(server: ScriptedServer, engine: Hs2Engine) -> None
     visiting = asyncio.create_task(visit(engine))
     await server.until(lambda: server.held == 1)
     visiting.cancel()
-    await asyncio.wait({visiting}, timeout=LIMITS.execute_s / 2)
+    await asyncio.wait({visiting}, timeout=TO_THE_END.execute_s / 2)
     assert visiting.cancelled(), "a caller who is cancelled waits for the server"
     assert len(server.service.sessions) == 1
 
@@ -86,13 +86,15 @@ async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: 
     await server.until(lambda: not server.connections)
 
 
-async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(peers: Peers) -> None:
-    server, engine = peers
-    await left_while_it_opens(server, engine)
-    async with asyncio.timeout(LONGEST_S):
-        await engine.close()
-    server.let_go.set()
-    await server.until(lambda: not server.connections)
+@each("transport", TRANSPORTS)
+async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(transport: str) -> None:
+    async with scripted(transport, limits=replace(TO_THE_END, end_s=SHORT.end_s)) as (server, engine):
+        server.service.keeps_sessions = True
+        await left_while_it_opens(server, engine)
+        async with asyncio.timeout(LONGEST_S):
+            await engine.close()
+        server.let_go.set()
+        await server.until(lambda: not server.connections)
 
 
 async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: Peers) -> None:
@@ -105,16 +107,18 @@ async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: 
     assert not server.service.sessions
 
 
-async def test_a_session_whose_connection_is_held_is_ended_over_another(peers: Peers) -> None:
-    server, engine = peers
-    server.faults["ExecuteStatement"] = Fault.HOLD
-    async with engine.session(USER, NO_OPTIONS) as session:
-        submitting = asyncio.create_task(session.submit("SELECT 1 AS a"))
-        await server.until(lambda: server.held == 1)
-        submitting.cancel()
-        await asyncio.wait({submitting})
-    assert not server.service.sessions
-    server.let_go.set()
+@each("transport", TRANSPORTS)
+async def test_a_session_whose_connection_is_held_is_ended_over_another(transport: str) -> None:
+    async with scripted(transport, limits=replace(TO_THE_END, end_s=4)) as (server, engine):
+        server.service.keeps_sessions = True
+        server.faults["ExecuteStatement"] = Fault.HOLD
+        async with engine.session(USER, NO_OPTIONS) as session:
+            submitting = asyncio.create_task(session.submit("SELECT 1 AS a"))
+            await server.until(lambda: server.held == 1)
+            submitting.cancel()
+            await asyncio.wait({submitting})
+        assert not server.service.sessions
+        server.let_go.set()
 
 
 async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> None:
@@ -164,9 +168,9 @@ async def test_who_reads_rows_that_another_task_closes_is_told_so(peers: Peers) 
 async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
-        another = partial(connect, Hs2Address((member,), limits=LIMITS), Hs2Login(member, USER.username))
+        another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))
         opener = await another()
-        wire = Wire(opener, another, LIMITS)
+        wire = Wire(opener, another, TO_THE_END)
         server.faults["CloseSession"] = Fault.HOLD
         first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
         await server.until(lambda: server.held == 1)
@@ -189,8 +193,8 @@ async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -
 async def test_a_wire_that_was_released_makes_no_calls() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
-        another = partial(connect, Hs2Address((member,), limits=LIMITS), Hs2Login(member, USER.username))
-        wire = Wire(await another(), another, LIMITS)
+        another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))
+        wire = Wire(await another(), another, TO_THE_END)
         (opener,) = wire.release()
         for call in (wire.call, wire.call_opener):
             with pytest.raises(WireLost):
@@ -205,7 +209,7 @@ async def test_the_time_limit_of_a_call_is_that_of_its_connection_too() -> None:
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,)), Hs2Login(member, USER.username))
         opener: Hs2Connection = await another()
-        wire = Wire(opener, another, LIMITS)
+        wire = Wire(opener, another, TO_THE_END)
         server.faults["CloseSession"] = Fault.HOLD
         first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
         await server.until(lambda: server.held == 1)

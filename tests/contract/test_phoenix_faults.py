@@ -12,6 +12,7 @@ from tests.contract.phoenix_basis import PhoenixBasis
 from tests.contract.test_phoenix_engine import FACTS, make_tables
 from tests.engines.scripted_avatica import Peer, scripted_avatica
 from tests.engines.servers import HttpAddress
+from tests.timing import until
 
 from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixAuthentication, PhoenixTimeouts
 from queryserver.engines.phoenix.engine import PhoenixEngine
@@ -96,11 +97,13 @@ class TestQueryServer:
     async def test_an_idle_connection_is_kept_known(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             before = peer.asked.count("ConnectionSync")
-            await asyncio.sleep(3 * TIMEOUTS.beat_s)
-            assert peer.asked.count("ConnectionSync") > before
+            await until(lambda: peer.asked.count("ConnectionSync") > before)
             peer.connections.clear()
-            await asyncio.sleep(3 * TIMEOUTS.beat_s)
-            assert not await session.is_alive()
+
+            async def is_lost() -> bool:
+                return not await session.is_alive()
+
+            await until(is_lost)
 
     async def test_a_connection_forgotten_while_the_statement_runs_leaves_the_outcome_unknown(
         self, engine: Engine, peer: Peer

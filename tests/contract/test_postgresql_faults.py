@@ -25,8 +25,9 @@ class TestPostgresqlFaults(FaultsContract):
         return address.host, address.port
 
     @pytest.fixture
-    def engine_at(self, users_dsn: str) -> Callable[[int], Engine]:
-        address = replace(address_of(users_dsn), connect_timeout_s=3, clean_up_s=0.5)
+    def engine_at(self, users_dsn: str, request: pytest.FixtureRequest) -> Callable[[int], Engine]:
+        connect_timeout_s = 3 if "silence" in request.node.name else 30
+        address = replace(address_of(users_dsn), connect_timeout_s=connect_timeout_s, clean_up_s=0.5)
         return lambda port: PostgresqlEngine(replace(address, port=port))
 
     @pytest.fixture
@@ -35,7 +36,8 @@ class TestPostgresqlFaults(FaultsContract):
         other = await asyncpg.connect(users_dsn)
 
         async def is_sleeping() -> bool:
-            return await other.fetchval("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep')")
+            sleeps = "datname = current_database() AND wait_event = 'PgSleep'"
+            return await other.fetchval(f"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE {sleeps})")
 
         yield is_sleeping
         await other.close()
