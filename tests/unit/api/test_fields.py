@@ -341,7 +341,8 @@ class TestQueries:
 
     def test_queries_are_described_by_their_wire_names(self):
         described = {one["name"]: one["schema"] for one in query_parameters(HistoryParameters)}
-        assert list(described) == ["doc_type", "doc_text", "doc_connector", "page", "limit", "is_notification_manager"]
+        names = ["doc_type", "doc_text", "doc_connector", "page", "limit", "is_active", "is_notification_manager"]
+        assert list(described) == names
         assert described["doc_type"] == {"type": "string"}
         assert described["page"] == {"type": "integer", "minimum": 1, "default": 1}
 

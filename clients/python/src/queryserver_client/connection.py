@@ -98,7 +98,7 @@ class Connection:
         key = idempotency_key or str(uuid.uuid4())
         with _telling(key):
             return await self._execute(
-                connector, fields, allow_truncated=allow_truncated, key=key, is_own_key=idempotency_key is None
+                connector, fields, allow_truncated=allow_truncated, key=key, is_own_key=not idempotency_key
             )
 
     async def next(self, statement: Statement) -> Statement:

@@ -183,10 +183,11 @@ class _Writing:
             # What is no file may make who opens or writes it wait: canceling does not wait for it.
             file, kept = await anyio.to_thread.run_sync(self.place.open, source, abandon_on_cancel=self.place.is_direct)
             stack.callback(file.close)
+            self.has_begun = True
             digest = hashlib.sha256() if self.is_digested else None
             if kept and download.size is not None and kept <= download.size:
                 await chunks.aclose()
-                await anyio.to_thread.run_sync(_digest_kept, file, digest)
+                await _digest_kept(file, digest)
                 tag = download.tag
                 download = Download(self.transport, self.path, self.params, start=kept, tag=tag)
                 chunks = await stack.enter_async_context(aclosing(download.chunks()))
@@ -205,7 +206,6 @@ class _Writing:
         async def write() -> None:
             data = bytes(waiting)
             waiting.clear()
-            self.has_begun = self.has_begun or bool(data)
             await anyio.to_thread.run_sync(partial(_write, file, data, digest), abandon_on_cancel=self.place.is_direct)
 
         try:
@@ -235,9 +235,16 @@ def _write(file: BinaryIO, data: bytes, digest: Any) -> None:
         view = view[file.write(view) :]
 
 
-def _digest_kept(file: BinaryIO, digest: Any) -> None:
+async def _digest_kept(file: BinaryIO, digest: Any) -> None:
     """Of the bytes that are there already; what is written then comes behind them."""
-    if digest is not None:
-        file.seek(0)
-        while data := file.read(_WRITE_BYTES):
-            digest.update(data)
+    if digest is None:
+        return
+
+    def more() -> bool:
+        data = file.read(_WRITE_BYTES)
+        digest.update(data)
+        return bool(data)
+
+    file.seek(0)
+    while await anyio.to_thread.run_sync(more):
+        pass

@@ -4,6 +4,7 @@ import hashlib
 import os
 import secrets
 import stat
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -15,17 +16,20 @@ except ImportError:  # Windows has other locks: there a later process begins ane
 
 _WORTH_KEEPING = 1024 * 1024
 """Less comes again sooner than somebody wonders about a hidden file."""
+_DIGITS = 24
+"""Of a name that a later process finds again; other names have fewer."""
 
 
 class Place:
-    """The place of one file. A link stays a link, and what is replaced gives its permissions.
+    """The place of one file. A link stays a link, and what is replaced gives its permissions and its group.
 
-    Into what is no file, such as `/dev/null` or a named pipe, the bytes go at once. All methods block.
+    Into what is no file, such as `/dev/null` or a named pipe, the bytes go at once. All methods block, and may be
+    called by several threads: `leave` ends an `open` that was given up, too.
     """
 
     def __init__(self, target: Path, *, is_kept: bool = False) -> None:
         """`is_kept`: what is not whole stays for a later download of the same bytes."""
-        self._is_kept = is_kept
+        self._is_kept = is_kept and fcntl is not None
         try:
             self._facts: os.stat_result | None = target.stat()
         except FileNotFoundError:
@@ -34,8 +38,11 @@ class Place:
         self.is_direct = mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
         # What `/dev/fd/63` leads to has no name that could be opened.
         self._target = target if self.is_direct else Path(os.path.realpath(target))
-        self._part = self._target
-        self._lock: int | None = None
+        self._guard = threading.Lock()
+        self._part: Path | None = None
+        self._second: BinaryIO | None = None
+        """The part once more: its lock lasts until it has become the target."""
+        self._is_left = False
 
     def open(self, source: str = "") -> tuple[BinaryIO, int]:
         """A file without a buffer, and how many of its bytes are there already; the next one goes behind them.
@@ -43,83 +50,142 @@ class Place:
         `source` names the bytes that are to come, and not only where they come from: an address with an ETag. Nobody
         may read it who might not read what it replaces.
         """
-        self._forget()
         if self.is_direct:
-            return cast("BinaryIO", self._part.open("wb", buffering=0)), 0
-        if self._is_kept and source and fcntl is not None:
-            self._part = self._beside(hashlib.sha256(source.encode()).hexdigest()[:24])
-            if (file := self._locked()) is not None:
-                self._lock = os.dup(file.fileno())
-                return file, file.seek(0, os.SEEK_END)
-        self._part = self._beside(secrets.token_hex(4))
-        return cast("BinaryIO", os.fdopen(self._opened(os.O_EXCL), "wb", buffering=0)), 0
+            file = self._target.open("wb", buffering=0)  # may wait for a reader
+        else:
+            with self._guard:
+                self._forget()
+                file = self._claimed(source) if self._is_kept and source else None
+                file = file or self._made()
+        if self._is_left:
+            file.close()
+            if not self.is_direct:
+                self.leave()
+        return cast("BinaryIO", file), 0 if self.is_direct or self._is_left else file.seek(0, os.SEEK_END)
 
     def take(self) -> None:
         """It is whole."""
-        if not self.is_direct:
-            self._part.replace(self._target)
-            self._part = self._target
-        self._free()
+        with self._guard:
+            if self._part is not None:
+                self._give_permissions(self._part)
+                self._part.replace(self._target)
+                self._part = None
+                self._release()
+                if self._is_kept and self._target.stat().st_size >= _WORTH_KEEPING:
+                    self._forget_others()
 
     def leave(self, *, is_wrong: bool = False) -> None:
         """Remove what is not whole, or keep it. `is_wrong`: what is there is of no use."""
-        if not is_wrong and self._lock is not None:
-            with suppress(FileNotFoundError):
-                if self._part.stat().st_size >= _WORTH_KEEPING:
-                    self._free()
-                    return
-        self._forget()
+        with self._guard:
+            self._is_left = True
+            if self._part is not None and self._part.name == self._kept_name(self._part) and not is_wrong:
+                with suppress(FileNotFoundError):
+                    if self._part.stat().st_size >= _WORTH_KEEPING:
+                        self._part = None
+            self._forget()
+
+    def _claimed(self, source: str) -> BinaryIO | None:
+        """What is kept of these bytes; None when another process writes it, or it cannot be locked."""
+        part = self._beside(hashlib.sha256(source.encode()).hexdigest()[:_DIGITS])
+        file = _locked(part, os.O_CREAT, self._first_mode)
+        if file is not None:
+            self._second = _again(file)
+            self._part = part
+        return file
+
+    def _made(self) -> BinaryIO:
+        part = self._beside(secrets.token_hex(4))
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        file = os.fdopen(os.open(part, flags, self._first_mode), "wb", buffering=0)
+        self._part = part
+        return cast("BinaryIO", file)
+
+    @property
+    def _first_mode(self) -> int:
+        """What is to get the permissions of another file is its owner's alone until then."""
+        return 0o666 if self._facts is None else 0o600
+
+    def _give_permissions(self, part: Path) -> None:
+        if self._facts is None:
+            return
+        mode = stat.S_IMODE(self._facts.st_mode)
+        try:
+            os.chown(part, -1, self._facts.st_gid, follow_symlinks=False)
+        except (OSError, AttributeError):  # a group that we are not in, or Windows, which has none
+            mode &= ~0o070
+        with suppress(OSError):  # a file system without permissions
+            part.chmod(mode)
 
     def _forget(self) -> None:
-        if not self.is_direct and self._part != self._target:
-            self._part.unlink(missing_ok=True)
-        self._free()
+        part, self._part = self._part, None
+        if part is not None:
+            part.unlink(missing_ok=True)
+        self._release()
+
+    def _release(self) -> None:
+        second, self._second = self._second, None
+        if second is not None:
+            second.close()
+
+    def _forget_others(self) -> None:
+        """What was kept of other versions for the same target."""
+        with suppress(OSError), os.scandir(self._target.parent) as entries:
+            for name in [entry.name for entry in entries if entry.name == self._kept_name(Path(entry.name))]:
+                part = self._target.with_name(name)
+                if (file := _locked(part, 0, 0)) is not None:
+                    part.unlink(missing_ok=True)
+                    file.close()
 
     def _beside(self, word: str) -> Path:
         return self._target.with_name(f".{self._target.name}.{word}.part")
 
-    def _opened(self, flags: int) -> int:
-        flags |= os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        if self._facts is None:
-            return os.open(self._part, flags, 0o666)
-        mode = stat.S_IMODE(self._facts.st_mode)
-        descriptor = os.open(self._part, flags, mode & 0o700)
+    def _kept_name(self, part: Path) -> str:
+        """The name, if it is one of this target that a later process finds again."""
+        return self._beside(part.stem[-_DIGITS:]).name
+
+
+def _locked(part: Path, flags: int, mode: int) -> BinaryIO | None:
+    """A file of our own, for whoever has it alone. None when somebody else has it, or there are no locks."""
+    assert fcntl is not None  # noqa: S101
+    while True:
         try:
-            os.chown(self._part, -1, self._facts.st_gid)
-        except (OSError, AttributeError):  # a group that we are not in, or Windows, which has none
-            mode &= ~0o070
-        with suppress(OSError):  # a file system without permissions
-            self._part.chmod(mode)
-        return descriptor
+            descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | flags, mode)
+        except OSError:
+            return None
+        file = os.fdopen(descriptor, "r+b", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError:  # the file system has no locks
+            _drop_empty(file, part)
+            return None
+        if os.fstat(descriptor).st_uid != os.geteuid():  # in /tmp somebody else may have made it
+            file.close()
+            return None
+        if _is_at(descriptor, part):
+            return cast("BinaryIO", file)
+        file.close()  # it has become the target meanwhile
 
-    def _locked(self) -> BinaryIO | None:
-        """None when another process writes it, it is not ours, or the file system has no locks."""
-        assert fcntl is not None  # noqa: S101
-        while True:
-            try:
-                descriptor = self._opened(os.O_NOFOLLOW)
-            except OSError:
-                return None
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_ours = os.fstat(descriptor).st_uid == os.geteuid()  # in /tmp somebody else may have made it
-            except OSError:
-                is_ours = False
-            if is_ours and _is_at(descriptor, self._part):
-                return cast("BinaryIO", os.fdopen(descriptor, "r+b", buffering=0))
-            os.close(descriptor)
-            if not is_ours:
-                return None
-            # It has become the target meanwhile.
 
-    def _free(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+def _again(file: BinaryIO) -> BinaryIO:
+    try:
+        return cast("BinaryIO", os.fdopen(os.dup(file.fileno()), "rb", buffering=0))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _drop_empty(file: BinaryIO, part: Path) -> None:
+    facts = os.fstat(file.fileno())
+    if not facts.st_size and facts.st_uid == os.geteuid() and _is_at(file.fileno(), part):
+        part.unlink(missing_ok=True)
+    file.close()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
+        return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
+    except OSError:
         return False

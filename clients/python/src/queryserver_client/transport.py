@@ -192,7 +192,8 @@ class Transport:
             again = call.is_repeatable or not is_sent
             if isinstance(error, httpx.UnsupportedProtocol):
                 raise ConfigurationError(f"{self.url} is not the address of a server") from error
-            if (refusal := _refused_certificate(error)) is not None:  # time does not change it
+            refusal = _refused_certificate(error) if isinstance(error, httpx.ConnectError) else None
+            if refusal is not None:  # time does not change it
                 message = f"{self.url}: the certificate is not accepted: {refusal.verify_message}"
                 raise ConnectionLost(message, attempts=max(1, attempts.made)) from error
             if again and await attempts.pause():
@@ -282,10 +283,9 @@ class Sent:
             self._is_complete = self.is_ever_possible = True
 
 
-def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error
+def _refused_certificate(error: httpx.ConnectError) -> ssl.SSLCertVerificationError | None:
+    made_of = error.__cause__.args[:1] if error.__cause__ is not None else ()  # of httpcore, which wraps the failure
+    return next((one for one in made_of if isinstance(one, ssl.SSLCertVerificationError)), None)
 
 
 def segment(text: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from queryserver_client.history import HistoryEntry
     from queryserver_client.sync import Connection
 
+_LOOKED_AT = 1000
 _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
@@ -128,7 +129,8 @@ def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
 
 
 def _active(db: "Connection") -> "list[HistoryEntry]":
-    return [entry for entry in db.history.search(is_active=True) if entry.state in ACTIVE]
+    # An older server gives all of the history: its newest statements are looked at then.
+    return [entry for entry in db.history.search(is_active=True, limit=_LOOKED_AT) if entry.state in ACTIVE]
 
 
 def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:

@@ -105,8 +105,8 @@ class Connection:
         self._lock = threading.RLock()
         self._autocommit = autocommit
         self._in_transaction = False
-        self._may_have_begun = False
-        """Whether a transaction may be open at the engine in which no statement of the user has run."""
+        self._is_uncertain = False
+        """Whether it is not known what the engine has open: the answer that would tell it was lost."""
         self._is_fresh = True
         self._used_at = time.monotonic()
         self._is_closed = self._is_exiting = False
@@ -247,7 +247,7 @@ class Connection:
             await self._begin()
             try:
                 results = await self._session.run(sql, parameters)
-            except Exception as error:
+            except BaseException as error:
                 self._note_own(sql, error)
                 raise
             self._note_own(sql)
@@ -297,35 +297,40 @@ class Connection:
 
     async def _begin(self) -> None:
         await self._session.open()
+        if self._session.dialect not in TRANSACTIONAL:
+            return
+        if self._is_uncertain:
+            try:
+                await self._session.control("ROLLBACK")
+            except StatementError as error:
+                if error.code != "engine_error":  # duckdb and sqlite refuse it where there is none
+                    raise
+            self._in_transaction = self._is_uncertain = False
         if self._session.dialect in ALWAYS_IN_ONE:
             await self._session.set_autocommit(self._autocommit)
             self._in_transaction = self._in_transaction or not self._autocommit
-        elif self._session.dialect in BEGINNINGS and not self._in_transaction:
-            if self._may_have_begun:
-                try:
-                    await self._session.control("ROLLBACK")
-                except StatementError as error:
-                    if error.code != "engine_error":  # duckdb and sqlite refuse it where there is none
-                        raise
-                self._may_have_begun = False
-            if not self._autocommit:
-                self._may_have_begun = True  # a BEGIN whose answer is lost may have begun it
-                await self._session.control(BEGINNINGS[self._session.dialect])
-                self._in_transaction, self._may_have_begun = True, False
+        elif not (self._in_transaction or self._autocommit):
+            self._is_uncertain = True  # a BEGIN whose answer is lost may have begun it
+            await self._session.control(BEGINNINGS[self._session.dialect])
+            self._in_transaction, self._is_uncertain = True, False
 
     def _note_own(self, sql: str, error: BaseException | None = None) -> None:
         """A statement of the user's own that has begun or ended a transaction, or failed to."""
-        begins = _begins(sql)
+        words = _words(sql)
+        begins = _begins(words)
         if begins is None or self._session.dialect not in TRANSACTIONAL:
             return
         if error is None:
             self._in_transaction = begins
-        elif not begins and isinstance(error, StatementError) and error.code == "engine_error":
-            self._in_transaction = self._goes_on_after_failed(sql)
+        elif not (isinstance(error, StatementError) and error.code == "engine_error"):
+            self._is_uncertain = self._session.id is not None
+        elif not begins:
+            self._in_transaction = self._goes_on_after(words[0], error)
 
-    def _goes_on_after_failed(self, sql: str) -> bool:
-        """All engines but sqlite undo what they cannot commit."""
-        return self._session.dialect == "sqlite" and "COMMIT" in sql.upper()
+    def _goes_on_after(self, word: str, error: StatementError) -> bool:
+        """Whether a transaction that could not be ended goes on: the others undo what they cannot commit."""
+        is_kept = self._session.dialect == "sqlite" and word in {"COMMIT", "END"}
+        return self._in_transaction and is_kept and "no transaction is active" not in error.message
 
     def _opened(self) -> None:
         if self._session.id is None:
@@ -352,36 +357,40 @@ class Connection:
         with self._lock:
             if not self._in_transaction:
                 return
+            # An answer that is lost leaves open whether it has ended.
+            self._is_uncertain = True
             try:
                 self.run(lambda: self._session.control(sql))
             except errors.Error as error:
                 if error.__cause__ is not None and is_lost(error.__cause__):
                     self._forget_session()
                 elif isinstance(error.__cause__, StatementError) and error.code == "engine_error":
-                    self._in_transaction = self._goes_on_after_failed(sql)
+                    self._in_transaction, self._is_uncertain = self._goes_on_after(sql, error.__cause__), False
                 raise
-            self._in_transaction = False
+            self._in_transaction = self._is_uncertain = False
 
     def _forget_session(self) -> None:
         """It is gone, and with it what was open in it."""
-        self._session.id, self._in_transaction, self._may_have_begun = None, False, False
+        self._session.id, self._in_transaction, self._is_uncertain = None, False, False
 
     def _require_open(self) -> None:
         if self._is_closed:
             raise errors.InterfaceError("the connection is closed")
 
 
-def _begins(sql: str) -> bool | None:
-    """Whether a single statement begins a transaction, or (False) ends one. None: neither, or it is a script."""
+def _words(sql: str) -> list[str]:
+    """Of a single statement, without comments; none of a script."""
     text = _COMMENTS.sub(" ", sql).strip().rstrip(";").upper()
-    words = text.split()
-    if not words or ";" in text:
-        return None
-    if words[0] == "BEGIN" or words[:2] == ["START", "TRANSACTION"]:
+    return [] if ";" in text else text.split()
+
+
+def _begins(words: list[str]) -> bool | None:
+    """Whether a statement begins a transaction, or (False) ends one. None: neither."""
+    if words[:1] == ["BEGIN"] or words[:2] == ["START", "TRANSACTION"]:
         return True
-    if words[0] not in _ENDS or words[1:2] == ["PREPARED"] or "TO" in words:  # a savepoint
+    if not words or words[0] not in _ENDS or words[1:2] == ["PREPARED"] or "TO" in words:  # a savepoint
         return None
-    return "CHAIN" in words and "NO" not in words
+    return " AND CHAIN" in " ".join(words)
 
 
 def _close(client: servers.Client, session: Session) -> None:

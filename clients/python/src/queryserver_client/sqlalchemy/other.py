@@ -42,7 +42,7 @@ class Backslashes(SQLCompiler):
 
     def render_literal_value(self, value: Any, type_: Any) -> str:
         text = super().render_literal_value(value, type_)
-        if not isinstance(value, str) or text[:1] != "'":
+        if len(text) < 2 or text[0] != "'" or text[-1] != "'":
             return text
         inner = text[1:-1].replace("''", "'")  # as its type gives it
         return "'" + inner.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -458,7 +458,7 @@ class HistoryParameters(Fields):
         BeforeValidator(_as_int64),
         AfterValidator(lambda limit: limit if 1 <= limit <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX),
     ] = 50
-    is_active: Flag = False
+    is_active: Flag = Field(default=False, description="Only statements that wait or run.")
     is_notification_manager: Flag = False
 
 
