@@ -106,10 +106,12 @@ class AzureFaults:
         proxy.set_fault(fault, after_bytes=MIB)
         timeouts = replace(PATIENT, answer_s=3) if fault is Fault.SILENCE else PATIENT
         broken = AdlsFileSystem(changed(self.at(account, proxy.port), timeouts=timeouts))
-        with pytest.raises(StorageUnavailable) as told:
-            await content(broken.as_user(USER), self.path("file"))
-        tidy(told.value)
-        await broken.close()
+        try:
+            with pytest.raises(StorageUnavailable) as told:
+                await content(broken.as_user(USER), self.path("file"))
+            tidy(told.value)
+        finally:
+            await broken.close()
 
     @pytest.mark.storage(9)
     async def test_an_account_out_of_reach_is_told_and_comes_back(

@@ -1,8 +1,8 @@
 """What every adapter does when the line to its engine breaks (Contract editor 1.5, 3.4).
 
 Inherited by a test class that gives `facts`, the fixture `server` (host and port of a real engine) and the fixture
-`engine_at` (makes the engine for another port of this machine, with a connect limit of at most 3 s). The proxy between
-them breaks the line; what the adapter then says, and how soon, is the rule.
+`engine_at` (makes the engine for another port of this machine; in tests with "silence" in their name its connect limit
+is at most 3 s). The proxy between them breaks the line; what the adapter then says, and how soon, is the rule.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ import pytest
 from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
-from tests.contract.test_hiveserver2_faults import LONGEST_S, SHORT, SLOW, TRANSPORTS, Peers, scripted
+from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, TRANSPORTS, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -27,7 +27,7 @@ from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 
 pytestmark = pytest.mark.capability("Nothing goes on for nobody")
 
-TO_THE_END = replace(SHORT, connect_s=60, execute_s=60, status_s=60, fetch_s=60, other_s=60, end_s=30)
+TO_THE_END = replace(LIMITS, end_s=60)
 """A session that is not ended in time is left to its server: not here."""
 UNKNOWN = TCloseSessionReq(
     session_handle=TSessionHandle(session_id=THandleIdentifier(guid=b"g" * 16, secret=b"s" * 16))
@@ -58,7 +58,7 @@ async def left_while_it_opens(server: ScriptedServer, engine: Hs2Engine) -> None
     visiting = asyncio.create_task(visit(engine))
     await server.until(lambda: server.held == 1)
     visiting.cancel()
-    await asyncio.wait({visiting}, timeout=TO_THE_END.execute_s / 2)
+    await asyncio.wait({visiting}, timeout=10)
     assert visiting.cancelled(), "a caller who is cancelled waits for the server"
     assert len(server.service.sessions) == 1
 
@@ -88,7 +88,7 @@ async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: 
 
 @each("transport", TRANSPORTS)
 async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(transport: str) -> None:
-    async with scripted(transport, limits=replace(TO_THE_END, end_s=SHORT.end_s)) as (server, engine):
+    async with scripted(transport, limits=replace(TO_THE_END, end_s=0.5)) as (server, engine):
         server.service.keeps_sessions = True
         await left_while_it_opens(server, engine)
         async with asyncio.timeout(LONGEST_S):

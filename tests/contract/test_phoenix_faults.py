@@ -97,13 +97,15 @@ class TestQueryServer:
     async def test_an_idle_connection_is_kept_known(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             before = peer.asked.count("ConnectionSync")
-            await until(lambda: peer.asked.count("ConnectionSync") > before)
+            async with asyncio.timeout(10):  # the default is 20 s
+                await until(lambda: peer.asked.count("ConnectionSync") > before)
             peer.connections.clear()
 
             async def is_lost() -> bool:
                 return not await session.is_alive()
 
-            await until(is_lost)
+            async with asyncio.timeout(10):
+                await until(is_lost)
 
     async def test_a_connection_forgotten_while_the_statement_runs_leaves_the_outcome_unknown(
         self, engine: Engine, peer: Peer

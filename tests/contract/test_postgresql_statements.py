@@ -1,5 +1,6 @@
 """What PostgreSQL alone does: transactions, notices, schemas, logins, and what the server does to a connection."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -178,7 +179,8 @@ async def test_idle_connections_are_closed_after_a_while(address, users_dsn):
         async def is_gone() -> bool:
             return await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
 
-        await until(is_gone)
+        async with asyncio.timeout(30):  # the default is 60 s
+            await until(is_gone)
     finally:
         await watcher.close()
         await engine.close()

@@ -240,7 +240,7 @@ class TestDatabaseLeases(LeasesContract):
             await desk.database.execute("UPDATE statements SET engine_handle = '7 handle'")
         with capture_logs() as logs:
             assert await desk.resumptions() == {lease.statement_id: None}
-        # Only of this event: others may be told of slowness.
+        # Other events, such as a slow query, may be logged too.
         assert [line["event"] for line in logs].count("mark of a statement cannot be read") == 1
         assert "handle" not in str(logs)
 

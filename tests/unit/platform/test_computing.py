@@ -115,7 +115,7 @@ async def test_what_is_computed_while_the_server_stops_is_not_too_complex(monkey
         ]
         await until(lambda: computing.running)
     for one in work:
-        with pytest.raises(ServiceUnavailable):
+        with pytest.raises(ServiceUnavailable, match="The server stops"):
             await one
 
 

@@ -85,7 +85,7 @@ async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
     """Once a statement has run for a while, whoever takes it over at any moment finds the page that comes next."""
     engine = ResumableFakeEngine(pages_once=True)
     fleet = Fleet(engine=engine)
-    assignment = fleet.leases.add("sleep 5 then rows 40000", owner=None, row_limit=40_000)
+    assignment = fleet.leases.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
     entry = fleet.leases.of(assignment)
     async with fleet.runner("first").running():
         await until(lambda: terminal(entry))

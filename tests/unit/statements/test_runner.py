@@ -141,14 +141,15 @@ async def test_a_statement_that_runs_here_is_no_orphan_after_an_outage_of_the_da
 
 
 async def test_after_an_outage_the_owners_of_statements_come_before_those_who_would_take_them_over() -> None:
-    fleet = Fleet(editor=EditorSettings.model_construct(cancel_wait_s=0.5, lease_timeout_s=9))  # three seconds first
+    # After an outage owners have lease/3 = 3 s before anybody takes over.
+    fleet = Fleet(editor=EditorSettings.model_construct(cancel_wait_s=0.5, lease_timeout_s=9))
     runner = fleet.runner()
     async with runner.running():
         assignment = fleet.leases.add("sleep 30", owner=OTHER, sent=True, lease_s=0)
         fleet.leases.down = fleet.sessions.down = True
         await until(lambda: runner._no_sweep_until > time.monotonic())
         fleet.leases.down = fleet.sessions.down = False
-        await asyncio.sleep(0.4)  # several sweeps: the owner has had no time for its heartbeat yet
+        await asyncio.sleep(1.5)  # several sweeps: the owner has had no time for its heartbeat yet
         assert fleet.leases.of(assignment).owner == OTHER
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
@@ -419,7 +420,7 @@ async def test_a_record_of_a_session_that_is_gone_is_closed_by_the_heartbeat() -
     async with runner.running():
         runner.start(assignment, ANA)
         await until(lambda: terminal(fleet.leases.of(assignment)))
-        # A state: the heartbeat may come between, and would spend a single failure.
+        # Down until set otherwise: a failure for one call only might go to the heartbeat's.
         fleet.sessions.down = True
         await runner.held.drop(assignment.session_id)
         assert assignment.session_id in fleet.sessions.open_records

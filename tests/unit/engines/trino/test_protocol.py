@@ -204,13 +204,13 @@ async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
 
 @each("broken", BROKEN)
 async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
-    timeouts = replace(patience(broken), retry_s=1.5)
+    timeouts = replace(patience(broken), retry_s=4 if broken == "no answer" else 1.5)
     assert isinstance(await refused(ONE_ROW[0], BROKEN[broken](), timeouts=timeouts), OutcomeUnknown)
 
 
 @each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON")
 async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
-    timeouts = replace(patience(broken), retry_s=1.5)
+    timeouts = patience(broken)
     async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server, timeouts=timeouts) as session:
         assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
         assert len(server.asked("POST")) == 1

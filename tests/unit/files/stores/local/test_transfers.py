@@ -128,7 +128,10 @@ async def test_a_flush_that_was_left_takes_no_time_of_the_next_one() -> None:
 
 
 async def _in_time_once(scenario: Callable[[FileThreads], Awaitable[None]]) -> None:
-    """One of three ends without a flush that took longer than a second; one that is held up may take longer."""
+    """Runs the scenario up to three times; in one of them no flush may be given up.
+
+    A busy machine may spoil the others.
+    """
     for left in reversed(range(TRIES)):
         threads = FileThreads(max_threads=1, timeout_s=1)
         try:
