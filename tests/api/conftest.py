@@ -75,6 +75,7 @@ def make_settings(
                 "connector_policy": policy,
                 **changed,
             },
+            # Statements that are canceled must last longer than `cancel_wait_s`, or it waits for their own end.
             "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
             "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
@@ -84,7 +85,10 @@ def make_settings(
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_readiness() -> Iterator[None]:
-    """No test here waits until a check of the readiness is given up, and a busy machine may take seconds for one."""
+    """A check of the readiness may take a minute, for all tests of this process from the first of the API on.
+
+    None of them waits until one is given up, and a busy machine may take seconds for one.
+    """
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
         yield

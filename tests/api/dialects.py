@@ -16,7 +16,7 @@ class Dialect:
     rows: Callable[[int], str]
     """The integers 0, 1, … in order, in the column `n`."""
     slow: str
-    """Runs for about 30 s unless it is stopped."""
+    """Runs for 30 s or longer unless it is stopped."""
     bad_table: str
     """What the engine says about the table `no_such_table`."""
     integer_type: str
@@ -43,7 +43,7 @@ SQLITE = Dialect(
 POSTGRESQL = Dialect(
     name="postgresql",
     rows=lambda count: f"SELECT generate_series(0, {count - 1}) AS n",
-    slow="SELECT pg_sleep(30)",
+    slow="SELECT pg_sleep(120)",
     bad_table='relation "no_such_table" does not exist',
     integer_type="INT_TYPE",
 )

@@ -169,10 +169,6 @@ class Caller:
         """HTTP status, `status` and `code` of a POST that fails."""
         return verdict(await self.post(path, **fields))
 
-    def own(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Their events of the audit, which also hears of statements of earlier tests that end by themselves."""
-        return [event for event in events if event.get("user") == self.username]
-
     async def execute(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
         """Submit, and do not wait."""
         return await self.told(f"editor/execute/{dialect}", statement=statement, **fields)
@@ -209,9 +205,9 @@ class Caller:
         return states[-1]
 
     async def seen_running(self, dialect: object, statement: str) -> str:
-        """The operation of a statement that ends by itself, longer and longer until it was seen before its end.
+        """Submit the statement, with more seconds each time, until one is still running when looked at.
 
-        `statement` has `{}` for its seconds.
+        Returns its operation. `statement` has `{}` for its seconds.
         """
         for seconds in (3, 12, 48):
             operation = (await self.execute(dialect, statement.format(seconds)))["history_uuid"]
@@ -240,6 +236,11 @@ class Caller:
         response = await self.get("editor/get_history", **query)
         assert response.status_code == 200, response.text
         return response.json()
+
+
+def without_ends(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events of the audit but for ends of statements: those of earlier tests may end by themselves meanwhile."""
+    return [event for event in events if event["operation"] not in {"statement.end", "import.end"}]
 
 
 def verdict(response: httpx.Response) -> tuple[int, int, str]:

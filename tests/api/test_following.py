@@ -347,7 +347,7 @@ class TestCancel:
 
     @pytest.mark.item(36)
     async def test_the_engine_no_longer_runs_what_was_canceled(self, ana: Caller, users_url: str):
-        statement = f"SELECT pg_sleep(30) AS {ana.username}"
+        statement = f"SELECT pg_sleep(300) AS {ana.username}"
         operation = (await ana.execute(POSTGRESQL, statement))["history_uuid"]
         await ana.running(operation)
         connection = await asyncpg.connect(users_url)
@@ -359,7 +359,8 @@ class TestCancel:
             return await connection.fetchval(look, f"%{ana.username}") == 1
 
         await until(is_active)
-        await ana.on(operation, "cancel_statement")
+        body = await ana.on(operation, "cancel_statement")
+        assert body["query_status"]["state"] == "canceled"
         assert await connection.fetchval(look, f"%{ana.username}") == 0
         await connection.close()
 

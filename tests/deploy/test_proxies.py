@@ -281,7 +281,7 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
         while leaving.node.process.process.returncode is None:
             last = await call_from_all()
         assert leaving.node.process.process.returncode == 0
-        # These calls may have begun before HAProxy had learnt of it.
+        # These calls may have begun before HAProxy had learnt that the server is stopping.
         assert name == "haproxy" or last == {0}
         if name == "nginx":
             # Without `down` too: a call that finds no server at its first choice goes to the other one.

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ ALIVE_WITHIN_S = 60
 STOP_WITHIN_S = 60
 PROGRAM = Path(sys.executable).with_name("queryserver")
 
+_SLICE_S = 0.005
 _numbers = count(1)
 
 
@@ -52,16 +54,26 @@ class ServerProcess:
         await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def kill9_in(self, middle: Callable[[], Awaitable[object]], *, within_s: float = 60) -> None:
-        """The same in the middle of something: it stands still while it is looked whether it has come there."""
+        """Kill it in the middle of something.
+
+        It is stopped (SIGSTOP) each time `middle` is asked, so it cannot get past it meanwhile.
+        """
         try:
             async with asyncio.timeout(within_s):
                 self.process.send_signal(signal.SIGSTOP)
                 while not await middle():
-                    self.process.send_signal(signal.SIGCONT)
-                    await asyncio.sleep(0.05)
-                    self.process.send_signal(signal.SIGSTOP)
+                    self._go_on(_SLICE_S)
+        except TimeoutError as error:
+            message = f"it did not get to the middle within {within_s:g} s:\n{self.stdout}\n{self.stderr}"
+            raise AssertionError(message) from error
         finally:
             await self.kill9()
+
+    def _go_on(self, seconds: float) -> None:
+        """Let what is stopped go on for a moment. No other task of ours runs meanwhile: it would make that longer."""
+        self.process.send_signal(signal.SIGCONT)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGSTOP)
 
     async def terminate(self) -> int:
         """Ask it to stop, as a service manager does; its exit code."""

@@ -269,7 +269,10 @@ async def at_work(admin_dsn: str, marker: str) -> int:
 
 
 async def is_at_work(admin_dsn: str, marker: str) -> bool:
-    """Whether PostgreSQL is working on one, which begins a little later than a statement counts as running."""
+    """Whether PostgreSQL works on exactly one such statement.
+
+    It begins a little after the statement's state is `running`.
+    """
     return await at_work(admin_dsn, marker) == 1
 
 

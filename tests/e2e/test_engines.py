@@ -43,7 +43,9 @@ class Case:
     analyzed_column: bool = True
     drop: str = "DROP TABLE {t}"
     long_rows: str = ""
-    """Works for longer than a worker needs to start, then answers `long_count` rows, the integers from 0 on."""
+    """Works for some seconds, then answers `long_count` rows, the integers from 0 on."""
+    longer_rows: str = ""
+    """The same, but works for longer than a worker needs to start."""
     long_count: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -276,7 +278,7 @@ class TakeOver(RoundTrip):
         self, fleet: Installation, case: Case, ending: str
     ) -> None:
         async with fleet.server() as node, fleet.worker(desktop__shutdown_grace_s="0") as first:
-            operation = await node.submit(case.dialect, case.long_rows, limit=case.long_count + 1)
+            operation = await node.submit(case.dialect, case.longer_rows, limit=case.long_count + 1)
             await node.until(operation, lambda status: status["status"] == "running", within_s=60)
             async with fleet.worker() as second:
                 body = await node.status(operation)
@@ -426,11 +428,17 @@ class TestTrino(TakeOver):
             function="abs",
             # The memory connector keeps no statistics.
             analyze="failed",
-            long_rows="""SELECT a.i * 1000 + b.j AS n
-            FROM UNNEST(sequence(0, 899)) AS a(i) CROSS JOIN UNNEST(sequence(0, 999)) AS b(j)
-            CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf3.lineitem) WHERE c > 0 ORDER BY n""",
+            long_rows=_trino_rows(1),
+            longer_rows=_trino_rows(3),
             long_count=900_000,
         )
+
+
+def _trino_rows(scale: int) -> str:
+    """Reads as much as the scale says before the rows."""
+    return f"""SELECT a.i * 1000 + b.j AS n
+        FROM UNNEST(sequence(0, 899)) AS a(i) CROSS JOIN UNNEST(sequence(0, 999)) AS b(j)
+        CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf{scale}.lineitem) WHERE c > 0 ORDER BY n"""
 
 
 @pytest.mark.engine("hive")
@@ -451,11 +459,8 @@ class TestHive(TakeOver):
             types=["INT_TYPE", "STRING_TYPE"],
             slow="SELECT reflect('java.lang.Thread', 'sleep', CAST(60000 AS bigint))",
             function="abs",
-            # Wide rows, so that they take a while to arrive.
-            long_rows="""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n, rpad('', 300, 'x') AS w
-            FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST(20000 AS bigint)) AS string) AS slept) t
-            LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
-            LATERAL VIEW posexplode(split(space(999), ' ')) b AS j, y""",
+            long_rows=_hive_rows(8),
+            longer_rows=_hive_rows(20),
             long_count=300_000,
         )
 
@@ -481,6 +486,14 @@ class TestHive(TakeOver):
         assert (mapped, built) == ({"k": number}, {"x": number})
         _, line = csv.reader(io.StringIO((await node.file(operation)).decode()))
         assert [cell.count(number) for cell in line] == [1, 1, 1]
+
+
+def _hive_rows(seconds: int) -> str:
+    """Sleeps before the rows. They are wide, so that they take a while to arrive."""
+    return f"""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n, rpad('', 300, 'x') AS w
+        FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST({seconds}000 AS bigint)) AS string) AS slept) t
+        LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
+        LATERAL VIEW posexplode(split(space(999), ' ')) b AS j, y"""
 
 
 @pytest.mark.engine("mariadb")

@@ -199,7 +199,8 @@ async def test_shutdown_waits_for_short_statements_and_stops_long_ones(
         short = await node.submit("postgresql", "SELECT 7, pg_advisory_xact_lock(1)")
         longs = [await node.submit("postgresql", f"SELECT pg_sleep(60), 'long {one}'") for one in range(7)]
         queued = await node.submit("postgresql", "SELECT nextval('waiting')")
-        await node.until(longs[-1], lambda status: status["state"] == "running")
+        for one in (short, *longs):
+            await node.until(one, lambda status: status["state"] == "running")
         descendants = psutil.Process(node.process.pid).children(recursive=True)
         began = time.monotonic()
         node.process.process.send_signal(signal.SIGTERM)
@@ -209,7 +210,8 @@ async def test_shutdown_waits_for_short_statements_and_stops_long_ones(
         assert await node.state(short, wait=5) == "available"
         assert await node.process.terminate() == 0
         assert time.monotonic() - began < 6 + REST_S
-    assert not psutil.wait_procs(descendants, timeout=30)[1]
+    _, left = await asyncio.to_thread(psutil.wait_procs, descendants, timeout=10)
+    assert left == []
     assert await at_work(postgres.admin_dsn(), "long ") == 0
     async with place.server() as after:
         assert (await after.page(short))["data"] == [[7, ""]] or await after.state(short) == "available"

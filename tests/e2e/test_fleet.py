@@ -289,6 +289,7 @@ async def test_a_paused_worker_cannot_write_after_its_lease(
         answer = await pair[0].submit("postgresql", "SELECT 'of the paused', pg_advisory_xact_lock(2)")
         await pair[0].until(answer, lambda status: status["state"] == "running")
         await pair[0].until(rows, lambda status: status["rows"] > 0)
+        await eventually(lambda: is_at_work(tcp_open.admin_dsn(), "of the paused"))
         async with place.worker() as other:
             async with paused(victim):
                 for operation in (rows, answer):
@@ -363,7 +364,7 @@ async def test_a_worker_that_is_told_to_stop_ends_what_it_runs_and_takes_nothing
     place: Installation, pair: tuple[Node, Node], gate: Gate, gated_dsn: str
 ) -> None:
     await execute(gated_dsn, "CREATE SEQUENCE given_back")
-    async with held(place.users_dsn, 3) as release, place.worker(desktop__shutdown_grace_s="15") as stopping:
+    async with held(place.users_dsn, 3) as release, place.worker(desktop__shutdown_grace_s="12") as stopping:
         gate.close()
         unsent = await pair[0].submit(GATED, "SELECT nextval('given_back')")
         running = await pair[0].submit("postgresql", "SELECT 'finished', pg_advisory_xact_lock(3)")
@@ -371,16 +372,17 @@ async def test_a_worker_that_is_told_to_stop_ends_what_it_runs_and_takes_nothing
         await pair[0].until(running, lambda status: status["state"] == "running")
         began = time.monotonic()
         stopping.process.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(2)  # until it has been told
         # It runs two of eight, and would take a third one while it runs them.
         new = await pair[0].submit("postgresql", "SELECT 'new'")
-        await asyncio.sleep(5)
+        await asyncio.sleep(3)
         await release()
         assert (await pair[0].state(running, wait=30), await pair[0].state(new)) == ("available", "waiting")
         assert await owned(place, new) is None
         async with place.worker() as other:
             assert await all_available(pair[0], [new]) == ["new"]
             assert await stopping.process.terminate() == 0
-            assert time.monotonic() - began < 15 + REST_S
+            assert time.monotonic() - began < 12 + REST_S
             gate.open()
             assert await all_available(pair[1], [running, unsent]) == ["finished", 1]
             assert await owned(place, unsent) == other.owner

@@ -94,7 +94,7 @@ async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) ->
         assert (examined.code, len(errors)) in {(0, 0), (1, findings["errors"])}, examined
         # A broker of this command is known to its processes only.
         assert {one["area"] for one in errors} <= {"disk", "limits"}, errors
-        begun = await running(server, "postgresql", "SELECT pg_sleep(10)")
+        begun = await running(server, "postgresql", "SELECT pg_sleep(5)")
         assert await server.terminate() == 0
         await all_end(processes)
     async with running_server(data, settings=environment, arguments=["--with-workers"]) as server:

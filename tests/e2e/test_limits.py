@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 Watcher = Callable[[str, str], Awaitable[bool]]
 
 LONG = {
-    "postgresql": "SELECT pg_sleep(30), '{marker}'",
+    "postgresql": "SELECT pg_sleep(300), '{marker}'",
     "duckdb": """SELECT count(*) AS c, '{marker}' FROM range(100000) AS a, range(10000000) AS b
                  WHERE a.range % 7 = b.range % 11""",
     "sqlite": """WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10000000000)
@@ -42,7 +42,9 @@ async def place(
 async def node(place: Installation) -> AsyncIterator[Node]:
     """A server with a low byte cap, for all tests of this file."""
     # What the server works on by itself must not look like what is left of a statement.
-    async with place.server(editor__result_max_bytes=str(200 * MIB), metadata__index__enabled="false") as node:
+    settings = {"editor__result_max_bytes": str(200 * MIB), "metadata__index__enabled": "false"}
+    # So that no test waits until the server gives up what an engine does not stop.
+    async with place.server(**settings, editor__cancel_wait_s="60") as node:
         yield node
 
 

@@ -4,7 +4,6 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -216,7 +215,7 @@ async def test_each_of_two_answers_until_its_statement_has_ended(
     async with AsyncExitStack() as stack:
         place = await stack.enter_async_context(installed(postgres, migrated_template, tmp_path))
         node = await stack.enter_async_context(two_processes(place))
-        holder = await asyncpg.connect(place.users_dsn, timeout=10)
+        holder = await asyncpg.connect(place.users_dsn, timeout=60)
         stack.push_async_callback(holder.close, timeout=10)
         processes = workers_of(node.process)
         held = await held_by_each(node, place, holder, len(processes))
@@ -270,13 +269,13 @@ async def held_by_each(
 ) -> dict[int, tuple[str, int]]:
     """By the id of each process: a statement that it runs, and the lock of PostgreSQL for which that waits."""
     held: dict[int, tuple[str, int]] = {}
-    for lock in count():
+    for lock in range(50):
         await holder.execute(f"SELECT pg_advisory_lock({lock})")
         body = {"statement": f"SELECT pg_advisory_xact_lock({lock})", "wait": 0}
         submitted = await called(node, "post", "/api/v1/editor/execute/postgresql", data=body)
         operation = submitted.json()["history_uuid"]
-        while await state(node, operation) != "running":
-            pass
+        while (found := await state(node, operation)) != "running":
+            assert found == "waiting"
         owner = await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", operation)
         pid = int(owner.split("-")[-2])
         if pid in held:
@@ -285,6 +284,7 @@ async def held_by_each(
             held[pid] = operation, lock
         if len(held) == processes:
             break
+    assert len(held) == processes, f"only {list(held)} took statements"
     return held
 
 

@@ -159,7 +159,7 @@ async def test_the_test_mail(fleets: Fleets, desktop: Desktop, mailbox: Mailbox)
 
 
 async def quick_statement(fleet: Fleet, *, below_ms: int) -> tuple[str, list[str]]:
-    """One that took no longer, and those before that did: a busy machine may hold up any."""
+    """A statement that took less than `below_ms`, and the slower ones tried before it."""
     delayed: list[str] = []
     for _ in range(TRIES):
         body = await fleet.root.run("mysql", "rows 1")
