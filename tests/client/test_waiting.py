@@ -6,6 +6,7 @@ import random
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.engines.certificates import Authority
 
-from queryserver_client import ApiError, ConnectionLost, Retries, connect, dbapi, events, transport
+from queryserver_client import ApiError, ConnectionLost, Retries, StatementError, connect, dbapi, events, transport
 from queryserver_client.dbapi.connection import _begins, _words
 
 
@@ -250,6 +251,93 @@ class TestTransactions:
                 assert connection.in_transaction
                 connection.rollback()
                 assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+        await asyncio.to_thread(work)
+
+    async def test_one_whose_end_was_not_heard_may_be_ended_again_and_is_ended_before_the_next(self, server: Server):
+        token = await server.token()
+
+        def work() -> None:
+            with dbapi.connect(server.url, "duckdb", token=token) as connection:
+                table = f"t_{random.randrange(10**9)}"
+                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+                connection.commit()
+                control, calls, cuts = connection._session.control, list[str](), [1]
+
+                async def cut(sql: str) -> None:
+                    """The answer to the first COMMIT is lost."""
+                    calls.append(sql)
+                    await control(sql)
+                    if sql == "COMMIT" and cuts:
+                        cuts.pop()
+                        raise ApiError("away", status=504)
+
+                connection._session.control = cut  # type: ignore[method-assign]
+                connection.execute(f"INSERT INTO {table} VALUES (1)")
+                with pytest.raises(dbapi.OperationalError):
+                    connection.commit()
+                with pytest.raises(dbapi.Error, match="no transaction is active"):
+                    connection.commit()
+                assert not connection.in_transaction
+                connection.execute(f"INSERT INTO {table} VALUES (2)")
+                cuts.append(1)
+                with pytest.raises(dbapi.OperationalError):
+                    connection.commit()
+                connection.execute(f"INSERT INTO {table} VALUES (3)")
+                connection.rollback()
+                begin = "BEGIN TRANSACTION"
+                assert calls == [begin, "COMMIT", "COMMIT", begin, "COMMIT", "ROLLBACK", begin, "ROLLBACK"]
+                assert connection.execute(f"SELECT id FROM {table} ORDER BY id").fetchall() == [(1,), (2,)]
+
+        await asyncio.to_thread(work)
+
+    @each(
+        "text, message, goes_on",
+        (
+            ("END", "FOREIGN KEY constraint failed", True),
+            ("commit -- done", "database is locked", True),
+            ("COMMIT", "cannot commit - no transaction is active", False),
+            ("/* commit */ ROLLBACK", "disk I/O error", False),
+        ),
+    )
+    async def test_sqlite_keeps_one_that_it_cannot_commit(self, server: Server, text: str, message: str, goes_on: bool):
+        token = await server.token()
+
+        async def refuse(sql: str, _: object) -> list[Any]:
+            raise StatementError(message, code="engine_error")
+
+        def work() -> None:
+            with dbapi.connect(server.url, "sqlite", token=token) as connection:
+                connection.execute("SELECT 1")
+                run, connection._session.run = connection._session.run, refuse  # type: ignore[method-assign]
+                with pytest.raises(dbapi.Error):
+                    connection.execute(text)
+                connection._session.run = run  # type: ignore[method-assign]
+                assert connection.in_transaction is goes_on
+                connection.rollback()
+
+        await asyncio.to_thread(work)
+
+    async def test_one_of_the_user_s_own_that_may_have_begun_is_ended(self, server: Server):
+        token = await server.token()
+
+        def work() -> None:
+            table = f"t_{random.randrange(10**9)}"
+            with dbapi.connect(server.url, "duckdb", token=token, autocommit=True) as connection:
+                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+                run = connection._session.run
+
+                async def cut(sql: str, parameters: Any) -> list[Any]:
+                    await run(sql, parameters)
+                    raise ApiError("away", status=504)
+
+                connection._session.run = cut  # type: ignore[method-assign]
+                with pytest.raises(dbapi.OperationalError):
+                    connection.execute("BEGIN")
+                connection._session.run = run  # type: ignore[method-assign]
+                connection.execute(f"INSERT INTO {table} VALUES (1)")
+            with dbapi.connect(server.url, "duckdb", token=token) as other:
+                assert other.execute(f"SELECT id FROM {table}").fetchall() == [(1,)]
 
         await asyncio.to_thread(work)
 

@@ -42,6 +42,8 @@ class Place:
         self._part: Path | None = None
         self._second: BinaryIO | None = None
         """The part once more: its lock lasts until it has become the target."""
+        self._file: BinaryIO | None = None
+        """What `open` gave, for the case that nobody got it."""
         self._is_left = False
 
     def open(self, source: str = "") -> tuple[BinaryIO, int]:
@@ -50,18 +52,19 @@ class Place:
         `source` names the bytes that are to come, and not only where they come from: an address with an ETag. Nobody
         may read it who might not read what it replaces.
         """
-        if self.is_direct:
-            file = self._target.open("wb", buffering=0)  # may wait for a reader
-        else:
-            with self._guard:
+        kept = 0
+        # Opening what is no file may wait for a reader.
+        direct = cast("BinaryIO", self._target.open("wb", buffering=0)) if self.is_direct else None
+        with self._guard:
+            self._forget()
+            file = direct or (self._claimed(source) if self._is_kept and source else None) or self._made()
+            if self._is_left:
+                file.close()
                 self._forget()
-                file = self._claimed(source) if self._is_kept and source else None
-                file = file or self._made()
-        if self._is_left:
-            file.close()
-            if not self.is_direct:
-                self.leave()
-        return cast("BinaryIO", file), 0 if self.is_direct or self._is_left else file.seek(0, os.SEEK_END)
+            elif direct is None:
+                kept = file.seek(0, os.SEEK_END)
+            self._file = file
+        return file, kept
 
     def take(self) -> None:
         """It is whole."""
@@ -78,6 +81,8 @@ class Place:
         """Remove what is not whole, or keep it. `is_wrong`: what is there is of no use."""
         with self._guard:
             self._is_left = True
+            if self._file is not None:
+                self._file.close()
             if self._part is not None and self._part.name == self._kept_name(self._part) and not is_wrong:
                 with suppress(FileNotFoundError):
                     if self._part.stat().st_size >= _WORTH_KEEPING:
