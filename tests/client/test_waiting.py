@@ -262,11 +262,14 @@ class TestTransactions:
                 table = f"t_{random.randrange(10**9)}"
                 connection.execute(f"CREATE TABLE {table} (id INTEGER)")
                 connection.commit()
-                control, calls, cuts = connection._session.control, list[str](), [1]
+                control, calls, cuts, refused = connection._session.control, list[str](), [1], list[int]()
 
                 async def cut(sql: str) -> None:
                     """The answer to the first COMMIT is lost."""
                     calls.append(sql)
+                    if sql == "COMMIT" and refused:
+                        refused.pop()
+                        raise ApiError("busy", status=429)
                     await control(sql)
                     if sql == "COMMIT" and cuts:
                         cuts.pop()
@@ -287,6 +290,13 @@ class TestTransactions:
                 connection.rollback()
                 begin = "BEGIN TRANSACTION"
                 assert calls == [begin, "COMMIT", "COMMIT", begin, "COMMIT", "ROLLBACK", begin, "ROLLBACK"]
+                connection.execute(f"INSERT INTO {table} VALUES (4)")
+                refused.append(1)
+                with pytest.raises(dbapi.OperationalError):
+                    connection.commit()
+                connection.execute(f"DELETE FROM {table} WHERE id = 4")  # nothing has ended it
+                connection.commit()
+                assert calls[8:] == [begin, "COMMIT", "COMMIT"]
                 assert connection.execute(f"SELECT id FROM {table} ORDER BY id").fetchall() == [(1,), (2,)]
 
         await asyncio.to_thread(work)

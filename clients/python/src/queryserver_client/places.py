@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import secrets
 import stat
 import threading
@@ -145,8 +146,9 @@ class Place:
         return self._target.with_name(f".{self._target.name}.{word}.part")
 
     def _kept_name(self, part: Path) -> str:
-        """The name, if it is one of this target that a later process finds again."""
-        return self._beside(part.stem[-_DIGITS:]).name
+        """Its name, if it is one of this target that a later process finds again, else another or none."""
+        word = part.stem[-_DIGITS:]
+        return self._beside(word).name if re.fullmatch("[0-9a-f]+", word) else ""
 
 
 def _locked(part: Path, flags: int, mode: int) -> BinaryIO | None:

@@ -24,7 +24,7 @@ from queryserver_client.dbapi.session import (
     last_id_statement,
 )
 from queryserver_client.encoding import Parameters
-from queryserver_client.errors import StatementError
+from queryserver_client.errors import ApiError, ConnectionLost, StatementError
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
 
@@ -323,7 +323,7 @@ class Connection:
         if error is None:
             self._in_transaction = begins
         elif not (isinstance(error, StatementError) and error.code == "engine_error"):
-            self._is_uncertain = self._session.id is not None
+            self._is_uncertain = _may_have_run(error)
         elif not begins:
             self._in_transaction = self._goes_on_after(words[0], error)
 
@@ -366,6 +366,8 @@ class Connection:
                     self._forget_session()
                 elif isinstance(error.__cause__, StatementError) and error.code == "engine_error":
                     self._in_transaction, self._is_uncertain = self._goes_on_after(sql, error.__cause__), False
+                else:
+                    self._is_uncertain = _may_have_run(error.__cause__)
                 raise
             self._in_transaction = self._is_uncertain = False
 
@@ -376,6 +378,13 @@ class Connection:
     def _require_open(self) -> None:
         if self._is_closed:
             raise errors.InterfaceError("the connection is closed")
+
+
+def _may_have_run(error: BaseException | None) -> bool:
+    """Whether the engine may have carried out what failed so."""
+    if isinstance(error, ConnectionLost):
+        return error.is_sent
+    return not (isinstance(error, ApiError) and error.status < 500)
 
 
 def _words(sql: str) -> list[str]:
