@@ -19,9 +19,10 @@ from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
 from queryserver.workbooks.packages import recognise_workbook
 from queryserver.workbooks.worker import OpenWorkbook
 
-# What spreadsheets can hold: openpyxl refuses control characters, and does not read escapes.
+# What spreadsheets can hold: openpyxl refuses control characters, does not read escapes, and does not say of a text of
+# blanks alone that they are to be kept.
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
-    lambda text: "_x" not in text and not text.startswith("=")
+    lambda text: "_x" not in text and not text.startswith("=") and (not text or text.strip() != "")
 )
 MOMENTS = st.datetimes(datetime(1900, 3, 1), datetime(9999, 12, 30)).map(lambda moment: moment.replace(microsecond=0))  # noqa: DTZ001
 VALUES = st.one_of(

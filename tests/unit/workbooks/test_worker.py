@@ -54,6 +54,7 @@ def read(tmp_path):
     ('<c><f t="shared" si="0"/><v>2</v></c>', "2", CellKind.INTEGER),
     ('<c t="inlineStr"><is><t>=1+1</t></is></c>', "=1+1", CellKind.TEXT),
     ('<c t="inlineStr"><is><t xml:space="preserve"> a </t></is></c>', " a ", CellKind.TEXT),
+    ('<c t="inlineStr"><is><t xml:space="preserve"> </t></is></c>', " ", CellKind.TEXT),
     ('<c t="inlineStr"><is><t>a &lt;&amp;lt;&gt; b</t></is></c>', "a <&lt;> b", CellKind.TEXT),
     ('<c t="inlineStr"><is><r><t>a</t></r><r><rPr><b/></rPr><t>b</t></r></is></c>', "ab", CellKind.TEXT),
     ('<c t="inlineStr"><is><t>漢</t><rPh sb="0" eb="1"><t>kan</t></rPh></is></c>', "漢", CellKind.TEXT),
