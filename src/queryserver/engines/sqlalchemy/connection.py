@@ -3,6 +3,7 @@
 import re
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future
@@ -165,14 +166,14 @@ class ConnectionStopper:
         self._executor = executor
         self._stopping: Future[None] | None = None
         self._began = 0.0
-        self._is_cut = False
+        self.is_cut = False
 
     def press(self) -> None:
         """Stop the call under way; returns at once, may be called again and again."""
         now = time.monotonic()
         self._began = self._began or now
         if now - self._began > _GENTLE_S:
-            self._cut()
+            self.cut()
         elif self._stopping is None or self._stopping.done():
             self._stopping = self._executor.submit(self._stop)
 
@@ -195,13 +196,13 @@ class ConnectionStopper:
                     if callable(method := getattr(owner, name, None)):
                         method()
                         return
-            self._cut()
+            self.cut()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         """Shut the socket down under the driver: it comes back with an error of its own."""
-        if self._is_cut:
+        if self.is_cut:
             return
-        self._is_cut = True
+        self.is_cut = True
         for owner in (self._connection, getattr(self._connection, "connection", None)):
             for name in ("_sock", "sock", "socket"):
                 found = getattr(owner, name, None)
@@ -339,6 +340,8 @@ class SqlalchemyConnection(DriverConnection):
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
+            if self._answer is not None and not self._answer.is_left:
+                self._stopper.cut()  # a thread that waits for bytes holds what the driver needs to close
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.invalidate()
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
@@ -369,6 +372,8 @@ class SqlalchemyAnswer(DriverAnswer):
         self._ahead: Sequence[Sequence[Any]] = ()
         self._keyword = ""
         self._ended = False
+        self.is_left = False
+        """Whether no thread works with its cursor any more."""
         self._rows_read = 0
 
     def start(self, statement: str, values: "BoundValues | None" = None) -> None:
@@ -451,21 +456,29 @@ class SqlalchemyAnswer(DriverAnswer):
 
     def _drain(self) -> None:
         """Take what is still on its way, up to the answer to the stop; a connection that does not end is given up."""
-        give_up = time.monotonic() + _DRAIN_S
-        with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
-            while self.cursor.fetchmany(_DRAIN_ROWS):
-                if time.monotonic() > give_up:
-                    _let_go(self.cursor)
-                    self._connection.invalidate()
-                    return
+        cutting = threading.Timer(_DRAIN_S, self._stopper.cut)  # a line that has fallen silent gives nothing, for ever
+        cutting.start()
+        try:
+            with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
+                while self.cursor.fetchmany(_DRAIN_ROWS) and not self._stopper.is_cut:
+                    pass
+        finally:
+            cutting.cancel()
+        if self._stopper.is_cut:
+            _let_go(self.cursor)
+            with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
+                self._connection.invalidate()
 
     def _finish(self) -> None:
         """After the last row: commit what the statement did."""
         self._ended = True
-        if self._result is not None:
-            self._result.close()
-        if self._connection.in_transaction():
-            self._connection.commit()
+        try:
+            if self._result is not None:
+                self._result.close()
+            if self._connection.in_transaction():
+                self._connection.commit()
+        finally:
+            self.is_left = True
 
 
 def _let_go(cursor: Any) -> None:
