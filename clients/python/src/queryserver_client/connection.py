@@ -70,9 +70,7 @@ class Connection:
             wait_s = WAIT_S
         key = str(uuid.uuid4())
         with _telling(key):
-            statement = await self._execute(
-                connector, fields, allow_truncated=allow_truncated, wait_s=wait_s, key=key, is_own_key=True
-            )
+            statement = await self._execute(connector, fields, allow_truncated=allow_truncated, wait_s=wait_s, key=key)
             async with canceling(statement):
                 return await statement.result(on_progress=on_progress, on_log=on_log)
 
@@ -98,7 +96,7 @@ class Connection:
         key = idempotency_key or str(uuid.uuid4())
         with _telling(key):
             return await self._execute(
-                connector, fields, allow_truncated=allow_truncated, key=key, is_own_key=not idempotency_key
+                connector, fields, allow_truncated=allow_truncated, key=key, is_abandoned=not idempotency_key
             )
 
     async def next(self, statement: Statement) -> Statement:
@@ -162,12 +160,12 @@ class Connection:
         *,
         allow_truncated: bool = False,
         key: str | None = None,
-        is_own_key: bool = False,
+        is_abandoned: bool = True,
         wait_s: float = 0.0,
     ) -> Statement:
         """Start under one idempotency key: however often the call is repeated, the operation runs once.
 
-        When the task is canceled, what was started is canceled, too, unless the program has a key of its own for it.
+        `is_abandoned`: when the task is canceled what was started is canceled, too: nobody else can find it.
         """
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:
@@ -175,7 +173,7 @@ class Connection:
                 "POST", path, fields, headers=headers, is_repeatable=True, wait_s=wait_s, is_held=wait_s > 0, sent=sent
             )
         except anyio.get_cancelled_exc_class():
-            if sent.is_ever_possible and (key is None or is_own_key):
+            if sent.is_ever_possible and is_abandoned:
                 await self._abandon(path, fields, headers)
             raise
         statement = statement_of(

@@ -65,8 +65,6 @@ class RemoteFile:
                 wanted -= len(pieces[-1])
         except BaseException:
             self._position = began  # what came is lost with this call: the next one reads it again
-            with anyio.CancelScope(shield=True):
-                await self.close()
             raise
         return b"".join(pieces)
 
@@ -93,7 +91,7 @@ class RemoteFile:
         await self.close()
 
     async def _next(self) -> bytes:
-        """At least one byte. Raises ChangedFile when the file is shorter than it was."""
+        """At least one byte. Raises ChangedFile when the file has another size. A failure closes the connection."""
         if self._rest:
             return self._rest
         if self._chunks is None:
@@ -108,11 +106,11 @@ class RemoteFile:
                         break
                     self._is_checked = True
                 return chunk
+            raise ChangedFile(f"{self.path}: the file changed while it was read", is_sent=True)  # noqa: TRY301
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self.close()  # the next read makes a call of its own
+                await self.close()
             raise
-        raise ChangedFile(f"{self.path}: the file changed while it was read", is_sent=True)
 
 
 class BlockingFile(io.RawIOBase):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from queryserver_client.sync import Connection
 
 _LOOKED_AT = 1000
+"""The newest statements, among which those that run are found; a user has fewer that do."""
 _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
@@ -129,7 +130,7 @@ def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
 
 
 def _active(db: "Connection") -> "list[HistoryEntry]":
-    # An older server gives all of the history: its newest statements are looked at then.
+    # An older server gives all of the history.
     return [entry for entry in db.history.search(is_active=True, limit=_LOOKED_AT) if entry.state in ACTIVE]
 
 
