@@ -5,8 +5,10 @@ What is slow by itself is slow every time; what other work holds up is hardly he
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -51,6 +53,24 @@ async def at_best(measure: Callable[[], Awaitable[tuple[float, T]]], *, below_s:
         measures.append(seconds)
     message = f"not below {below_s:g} s: {', '.join(f'{one:.2f}' for one in measures)}"
     raise AssertionError(message)
+
+
+def others_waited_s(work: Callable[[], T]) -> tuple[float, T]:
+    """The longest time, in seconds, for which another thread did not run meanwhile, and what the work gave."""
+    ticks, done = [time.monotonic()], threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.001):
+            ticks.append(time.monotonic())
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    try:
+        given = work()
+    finally:
+        done.set()
+        ticker.join()
+    return max(later - earlier for earlier, later in pairwise([*ticks, time.monotonic()])), given
 
 
 def processor_s(work: Callable[[], object]) -> float:

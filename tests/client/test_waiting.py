@@ -198,6 +198,14 @@ def test_statements_that_begin_or_end_a_transaction_are_known(sql: str, begins: 
     assert _begins(_words(sql)) is begins
 
 
+def new_table(connection: dbapi.Connection) -> str:
+    """The name of an empty table with one column, `id`."""
+    name = f"t_{random.randrange(10**9)}"
+    connection.execute(f"CREATE TABLE {name} (id INTEGER)")
+    connection.commit()
+    return name
+
+
 class TestTransactions:
     """Of the DB-API module, where the call that begins one does not come through."""
 
@@ -206,9 +214,7 @@ class TestTransactions:
 
         def work() -> None:
             with dbapi.connect(server.url, "duckdb", token=token) as connection:
-                table = f"t_{random.randrange(10**9)}"
-                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
-                connection.commit()
+                table = new_table(connection)
                 control, calls = connection._session.control, list[str]()
 
                 async def cut(sql: str) -> None:
@@ -234,9 +240,7 @@ class TestTransactions:
 
         def work() -> None:
             with dbapi.connect(server.url, "postgresql", token=token) as connection:
-                table = f"t_{random.randrange(10**9)}"
-                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
-                connection.commit()
+                table = new_table(connection)
                 control, refusals = connection._session.control, [ApiError("busy", status=429)]
 
                 async def refuse(sql: str) -> None:
@@ -259,9 +263,7 @@ class TestTransactions:
 
         def work() -> None:
             with dbapi.connect(server.url, "duckdb", token=token) as connection:
-                table = f"t_{random.randrange(10**9)}"
-                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
-                connection.commit()
+                table = new_table(connection)
                 control, calls, cuts, refused = connection._session.control, list[str](), [1], list[int]()
 
                 async def cut(sql: str) -> None:
@@ -332,9 +334,8 @@ class TestTransactions:
         token = await server.token()
 
         def work() -> None:
-            table = f"t_{random.randrange(10**9)}"
             with dbapi.connect(server.url, "duckdb", token=token, autocommit=True) as connection:
-                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+                table = new_table(connection)
                 run = connection._session.run
 
                 async def cut(sql: str, parameters: Any) -> list[Any]:
@@ -377,9 +378,8 @@ class TestTransactions:
         token = await server.token()
 
         def work() -> None:
-            table = f"t_{random.randrange(10**9)}"
             with dbapi.connect(server.url, engine, token=token, autocommit=True) as connection:
-                connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+                table = new_table(connection)
                 connection.execute("begin;")
                 connection.execute(f"INSERT INTO {table} VALUES (1)")
                 assert connection.in_transaction

@@ -1,12 +1,10 @@
 """Contract editor 5: statements, positions, hashes, and which one runs next."""
 
-import threading
 import time
-from itertools import pairwise
 
 import pytest
 from tests.cases import each
-from tests.timing import at_best
+from tests.timing import at_best, others_waited_s
 
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.sql.splitter import PreviousStatement, Script, next_statement, statement_hash
@@ -321,21 +319,7 @@ def test_time_grows_with_the_length_only(dialect: str, piece: str):
 @pytest.mark.slow
 async def test_ten_megabytes_are_split_while_other_threads_run(dialect: str, script: str, count: int):
     async def stalled() -> tuple[float, int]:
-        ticks: list[float] = [time.monotonic()]
-        done = threading.Event()
-
-        def tick() -> None:
-            while not done.wait(0.001):
-                ticks.append(time.monotonic())
-
-        ticker = threading.Thread(target=tick)
-        ticker.start()
-        try:
-            found = len(Script(script, dialect))
-        finally:
-            done.set()
-            ticker.join()
-        return max(later - earlier for earlier, later in pairwise([*ticks, time.monotonic()])), found
+        return others_waited_s(lambda: len(Script(script, dialect)))
 
     # Measured: 72 ms at worst; the event loop must not stall for 200 ms. A busy machine is given more.
     assert await at_best(stalled, below_s=0.5) == count
