@@ -156,7 +156,9 @@ class TestDatabaseLeases(LeasesContract):
             await accounts.ensure_group("default", ())
             name = Username("ana", "ana")
             user_id = await accounts.create(NewAccount(name, is_admin=False, groups=()), default_group="default")
-            yield DatabaseDesk(database, user_id)
+            desk = DatabaseDesk(database, user_id)
+            yield desk
+            await desk.records.aclose()
 
     @pytest.mark.parametrize(("outcome", "doomed"), [(FAILED, 1), (SUCCESS, 0), (Outcome(StatementState.AVAILABLE), 0)])
     async def test_bytes_of_a_failed_statement_are_deleted_even_if_none_was_visible(

@@ -1,7 +1,7 @@
 """The pool of the service's own database, and reads that are shared."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import asyncpg
 import pytest
@@ -134,9 +134,21 @@ class Store:
         return [{"n": n, "square": key * key} for n, key in enumerate(keys, 1) if key >= 0]
 
 
+_OPENED: list[CoalescingReader] = []
+
+
+@pytest.fixture(autouse=True)
+async def closed_readers() -> AsyncIterator[None]:
+    """No reader outlives its test, to be destroyed (and logged) in the middle of another one."""
+    yield
+    while _OPENED:
+        await _OPENED.pop().aclose()
+
+
 class Squares(CoalescingReader):
     def __init__(self, store: Store, *, side_by_side: int = 2) -> None:
         super().__init__(store, many="many", side_by_side=side_by_side)  # type: ignore[arg-type]
+        _OPENED.append(self)
 
     async def read(self, key: int) -> int | None:
         row = await self.get(key)
@@ -154,6 +166,7 @@ async def test_one_key_alone_is_asked_by_the_query_that_is_planned_once():
             return [{"sql": sql, "parts": parts}]
 
     reader = CoalescingReader(One(), many="many", one="one")  # type: ignore[arg-type]
+    _OPENED.append(reader)
     row = await reader.get(1, "a")
     assert row is not None
     assert dict(row) == {"sql": "one", "parts": (1, "a")}
