@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.sql.compiler import GenericTypeCompiler, IdentifierPreparer
 
-from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect
+from queryserver_client.sqlalchemy.other import Backslashes, ManyRows, OtherDialect
 
 
 class BackTicks(IdentifierPreparer):
@@ -47,7 +47,7 @@ class HiveTypes(GenericTypeCompiler):
     visit_large_binary = visit_BINARY = visit_VARBINARY = visit_BLOB
 
 
-class HiveDialect(OtherDialect):
+class HiveDialect(ManyRows, OtherDialect):
     name = "hive"
     supports_statement_cache = True
     engine_dialects = ("hive",)
