@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.sql.compiler import GenericTypeCompiler, IdentifierPreparer
 
 from queryserver_client.sqlalchemy.other import Backslashes, ManyRows, OtherDialect
@@ -47,8 +48,16 @@ class HiveTypes(GenericTypeCompiler):
     visit_large_binary = visit_BINARY = visit_VARBINARY = visit_BLOB
 
 
+class HiveContext(DefaultExecutionContext):
+    def _translate_colname(self, colname: str) -> tuple[str, str | None]:
+        """Hive calls the columns of `SELECT *` `table.column`; rows have them by both names."""
+        name = colname.rpartition(".")[2]
+        return (colname, None) if name == colname else (name, colname)
+
+
 class HiveDialect(ManyRows, OtherDialect):
     name = "hive"
+    execution_ctx_cls = HiveContext
     supports_statement_cache = True
     engine_dialects = ("hive",)
     statement_compiler = Backslashes
@@ -59,11 +68,13 @@ class HiveDialect(ManyRows, OtherDialect):
 
 class ImpalaDialect(HiveDialect):
     name = "impala"
+    execution_ctx_cls = DefaultExecutionContext
     supports_statement_cache = True
     engine_dialects = ("impala",)
 
 
 class SparkDialect(HiveDialect):
     name = "sparksql"
+    execution_ctx_cls = DefaultExecutionContext
     supports_statement_cache = True
     engine_dialects = ("sparksql",)
