@@ -298,6 +298,51 @@ def test_a_backslash_ends_no_literal(dialect: str):
     assert "7 AS " in text
 
 
+def test_phoenix_writes_by_key_alone():
+    engine = sa.create_engine("queryserver+phoenix://:x@db.example/7")
+    key = sa.Column("id", sa.Integer, primary_key=True)
+    name = sa.Column("name", sa.Text, sa.ForeignKey("other.id"), nullable=False, unique=True, server_default="x")
+    table = sa.Table("t", sa.MetaData(), key, name, sa.Column("made", sa.DateTime))
+    made = " ".join(str(sa.schema.CreateTable(table).compile(engine)).split())
+    assert made.startswith("CREATE TABLE t ( id INTEGER NOT NULL, name VARCHAR DEFAULT 'x', made TIMESTAMP,")
+    assert made.endswith("CONSTRAINT pk PRIMARY KEY (id) )")
+    inserting = table.insert().prefix_with("/*INSERT*/").compile(engine, column_keys=["id", "name"])
+    assert " ".join(str(inserting).split()) == "UPSERT /*INSERT*/ INTO t (id, name) VALUES (?, ?)"
+    with pytest.raises(sa.exc.CompileError, match="no UPDATE"):
+        table.update().values(name="x").compile(engine)
+    with pytest.raises(sa.exc.CompileError, match="primary key: keyless"):
+        sa.schema.CreateTable(sa.Table("keyless", sa.MetaData(), sa.Column("id", sa.Integer))).compile(engine)
+
+
+_UNENFORCED = "DISABLE NOVALIDATE"
+_HIVE_KEYS = [f"PRIMARY KEY (id) {_UNENFORCED}", f"UNIQUE (name) {_UNENFORCED}"]
+
+
+@each(
+    "dialect, constraints",
+    ("trino", []), ("sparksql", []), ("hive", _HIVE_KEYS), ("impala", _HIVE_KEYS),
+    ("postgresql", ["PRIMARY KEY (id)", "CHECK (id > 0)", "UNIQUE (name)"]),
+)  # fmt: skip
+def test_tables_have_the_constraints_of_their_engine(dialect: str, constraints: list[str]):
+    engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
+    columns = (
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("name", sa.Text, unique=True),
+    )
+    made = str(
+        sa.schema.CreateTable(sa.Table("t", sa.MetaData(), *columns, sa.CheckConstraint("id > 0"))).compile(engine)
+    )
+    parts = [part.strip() for part in made.strip().removesuffix(")").partition("(")[2].split(", \n")]
+    assert [part.rstrip() for part in parts[2:]] == constraints
+
+
+@each("dialect, is_at_once", ("trino", True), ("hive", True), ("impala", True), ("sparksql", True), ("phoenix", False))
+def test_rows_go_at_once_where_the_engine_takes_them(dialect: str, is_at_once: bool):
+    made = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7").dialect
+    assert made.use_insertmanyvalues is is_at_once
+    assert made.insertmanyvalues_page_size == (200 if is_at_once else 1000)
+
+
 def test_times_and_bits_of_mysql_are_taken_as_they_come():
     dialect = sa.create_engine("queryserver+mysql://:x@db.example/7").dialect
 

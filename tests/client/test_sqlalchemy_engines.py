@@ -70,6 +70,13 @@ async def spark_url(tmp_path_factory: pytest.TempPathFactory, spark_server: Serv
         yield url
 
 
+@pytest.fixture(scope="module")
+async def phoenix_url(tmp_path_factory: pytest.TempPathFactory, phoenix_server: HttpAddress) -> AsyncIterator[str]:
+    settings = {"interface": "phoenix", "options": {"url": phoenix_server.url}}
+    async for url in url_of(tmp_path_factory, "phoenix", settings):
+        yield url
+
+
 def hiveserver2(address: ServerAddress) -> dict[str, object]:
     options = {"server_host": address.host, "server_port": address.port, "username": address.user}
     return {"interface": "hiveserver2", "options": options}
@@ -91,19 +98,19 @@ def values_table(name: str, **key: bool) -> sa.Table:
     )
 
 
-def check_reading_and_writing(engine: sa.Engine, table: sa.Table) -> None:
+def check_reading_and_writing(engine: sa.Engine, table: sa.Table, row: dict[str, object] = ROW) -> None:
     """Of one row with a value of each type, of nulls, and of some hundred rows by pages."""
     table.create(engine)
-    nulls = dict.fromkeys(ROW) | {"id": 8, "name": "none"}
+    nulls = dict.fromkeys(row) | {"id": 8, "name": "none"}
     with engine.begin() as connection:
-        connection.execute(table.insert(), [ROW, nulls])
+        connection.execute(table.insert(), [row, nulls])
         connection.execute(table.insert(), {"id": 99, "name": "n99"})
         connection.execute(table.insert(), [{"id": n, "name": f"n{n}"} for n in range(100, 400)])
     with engine.connect() as connection:
         found = connection.execute(sa.select(table).where(table.c.id == 7)).mappings().one()
-        assert dict(found) == ROW
+        assert dict(found) == row
         assert dict(connection.execute(sa.select(table).where(table.c.name == "none")).mappings().one()) == nulls
-        same = sa.and_(*(table.c[name] == value for name, value in ROW.items()))
+        same = sa.and_(*(table.c[name] == value for name, value in row.items()))
         assert connection.scalars(sa.select(table.c.id).where(same)).all() == [7]
         page = sa.select(table.c.id).order_by(table.c.id).limit(3).offset(4)
         assert connection.scalars(page).all() == [101, 102, 103]
@@ -138,6 +145,23 @@ def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
     assert sizes == [100, 100, 50]
     frame.head(3).to_sql("frame", engine, index=False, if_exists="replace")
     assert pd.read_sql(sa.text("SELECT count(*) AS c FROM frame WHERE n > :n"), engine, params={"n": 0})["c"][0] == 2
+
+
+def check_keys_and_constraints(engine: sa.Engine) -> None:
+    """A table with all of them is made, also where the engine has none, and rows are written into it."""
+    tables = sa.MetaData()
+    other = sa.Table("other", tables, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False))
+    columns = [sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)]
+    columns.append(sa.Column("name", sa.String(20), nullable=False, unique=True))
+    columns.append(sa.Column("other_id", sa.Integer, sa.ForeignKey(other.c.id), nullable=False))
+    keyed = sa.Table("keyed", tables, *columns, sa.CheckConstraint("id > 0"))
+    tables.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(other.insert(), {"id": 1})
+        connection.execute(keyed.insert(), {"id": 7, "name": "n", "other_id": 1})
+        assert connection.execute(sa.select(keyed)).all() == [(7, "n", 1)]
+    tables.drop_all(engine)
+    assert not {"other", "keyed"} & set(sa.inspect(engine).get_table_names())
 
 
 @pytest.mark.engine("mariadb")
@@ -261,6 +285,7 @@ def test_trino_is_read_written_and_reflected(trino_url: str):
         assert connection.scalar(sa.select(sa.func.count()).select_from(nations)) == 25
     table.drop(engine)
     assert not sa.inspect(engine).has_table("items")
+    check_keys_and_constraints(engine)
     engine.dispose()
 
 
@@ -278,6 +303,7 @@ def test_hive_is_read_written_and_reflected(hive_url: str):
         assert row["name"] == row["items.name"] == ROW["name"]
     table.drop(engine)
     assert not sa.inspect(engine).has_table("items")
+    check_keys_and_constraints(engine)
     engine.dispose()
 
 
@@ -292,4 +318,19 @@ def test_spark_is_read_written_and_reflected(spark_url: str):
     check_pandas(engine, counts_rows=False)
     table.drop(engine)
     assert not sa.inspect(engine).has_table("items")
+    check_keys_and_constraints(engine)
+    engine.dispose()
+
+
+@pytest.mark.engine("phoenix")
+@in_thread
+def test_phoenix_is_read_written_and_reflected(phoenix_url: str):
+    engine = sa.create_engine(phoenix_url)
+    assert engine.dialect.name == "phoenix"
+    table = values_table("items", primary_key=True)
+    check_reading_and_writing(engine, table, ROW | {"moment": dt.datetime.fromisoformat("2024-02-29T23:59:58.123")})
+    check_reflection(engine, table)
+    table.drop(engine)
+    assert not sa.inspect(engine).has_table("items")
+    check_keys_and_constraints(engine)
     engine.dispose()

@@ -384,12 +384,12 @@ def _clock(microseconds: int) -> bytes:
 
 
 def _timestamp(value: datetime) -> bytes:
-    """Numbers are milliseconds; only texts are finer."""
+    """Numbers are milliseconds; only texts are finer, and no text is compared with a TIMESTAMP."""
+    if not value.microsecond % 1000:
+        return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
-    if value.microsecond % 1000:
-        raise _Unfit("its time is finer than milliseconds, before the year 1583")
-    return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
+    raise _Unfit("its time is finer than milliseconds, before the year 1583")
 
 
 def _text(value: str) -> bytes:

@@ -8,7 +8,8 @@ from queryserver_client.sqlalchemy.choice import AnyDialect
 from queryserver_client.sqlalchemy.duckdb import DuckDBDialect
 from queryserver_client.sqlalchemy.hive import HiveDialect, ImpalaDialect, SparkDialect
 from queryserver_client.sqlalchemy.mysql import MySQLDialect
-from queryserver_client.sqlalchemy.other import OtherDialect, PhoenixDialect, TrinoDialect
+from queryserver_client.sqlalchemy.other import OtherDialect, TrinoDialect
+from queryserver_client.sqlalchemy.phoenix import PhoenixDialect
 from queryserver_client.sqlalchemy.postgresql import PostgresqlDialect
 from queryserver_client.sqlalchemy.sqlite import SqliteDialect
 

@@ -6,9 +6,9 @@
 from typing import Any
 
 from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.sql.compiler import GenericTypeCompiler, IdentifierPreparer
+from sqlalchemy.sql.compiler import DDLCompiler, GenericTypeCompiler, IdentifierPreparer
 
-from queryserver_client.sqlalchemy.other import Backslashes, ManyRows, OtherDialect
+from queryserver_client.sqlalchemy.other import Backslashes, Keyless, ManyRows, OtherDialect
 
 
 class BackTicks(IdentifierPreparer):
@@ -48,6 +48,22 @@ class HiveTypes(GenericTypeCompiler):
     visit_large_binary = visit_BINARY = visit_VARBINARY = visit_BLOB
 
 
+class HiveTables(DDLCompiler):
+    """Keys are told to the planner; nothing enforces them, and Hive takes them only where the statement says so."""
+
+    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> str:
+        return f"{super().visit_primary_key_constraint(constraint, **kw)} DISABLE NOVALIDATE"
+
+    def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> str:
+        return f"{super().visit_foreign_key_constraint(constraint, **kw)} DISABLE NOVALIDATE"
+
+    def visit_unique_constraint(self, constraint: Any, **kw: Any) -> str:
+        return f"{super().visit_unique_constraint(constraint, **kw)} DISABLE NOVALIDATE"
+
+    def visit_check_constraint(self, constraint: Any, **kw: Any) -> Any:
+        return None
+
+
 class HiveContext(DefaultExecutionContext):
     def _translate_colname(self, colname: str) -> tuple[str, str | None]:
         """Hive calls the columns of `SELECT *` `table.column`; rows have them by both names."""
@@ -61,6 +77,7 @@ class HiveDialect(ManyRows, OtherDialect):
     supports_statement_cache = True
     engine_dialects = ("hive",)
     statement_compiler = Backslashes
+    ddl_compiler = HiveTables
     type_compiler_cls = HiveTypes
     preparer = BackTicks
     default_schema_statement = "SELECT current_database()"
@@ -75,6 +92,7 @@ class ImpalaDialect(HiveDialect):
 
 class SparkDialect(HiveDialect):
     name = "sparksql"
+    ddl_compiler = Keyless
     execution_ctx_cls = DefaultExecutionContext
     supports_statement_cache = True
     engine_dialects = ("sparksql",)

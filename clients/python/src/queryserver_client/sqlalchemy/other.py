@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import types as sqltypes
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.sql.compiler import GenericTypeCompiler, IdentifierPreparer, SQLCompiler
+from sqlalchemy.sql.compiler import DDLCompiler, GenericTypeCompiler, IdentifierPreparer, SQLCompiler
 
 from queryserver_client.sqlalchemy import types
 from queryserver_client.sqlalchemy.connector import QueryserverDialect
@@ -38,8 +38,9 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
 
 
 class ManyRows(DefaultDialect):
-    """First in the order of bases, for engines that take the rows of an `executemany` in one INSERT, which Trino and Hive
-    plan as long as one for a single row. Their planners are slow for thousands of values, and Trino takes 1 MB of SQL.
+    """First in the order of bases, for engines that take as long for an INSERT of one row as for one of hundreds.
+
+    Their planners are slow for thousands of values, and Trino takes 1 MB of SQL.
     """
 
     use_insertmanyvalues = True
@@ -56,6 +57,20 @@ class Backslashes(SQLCompiler):
             return text
         inner = text[1:-1].replace("''", "'")  # as its type gives it
         return "'" + inner.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+class Unconstrained(DDLCompiler):
+    """For engines without these constraints: tables are made without them."""
+
+    def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> Any:
+        return None  # the part of the statement is left out
+
+    visit_unique_constraint = visit_check_constraint = visit_foreign_key_constraint
+
+
+class Keyless(Unconstrained):
+    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> Any:
+        return None
 
 
 class TrinoCompiler(SQLCompiler):
@@ -107,24 +122,12 @@ class TrinoDialect(ManyRows, OtherDialect):
     supports_statement_cache = True
     engine_dialects = ("trino",)
     statement_compiler = TrinoCompiler
+    ddl_compiler = Keyless
     type_compiler_cls = TrinoTypes
     preparer = TrinoNames
     supports_alter = True
     default_schema_statement = "SELECT current_schema"
     div_is_floordiv = True
-
-
-class PhoenixDialect(OtherDialect):
-    name = "phoenix"
-    supports_statement_cache = True
-    engine_dialects = ("phoenix",)
-    statement_compiler = Backslashes
-    requires_name_normalize = True
-    supports_multivalues_insert = False
-
-    def _get_default_schema_name(self, connection: Connection) -> str:
-        """The schema without a name."""
-        return ""
 
 
 def name_parts(name: str) -> list[str]:

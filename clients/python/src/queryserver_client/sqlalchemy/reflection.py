@@ -29,19 +29,19 @@ class MetadataCalls(DefaultDialect):
 
     @reflection.cache
     def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:
-        return list(_call(connection)["databases"])
+        return [self._shown(name) for name in _call(connection)["databases"]]
 
     @reflection.cache
     def get_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
-        return [one["name"] for one in self._listed(connection, schema) if one["type"] == "Table"]
+        return self._named("Table", connection, schema)
 
     @reflection.cache
     def get_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
-        return [one["name"] for one in self._listed(connection, schema) if one["type"] == "View"]
+        return self._named("View", connection, schema)
 
     @reflection.cache
     def get_materialized_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
-        return [one["name"] for one in self._listed(connection, schema) if one["type"] == "Materialized_view"]
+        return self._named("Materialized_view", connection, schema)
 
     def get_temp_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
         """None: the calls have a session of their own, which does not see them."""
@@ -63,7 +63,7 @@ class MetadataCalls(DefaultDialect):
     def get_columns(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
         return [
             {
-                "name": one["name"],
+                "name": self._shown(one["name"]),
                 "type": self.type_of_text(one["type"]),
                 "nullable": one["nullable"] is not False,
                 "default": one["default"],
@@ -76,7 +76,7 @@ class MetadataCalls(DefaultDialect):
     @reflection.cache
     def get_pk_constraint(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
         keys = self._table(connection, table_name, schema, **kw)["primary_keys"]
-        return {"constrained_columns": [one["name"] for one in keys], "name": None}
+        return {"constrained_columns": [self._shown(one["name"]) for one in keys], "name": None}
 
     @reflection.cache
     def get_foreign_keys(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
@@ -110,7 +110,7 @@ class MetadataCalls(DefaultDialect):
     @reflection.cache
     def _table(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
         try:
-            return _call(connection, self._schema(schema), table_name)
+            return _call(connection, self._schema(schema), self._asked(table_name))
         except exc.DBAPIError as error:
             if _code(error) in {"table_not_found", "database_not_found"}:
                 raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name) from error
@@ -126,7 +126,17 @@ class MetadataCalls(DefaultDialect):
             raise
 
     def _schema(self, schema: str | None) -> str:
-        return schema if schema is not None else (self.default_schema_name or "")
+        return self._asked(schema if schema is not None else (self.default_schema_name or ""))
+
+    def _named(self, kind: str, connection: Connection, schema: str | None) -> list[str]:
+        return [self._shown(one["name"]) for one in self._listed(connection, schema) if one["type"] == kind]
+
+    def _shown(self, name: str) -> str:
+        """In lower case where that is any case, which the engine keeps in capitals."""
+        return str(self.normalize_name(name)) if name and self.requires_name_normalize else name
+
+    def _asked(self, name: str) -> str:
+        return str(self.denormalize_name(name)) if name and self.requires_name_normalize else name
 
     def _keys(self, given: Sequence[Mapping[str, str]], schema: str | None) -> list[dict[str, Any]]:
         """Columns that refer to different columns of one table, one after another, are one key."""
@@ -162,6 +172,8 @@ def _call(connection: Connection, *names: str) -> dict[str, Any]:
     """Autocomplete of the connector, of a database or of a table."""
     raw: Any = connection.connection.dbapi_connection
     path = "/".join(["editor/autocomplete", *map(segment, names)])
+    if names and not names[-1]:
+        path += "/"  # the segment of a schema without name is empty; a slash at the end is none
     fields = {"snippet": {"type": raw.connector}, "refresh": True}
     try:
         answer: dict[str, Any] = raw.run(partial(raw.client.transport.call, "POST", path, fields, is_repeatable=True))
