@@ -330,6 +330,16 @@ def test_phoenix_is_read_written_and_reflected(phoenix_url: str):
     table = values_table("items", primary_key=True)
     check_reading_and_writing(engine, table, ROW | {"moment": dt.datetime.fromisoformat("2024-02-29T23:59:58.123")})
     check_reflection(engine, table)
+    pd.DataFrame({"id": [900, 901], "name": ["a", "b"]}).to_sql("items", engine, index=False, if_exists="append")
+    sensitive = sa.Table(
+        sa.sql.quoted_name("items", quote=True), sa.MetaData(), sa.Column("n", sa.Integer, primary_key=True)
+    )
+    sensitive.create(engine)
+    found = sa.inspect(engine)
+    assert {getattr(name, "quote", None) for name in found.get_table_names() if name == "items"} == {None, True}
+    assert [column["name"] for column in found.get_columns(sensitive.name)] == ["n"]
+    assert len(found.get_columns("items")) == len(table.columns)
+    sensitive.drop(engine)
     table.drop(engine)
     assert not sa.inspect(engine).has_table("items")
     check_keys_and_constraints(engine)

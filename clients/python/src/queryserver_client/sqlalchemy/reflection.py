@@ -9,7 +9,7 @@ comments; engines behind them have no more, or the calls do not give it: indexes
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection, reflection
@@ -133,10 +133,10 @@ class MetadataCalls(DefaultDialect):
 
     def _shown(self, name: str) -> str:
         """In lower case where that is any case, which the engine keeps in capitals."""
-        return str(self.normalize_name(name)) if name and self.requires_name_normalize else name
+        return cast("str", self.normalize_name(name)) if name and self.requires_name_normalize else name
 
     def _asked(self, name: str) -> str:
-        return str(self.denormalize_name(name)) if name and self.requires_name_normalize else name
+        return cast("str", self.denormalize_name(name)) if name and self.requires_name_normalize else name
 
     def _keys(self, given: Sequence[Mapping[str, str]], schema: str | None) -> list[dict[str, Any]]:
         """Columns that refer to different columns of one table, one after another, are one key."""
