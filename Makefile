@@ -55,8 +55,9 @@ properties: $(DEV) ## Run the tests of properties with four times the examples o
 	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough $(ARGS)
 
 .PHONY: dialects
-dialects: $(DEV) ## Run SQLAlchemy's dialect suite on duckdb, postgresql and sqlite; make test-slow does so on duckdb
+dialects: $(DEV) ## Run SQLAlchemy's dialect suite on duckdb, mariadb, postgresql and sqlite; make test-slow does so on duckdb
 	SQLALCHEMY_SUITE=engines $(BIN)/pytest -n 2 -m slow tests/client/test_sqlalchemy.py -k test_the_dialect_suite $(ARGS)
+	SQLALCHEMY_SUITE=engines $(BIN)/pytest --engine=mariadb tests/client/test_sqlalchemy_engines.py -k test_the_dialect_suite $(ARGS)
 
 .PHONY: downloads
 downloads: $(DEV) ## Download the programs of all engines, which make test-engines does otherwise

@@ -1,11 +1,8 @@
 """The SQLAlchemy dialects, and tools on them (issue 20, section 5)."""
 
-import asyncio
 import datetime as dt
 import gc
-import os
 import re
-import sys
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from functools import partial
@@ -25,6 +22,7 @@ from tests.api.driving import open_api
 from tests.api.serving import served
 from tests.cases import each
 from tests.client.conftest import Server
+from tests.client.sqlalchemy_suite.running import WIDTH, run_suite, run_whole_suite
 from tests.client.threads import in_thread
 from tests.fixtures.database import execute
 
@@ -37,7 +35,6 @@ from queryserver_client.sqlalchemy.connector import connect_arguments
 from queryserver_client.sqlalchemy.types import interval_value, type_of
 
 ENGINES = ("duckdb", "postgresql", "sqlite")
-SUITE = Path(__file__).with_name("sqlalchemy_suite")
 
 
 @pytest.fixture
@@ -343,7 +340,7 @@ def test_rows_go_at_once_where_the_engine_takes_them(dialect: str, is_at_once: b
     assert made.insertmanyvalues_page_size == (200 if is_at_once else 1000)
 
 
-def test_times_and_bits_of_mysql_are_taken_as_they_come():
+def test_times_bits_and_decimals_of_mysql_are_taken_as_they_come():
     dialect = sa.create_engine("queryserver+mysql://:x@db.example/7").dialect
 
     def read(kind: sa.types.TypeEngine[Any], cell: Any) -> Any:
@@ -353,6 +350,7 @@ def test_times_and_bits_of_mysql_are_taken_as_they_come():
     noon = dt.time(12)
     for kind in (sa.Time(), sa.dialects.mysql.TIME(fsp=3)):
         assert [read(kind, cell) for cell in (noon, "-01:00:00", None)] == [noon, "-01:00:00", None]
+    assert str(sa.cast(sa.literal("1"), sa.Numeric(10, 2)).compile(dialect=dialect)) == "CAST(? AS DECIMAL(10, 2))"
     bits = sa.dialects.mysql.BIT(9)
     assert [read(bits, cell) for cell in (b"\x01\x05", True, None)] == [261, True, None]
 
@@ -413,11 +411,7 @@ async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgre
         yield f"queryserver+%s://:{await server.token()}@{url.removeprefix('http://')}/%s?scheme=http"
 
 
-WIDTH = os.environ.get("SQLALCHEMY_SUITE", "")
-"""`engines`: on all engines; `all`: with the combinations of arguments, too."""
 FEW = "InsertBehaviorTest or RowCountTest"
-NO_COMBINATIONS = "not test_multi_get and not test_get_multi"
-"""All but the 700 combinations of arguments with which tables are reflected together."""
 
 
 async def test_a_little_of_the_dialect_suite_of_sqlalchemy(suite_url: str):
@@ -429,35 +423,4 @@ async def test_a_little_of_the_dialect_suite_of_sqlalchemy(suite_url: str):
 @pytest.mark.parametrize("engine", ENGINES if WIDTH else ENGINES[:1])
 async def test_the_dialect_suite_of_sqlalchemy(suite_url: str, engine: str):
     """All of it, in one run. `make dialects` runs it on the other engines too; each takes some three minutes."""
-    chosen = () if WIDTH == "all" else ("-k", NO_COMBINATIONS)
-    await run_suite(suite_url % (engine, engine), *chosen)
-
-
-async def run_suite(url: str, *arguments: str) -> None:
-    """In a process of its own: the plugin of SQLAlchemy changes pytest for all tests."""
-    schemas = ("CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2")
-    if "+sqlite:" not in url:
-        await asyncio.to_thread(run_all, url, *schemas)
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "pytest", "-c", "suite.ini", "--confcutdir=.", "-q", "suite.py", f"--dburi={url}"],
-        *["-p", "tests.client.sqlalchemy_suite.plugin", *arguments],
-        cwd=SUITE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, output.decode()[-8000:]
-    assert re.search(rb"[1-9]\d* passed", output)
-
-
-def run_all(url: str, *statements: str) -> None:
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.exec_driver_sql(statement)
-    engine.dispose()
+    await run_whole_suite(suite_url % (engine, engine))

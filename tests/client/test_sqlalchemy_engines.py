@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+from tests.client.sqlalchemy_suite.running import WIDTH, run_whole_suite
 from tests.client.threads import in_thread
 from tests.e2e.harness import running_server
 from tests.engines.servers import HttpAddress, ServerAddress
@@ -33,6 +34,7 @@ async def url_of(
     """Of a server with a connector of that name."""
     environment = {
         "QUERYSERVER_ADMIN_PASSWORD": PASSWORD,
+        "QUERYSERVER__EDITOR__MAX_SESSIONS_PER_USER": "500",
         f"QUERYSERVER__NOTEBOOK__INTERPRETERS__{name.upper()}": json.dumps(settings),
     }
     async with running_server(tmp_path_factory.mktemp(name) / "data", settings=environment) as server:
@@ -344,3 +346,10 @@ def test_phoenix_is_read_written_and_reflected(phoenix_url: str):
     assert not sa.inspect(engine).has_table("items")
     check_keys_and_constraints(engine)
     engine.dispose()
+
+
+@pytest.mark.engine("mariadb")
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not WIDTH, reason="`make dialects` runs SQLAlchemy's dialect suite, for five minutes")
+async def test_the_dialect_suite_of_sqlalchemy_on_mariadb(mariadb_url: str):
+    await run_whole_suite(mariadb_url.replace("queryserver:", "queryserver+mysql:"))

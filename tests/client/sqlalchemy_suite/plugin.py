@@ -33,14 +33,22 @@ def _temporary(config, engine):
 @provision.set_default_schema_on_connection.for_db("queryserver")
 def _default_schema(config, dbapi_connection, schema_name):
     was_autocommit, dbapi_connection.autocommit = dbapi_connection.autocommit, True
-    name = "schema" if _engine() == "duckdb" else "search_path"
-    dbapi_connection.execute(f"SET {name} = '{schema_name}'")
+    change = {"duckdb": "SET schema = '{}'", "mysql": "USE {}"}.get(_engine(), "SET search_path = '{}'")
+    dbapi_connection.execute(change.format(schema_name))
     dbapi_connection.autocommit = was_autocommit
 
 
 @provision.delete_from_all_tables.for_db("queryserver")
 def _delete(connection, cfg, metadata):
-    """On DuckDB each table in a transaction of its own: keys still refer to rows that were deleted in the same one."""
+    """On DuckDB each table in a transaction of its own: keys still refer to rows that were deleted in the same one.
+
+    MariaDB looks at each row whether another one refers to it, also within one statement.
+    """
+    if _engine() == "mysql":
+        connection.exec_driver_sql("SET foreign_key_checks = 0")
+        provision.delete_from_all_tables.call_original(connection, cfg, metadata)
+        connection.exec_driver_sql("SET foreign_key_checks = 1")
+        return
     if _engine() != "duckdb":
         provision.delete_from_all_tables.call_original(connection, cfg, metadata)
         return

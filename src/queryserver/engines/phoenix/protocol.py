@@ -332,7 +332,8 @@ def _typed(value: Value) -> bytes:
 
 def _moment(value: date | time) -> bytes:
     if isinstance(value, datetime):
-        return _timestamp(value)
+        # UPSERT takes both, but a text is compared with no TIMESTAMP.
+        return _timestamp(value) if value.microsecond % 1000 else _milliseconds(value)
     if isinstance(value, date):
         return _whole(_DATE, (value - _EPOCH.date()).days)
     past = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
@@ -384,12 +385,16 @@ def _clock(microseconds: int) -> bytes:
 
 
 def _timestamp(value: datetime) -> bytes:
-    """Numbers are milliseconds; only texts are finer, and no text is compared with a TIMESTAMP."""
-    if not value.microsecond % 1000:
-        return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
+    """Numbers are milliseconds; only texts are finer."""
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
-    raise _Unfit("its time is finer than milliseconds, before the year 1583")
+    if value.microsecond % 1000:
+        raise _Unfit("its time is finer than milliseconds, before the year 1583")
+    return _milliseconds(value)
+
+
+def _milliseconds(value: datetime) -> bytes:
+    return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _text(value: str) -> bytes:

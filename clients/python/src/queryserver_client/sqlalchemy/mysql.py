@@ -23,6 +23,25 @@ _CODES = (
 )
 
 
+class Numeric(mysql.NUMERIC):
+    """The type of the engine, which alone it writes into casts, with the values of the DB-API."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return None
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        return types.Numeric(asdecimal=self.asdecimal).result_processor(dialect, coltype)
+
+
+class Float(mysql.FLOAT):
+    def bind_processor(self, dialect: Any) -> Any:
+        return None
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        as_given = types.Float(asdecimal=self.asdecimal, decimal_return_scale=self._effective_decimal_return_scale)
+        return as_given.result_processor(dialect, coltype)
+
+
 class Time(mysql.TIME):
     """A time of day, or as text what is none: `-01:00:00`, `100:00:00`. It comes as such, not as a timedelta."""
 
@@ -42,8 +61,8 @@ class MySQLDialect(QueryserverDialect, Engine):
     engine_dialects = ("mysql",)
     colspecs = {
         **Engine.colspecs,
-        sqltypes.Numeric: types.Numeric,
-        sqltypes.Float: types.Float,
+        sqltypes.Numeric: Numeric,
+        sqltypes.Float: Float,
         sqltypes.Time: Time,
         mysql.TIME: Time,
         mysql.BIT: Bit,

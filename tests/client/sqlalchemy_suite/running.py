@@ -1,0 +1,49 @@
+"""Runs SQLAlchemy's dialect suite against a connector."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import sqlalchemy as sa
+
+SUITE = Path(__file__).parent
+WIDTH = os.environ.get("SQLALCHEMY_SUITE", "")
+"""`engines`: on all engines; `all`: with the combinations of arguments, too."""
+NO_COMBINATIONS = "not test_multi_get and not test_get_multi"
+"""All but the 700 combinations of arguments with which tables are reflected together."""
+
+
+async def run_whole_suite(url: str) -> None:
+    await run_suite(url, *(() if WIDTH == "all" else ("-k", NO_COMBINATIONS)))
+
+
+async def run_suite(url: str, *arguments: str) -> None:
+    """In a process of its own: the plugin of SQLAlchemy changes pytest for all tests."""
+    schemas = ("CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2")
+    if "+sqlite:" not in url:
+        await asyncio.to_thread(run_all, url, *schemas)
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "pytest", "-c", "suite.ini", "--confcutdir=.", "-q", "suite.py", f"--dburi={url}"],
+        *["-p", "tests.client.sqlalchemy_suite.plugin", *arguments],
+        cwd=SUITE,
+        env={**os.environ, "PYTHONPATH": str(SUITE.parents[2])},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, output.decode()[-8000:]
+    assert re.search(rb"[1-9]\d* passed", output)
+
+
+def run_all(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
