@@ -70,6 +70,7 @@ FACTS = LoadingFacts(
 
 
 @pytest.mark.engine("phoenix")
+@pytest.mark.timeout(400)
 class TestPhoenixLoading(PhoenixBasis, LoadingContract):
     """The first column of each table is its key, so that the suite finds no column that it did not make."""
 
