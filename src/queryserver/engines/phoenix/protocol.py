@@ -332,8 +332,7 @@ def _typed(value: Value) -> bytes:
 
 def _moment(value: date | time) -> bytes:
     if isinstance(value, datetime):
-        # UPSERT takes both, but a text is compared with no TIMESTAMP.
-        return _timestamp(value) if value.microsecond % 1000 else _milliseconds(value)
+        return _timestamp(value)
     if isinstance(value, date):
         return _whole(_DATE, (value - _EPOCH.date()).days)
     past = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
@@ -390,10 +389,6 @@ def _timestamp(value: datetime) -> bytes:
         return _text(value.isoformat(" "))
     if value.microsecond % 1000:
         raise _Unfit("its time is finer than milliseconds, before the year 1583")
-    return _milliseconds(value)
-
-
-def _milliseconds(value: datetime) -> bytes:
     return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
 
 

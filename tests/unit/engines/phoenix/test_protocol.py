@@ -34,7 +34,6 @@ from queryserver.engines.phoenix.protocol import (
     varint,
     zigzag,
 )
-from queryserver.engines.phoenix.protocol import typed_value as typed_parameter
 from queryserver.engines.phoenix.statement import AvaticaRowReader, cell_value, declare, typed_value
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -46,7 +45,6 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.sql.parameters import Parameter, ParameterType
 
 
 def test_bytes_are_those_of_the_reference() -> None:
@@ -170,15 +168,6 @@ def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() 
     early = Message(parameter(GREGORIAN - dt.timedelta(milliseconds=1), pa.timestamp("us")))
     assert not early.has(STRING_VALUE)
     assert early.number(NUMBER_VALUE) == 2 * 12_219_292_800_001 - 1
-
-
-def test_a_parameter_is_a_time_that_can_be_compared_as_far_as_milliseconds_do() -> None:
-    sent = dt.datetime.fromisoformat("2024-02-29 10:20:30.005")
-    whole = Message(typed_parameter(Parameter(ParameterType.TIMESTAMP, sent)))
-    assert not whole.has(STRING_VALUE)
-    assert whole.number(NUMBER_VALUE) == 2 * 1_709_202_030_005
-    finer = Message(typed_parameter(Parameter(ParameterType.TIMESTAMP, sent.replace(microsecond=5))))
-    assert finer.text(STRING_VALUE) == "2024-02-29 10:20:30.000005"
 
 
 @each(

@@ -66,9 +66,10 @@ class HiveTables(DDLCompiler):
 
 class HiveContext(DefaultExecutionContext):
     def _translate_colname(self, colname: str) -> tuple[str, str | None]:
-        """Hive calls the columns of `SELECT *` `table.column`; rows have them by both names."""
+        """Hive calls the columns of `SELECT *` `table.column`; rows have both names if the short is one column's."""
         name = colname.rpartition(".")[2]
-        return (colname, None) if name == colname else (name, colname)
+        alike = [one for one in self.cursor.description or () if one[0].rpartition(".")[2] == name]
+        return (name, colname) if name != colname and len(alike) == 1 else (colname, None)
 
 
 class HiveDialect(ManyRows, OtherDialect):
