@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects.mysql.base import MySQLDialect as Engine
+from sqlalchemy.dialects.mysql.base import MySQLExecutionContext
 
 from queryserver_client.sqlalchemy import types
 from queryserver_client.sqlalchemy.connector import QueryserverDialect
@@ -58,6 +59,7 @@ class Bit(mysql.BIT):
 
 class MySQLDialect(QueryserverDialect, Engine):
     supports_statement_cache = True
+    execution_ctx_cls = MySQLExecutionContext
     engine_dialects = ("mysql",)
     colspecs = {
         **Engine.colspecs,
