@@ -2,8 +2,10 @@
 
 import datetime as dt
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
+from uuid import uuid4
 
 import pandas as pd
 import pytest
@@ -150,21 +152,48 @@ def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
     assert pd.read_sql(sa.text("SELECT count(*) AS c FROM frame WHERE n > :n"), engine, params={"n": 0})["c"][0] == 2
 
 
-def check_keys_and_constraints(engine: sa.Engine) -> None:
+def check_keys_and_constraints(engine: sa.Engine, default: str | None) -> None:
     """A table with all of them is made, also where the engine has none, and rows are written into it."""
     tables = sa.MetaData()
-    other = sa.Table("other", tables, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False))
-    columns = [sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)]
-    columns.append(sa.Column("name", sa.String(20), nullable=False, unique=True))
-    columns.append(sa.Column("other_id", sa.Integer, sa.ForeignKey(other.c.id), nullable=False))
-    keyed = sa.Table("keyed", tables, *columns, sa.CheckConstraint("id > 0"))
+    sa.Table("other", tables, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False))
+    keyed = sa.Table(
+        "keyed",
+        tables,
+        sa.Column("id", sa.Integer, sa.CheckConstraint("id > 1"), primary_key=True, autoincrement=False),
+        sa.Column("name", sa.String(20), nullable=False, unique=True),
+        sa.Column("other_id", sa.Integer, sa.ForeignKey("other.id", ondelete="CASCADE"), nullable=False),
+        sa.Column("price", sa.Numeric),
+        sa.Column("mark", sa.Uuid),
+        sa.Column("kind", sa.Text, nullable=False, server_default=default),
+        sa.CheckConstraint("id > 0"),
+    )
     tables.create_all(engine)
+    row = {"id": 7, "name": "n", "other_id": 1, "price": Decimal("1.25"), "mark": uuid4(), "kind": "k"}
     with engine.begin() as connection:
-        connection.execute(other.insert(), {"id": 1})
-        connection.execute(keyed.insert(), {"id": 7, "name": "n", "other_id": 1})
-        assert connection.execute(sa.select(keyed)).all() == [(7, "n", 1)]
+        connection.execute(tables.tables["other"].insert(), {"id": 1})
+        connection.execute(keyed.insert(), row)
+        assert connection.execute(sa.select(keyed)).mappings().one() == row
     tables.drop_all(engine)
-    assert not {"other", "keyed"} & set(sa.inspect(engine).get_table_names())
+    assert not set(tables.tables) & set(sa.inspect(engine).get_table_names())
+
+
+@contextmanager
+def written_and_reflected(
+    url: str, name: str, table: sa.Table, row: dict[str, object] = ROW, default: str | None = None
+) -> Iterator[sa.Engine]:
+    """An engine whose table is written, read and reflected; afterwards it is dropped, and one with constraints made.
+
+    `default`: that of a column, for engines that have it.
+    """
+    engine = sa.create_engine(url)
+    assert engine.dialect.name == name
+    check_reading_and_writing(engine, table, row)
+    check_reflection(engine, table)
+    yield engine
+    table.drop(engine)
+    assert not sa.inspect(engine).has_table(table.name)
+    check_keys_and_constraints(engine, default)
+    engine.dispose()
 
 
 @pytest.mark.engine("mariadb")
@@ -274,79 +303,55 @@ def test_objects_with_keys_transactions_and_savepoints_on_mariadb(mariadb_url: s
 @pytest.mark.engine("trino")
 @in_thread
 def test_trino_is_read_written_and_reflected(trino_url: str):
-    engine = sa.create_engine(trino_url)
-    assert engine.dialect.name == "trino"
-    table = values_table("items")
-    check_reading_and_writing(engine, table)
-    check_reflection(engine, table)
-    check_pandas(engine)
-    with engine.connect() as connection:
-        nations = sa.Table("nation", sa.MetaData(), schema="tpch.tiny", autoload_with=connection)
-        assert [column.name for column in nations.columns] == ["nationkey", "name", "regionkey", "comment"]
-        found = connection.execute(sa.select(nations.c.name).where(nations.c.regionkey == 3).order_by(nations.c.name))
-        assert found.scalars().first() == "FRANCE"
-        assert connection.scalar(sa.select(sa.func.count()).select_from(nations)) == 25
-    table.drop(engine)
-    assert not sa.inspect(engine).has_table("items")
-    check_keys_and_constraints(engine)
-    engine.dispose()
+    with written_and_reflected(trino_url, "trino", values_table("items")) as engine:
+        check_pandas(engine)
+        with engine.connect() as connection:
+            nations = sa.Table("nation", sa.MetaData(), schema="tpch.tiny", autoload_with=connection)
+            assert [column.name for column in nations.columns] == ["nationkey", "name", "regionkey", "comment"]
+            names = sa.select(nations.c.name).where(nations.c.regionkey == 3).order_by(nations.c.name)
+            assert connection.execute(names).scalars().first() == "FRANCE"
+            assert connection.scalar(sa.select(sa.func.count()).select_from(nations)) == 25
+            halves = sa.select(nations.c.nationkey / 2).where(nations.c.nationkey == 7)
+            assert connection.scalar(halves) == Decimal("3.5")
 
 
 @pytest.mark.engine("hive")
 @in_thread
 def test_hive_is_read_written_and_reflected(hive_url: str):
-    engine = sa.create_engine(hive_url)
-    assert engine.dialect.name == "hive"
-    table = values_table("items")
-    check_reading_and_writing(engine, table)
-    check_reflection(engine, table)
-    check_pandas(engine)
-    with engine.connect() as connection:
-        row = connection.execute(sa.text("SELECT * FROM items WHERE id = 7")).mappings().one()
-        assert row["name"] == row["items.name"] == ROW["name"]
-    table.drop(engine)
-    assert not sa.inspect(engine).has_table("items")
-    check_keys_and_constraints(engine)
-    engine.dispose()
+    with written_and_reflected(hive_url, "hive", values_table("items"), default="x") as engine:
+        check_pandas(engine)
+        joined = (
+            "SELECT * FROM items a JOIN (SELECT id, name AS other FROM items) b ON b.id = a.id + 1 WHERE a.id = 100"
+        )
+        with engine.connect() as connection:
+            row = connection.execute(sa.text("SELECT * FROM items WHERE id = 7")).mappings().one()
+            assert row["name"] == row["items.name"] == ROW["name"]
+            row = connection.execute(sa.text(joined)).mappings().one()
+            assert [row[name] for name in ("a.id", "b.id", "name", "other")] == [100, 101, "n100", "n101"]
 
 
 @pytest.mark.engine("sparksql")
 @in_thread
 def test_spark_is_read_written_and_reflected(spark_url: str):
-    engine = sa.create_engine(spark_url)
-    assert engine.dialect.name == "sparksql"
-    table = values_table("items")
-    check_reading_and_writing(engine, table)
-    check_reflection(engine, table)
-    check_pandas(engine, counts_rows=False)
-    table.drop(engine)
-    assert not sa.inspect(engine).has_table("items")
-    check_keys_and_constraints(engine)
-    engine.dispose()
+    with written_and_reflected(spark_url, "sparksql", values_table("items")) as engine:
+        check_pandas(engine, counts_rows=False)
 
 
 @pytest.mark.engine("phoenix")
 @in_thread
 def test_phoenix_is_read_written_and_reflected(phoenix_url: str):
-    engine = sa.create_engine(phoenix_url)
-    assert engine.dialect.name == "phoenix"
     table = values_table("items", primary_key=True)
-    check_reading_and_writing(engine, table, ROW | {"moment": dt.datetime.fromisoformat("2024-02-29T23:59:58.123")})
-    check_reflection(engine, table)
-    pd.DataFrame({"id": [900, 901], "name": ["a", "b"]}).to_sql("items", engine, index=False, if_exists="append")
-    sensitive = sa.Table(
-        sa.sql.quoted_name("items", quote=True), sa.MetaData(), sa.Column("n", sa.Integer, primary_key=True)
-    )
-    sensitive.create(engine)
-    found = sa.inspect(engine)
-    assert {getattr(name, "quote", None) for name in found.get_table_names() if name == "items"} == {None, True}
-    assert [column["name"] for column in found.get_columns(sensitive.name)] == ["n"]
-    assert len(found.get_columns("items")) == len(table.columns)
-    sensitive.drop(engine)
-    table.drop(engine)
-    assert not sa.inspect(engine).has_table("items")
-    check_keys_and_constraints(engine)
-    engine.dispose()
+    row = ROW | {"moment": dt.datetime.fromisoformat("2024-02-29T23:59:58.123")}
+    with written_and_reflected(phoenix_url, "phoenix", table, row, default="x") as engine:
+        pd.DataFrame({"id": [900, 901], "name": ["a", "b"]}).to_sql("items", engine, index=False, if_exists="append")
+        name = sa.sql.quoted_name("items", quote=True)
+        sensitive = sa.Table(name, sa.MetaData(), sa.Column("n", sa.Integer, primary_key=True))
+        sensitive.create(engine)
+        found = sa.inspect(engine)
+        assert {getattr(one, "quote", None) for one in found.get_table_names() if one == "items"} == {None, True}
+        assert [column["name"] for column in found.get_columns(name)] == ["n"]
+        assert len(found.get_columns("items")) == len(table.columns)
+        sensitive.drop(engine)
 
 
 @pytest.mark.engine("mariadb")

@@ -6,9 +6,9 @@
 from typing import Any
 
 from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.sql.compiler import DDLCompiler, GenericTypeCompiler, IdentifierPreparer
+from sqlalchemy.sql.compiler import DDLCompiler, IdentifierPreparer
 
-from queryserver_client.sqlalchemy.other import Backslashes, Keyless, ManyRows, OtherDialect
+from queryserver_client.sqlalchemy.other import Backslashes, Keyless, ManyRows, OtherDialect, PlainTypes
 
 
 class BackTicks(IdentifierPreparer):
@@ -16,40 +16,34 @@ class BackTicks(IdentifierPreparer):
         super().__init__(dialect, initial_quote="`", final_quote="`", escape_quote="`", **options)
 
 
-class HiveTypes(GenericTypeCompiler):
+class HiveTypes(PlainTypes):
+    text = "STRING"
+    bytes = "BINARY"
+
     def visit_VARCHAR(self, type_: Any, **kw: Any) -> str:
         return super().visit_VARCHAR(type_, **kw) if type_.length else "STRING"
 
-    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
+    def visit_NVARCHAR(self, type_: Any, **kw: Any) -> str:
         return "STRING"
 
-    visit_CLOB = visit_NCHAR = visit_NVARCHAR = visit_UUID = visit_TEXT
+    visit_NCHAR = visit_NVARCHAR
 
     def visit_INTEGER(self, type_: Any, **kw: Any) -> str:
         return "INT"
 
-    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
-        return self.visit_DECIMAL(type_, **kw)
-
-    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
-        return "FLOAT" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
-
-    def visit_REAL(self, type_: Any, **kw: Any) -> str:
-        return "FLOAT"
-
-    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
-        return "TIMESTAMP"
-
-    visit_TIMESTAMP = visit_DATETIME
-
-    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
-        return "BINARY"
-
-    visit_large_binary = visit_BINARY = visit_VARBINARY = visit_BLOB
-
 
 class HiveTables(DDLCompiler):
     """Keys are told to the planner; nothing enforces them, and Hive takes them only where the statement says so."""
+
+    def get_column_specification(self, column: Any, **kw: Any) -> str:
+        """A column has one constraint, and a default is one."""
+        text = super().get_column_specification(column, **kw)
+        return text.removesuffix(" NOT NULL") if self.get_column_default_string(column) is not None else text
+
+    def define_constraint_cascades(self, constraint: Any) -> str:
+        return ""
+
+    define_constraint_match = define_constraint_deferrability = define_constraint_cascades
 
     def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> str:
         return f"{super().visit_primary_key_constraint(constraint, **kw)} DISABLE NOVALIDATE"
@@ -62,6 +56,15 @@ class HiveTables(DDLCompiler):
 
     def visit_check_constraint(self, constraint: Any, **kw: Any) -> Any:
         return None
+
+    def visit_column_check_constraint(self, constraint: Any, **kw: Any) -> str:
+        return ""
+
+
+class ImpalaTables(Keyless):
+    def get_column_specification(self, column: Any, **kw: Any) -> str:
+        """NOT NULL is for Kudu's tables, which have other clauses of their own."""
+        return super().get_column_specification(column, **kw).removesuffix(" NOT NULL")
 
 
 class HiveContext(DefaultExecutionContext):
@@ -86,6 +89,8 @@ class HiveDialect(ManyRows, OtherDialect):
 
 class ImpalaDialect(HiveDialect):
     name = "impala"
+    ddl_compiler = ImpalaTables
+    supports_alter = False
     execution_ctx_cls = DefaultExecutionContext
     supports_statement_cache = True
     engine_dialects = ("impala",)
@@ -94,6 +99,7 @@ class ImpalaDialect(HiveDialect):
 class SparkDialect(HiveDialect):
     name = "sparksql"
     ddl_compiler = Keyless
+    supports_alter = False
     execution_ctx_cls = DefaultExecutionContext
     supports_statement_cache = True
     engine_dialects = ("sparksql",)

@@ -67,6 +67,9 @@ class Unconstrained(DDLCompiler):
 
     visit_unique_constraint = visit_check_constraint = visit_foreign_key_constraint
 
+    def visit_column_check_constraint(self, constraint: Any, **kw: Any) -> str:
+        return ""
+
 
 class Keyless(Unconstrained):
     def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> Any:
@@ -84,9 +87,51 @@ class TrinoCompiler(SQLCompiler):
         return text
 
 
-class TrinoTypes(GenericTypeCompiler):
+class PlainTypes(GenericTypeCompiler):
+    """For engines that have few names of types, each in one form. UUIDs are texts."""
+
+    text = "VARCHAR"
+    single = "FLOAT"
+    bytes = "VARBINARY"
+    decimal = "DECIMAL(38, 10)"
+    """Where no precision is asked for: by itself DECIMAL has no fraction."""
+
+    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
+        return self.visit_DECIMAL(type_, **kw)
+
+    def visit_DECIMAL(self, type_: Any, **kw: Any) -> str:
+        return self.decimal if type_.precision is None else super().visit_DECIMAL(type_, **kw)
+
     def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
-        return "REAL" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
+        return self.single if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
+
+    def visit_REAL(self, type_: Any, **kw: Any) -> str:
+        return self.single
+
+    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
+        return "TIMESTAMP"
+
+    visit_TIMESTAMP = visit_DATETIME
+
+    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
+        return self.text
+
+    visit_CLOB = visit_UUID = visit_uuid = visit_TEXT
+
+    def visit_NVARCHAR(self, type_: Any, **kw: Any) -> str:
+        return self.visit_VARCHAR(type_, **kw)
+
+    def visit_NCHAR(self, type_: Any, **kw: Any) -> str:
+        return self.visit_CHAR(type_, **kw)
+
+    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
+        return self.bytes
+
+    visit_large_binary = visit_BINARY = visit_VARBINARY = visit_BLOB
+
+
+class TrinoTypes(PlainTypes):
+    single = "REAL"
 
     def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
         """With the microseconds of Python: TIMESTAMP alone has milliseconds."""
@@ -94,19 +139,6 @@ class TrinoTypes(GenericTypeCompiler):
 
     def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:
         return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
-
-    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
-        return "VARCHAR"
-
-    visit_CLOB = visit_TEXT
-
-    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
-        return "VARBINARY"
-
-    visit_large_binary = visit_BINARY = visit_BLOB
-
-    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
-        return self.visit_DECIMAL(type_, **kw)
 
 
 class TrinoNames(IdentifierPreparer):
@@ -125,7 +157,7 @@ class TrinoDialect(ManyRows, OtherDialect):
     ddl_compiler = Keyless
     type_compiler_cls = TrinoTypes
     preparer = TrinoNames
-    supports_alter = True
+    supports_alter = False  # only constraints are added by it, and there are none
     default_schema_statement = "SELECT current_schema"
     div_is_floordiv = True
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection
-from sqlalchemy.sql.compiler import GenericTypeCompiler
 
-from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect, Unconstrained
+from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect, PlainTypes, Unconstrained
 
 
 class PhoenixCompiler(Backslashes):
@@ -27,8 +26,8 @@ class PhoenixTables(Unconstrained):
         """NOT NULL is for columns of the key only."""
         name, kind = self.preparer.format_column(column), self.dialect.type_compiler_instance.process(column.type)
         default = self.get_column_default_string(column)
-        text = f"{name} {kind}" if default is None else f"{name} {kind} DEFAULT {default}"
-        return f"{text} NOT NULL" if column.primary_key else text
+        text = f"{name} {kind} NOT NULL" if column.primary_key else f"{name} {kind}"
+        return text if default is None else f"{text} DEFAULT {default}"
 
     def create_table_constraints(self, table: Any, *args: Any, **kw: Any) -> str:
         if not table.primary_key:
@@ -42,36 +41,8 @@ class PhoenixTables(Unconstrained):
         return f"CONSTRAINT {name} PRIMARY KEY ({columns})"
 
 
-class PhoenixTypes(GenericTypeCompiler):
-    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
-        return self.visit_DECIMAL(type_, **kw)
-
-    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
-        return "FLOAT" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
-
-    def visit_REAL(self, type_: Any, **kw: Any) -> str:
-        return "FLOAT"
-
-    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
-        return "TIMESTAMP"
-
-    visit_TIMESTAMP = visit_DATETIME
-
-    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
-        return "VARCHAR"
-
-    visit_CLOB = visit_TEXT
-
-    def visit_NVARCHAR(self, type_: Any, **kw: Any) -> str:
-        return self.visit_VARCHAR(type_, **kw)
-
-    def visit_NCHAR(self, type_: Any, **kw: Any) -> str:
-        return self.visit_CHAR(type_, **kw)
-
-    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
-        return "VARBINARY"
-
-    visit_large_binary = visit_VARBINARY = visit_BLOB
+class PhoenixTypes(PlainTypes):
+    decimal = "DECIMAL"  # of any digits
 
 
 class PhoenixDialect(OtherDialect):
@@ -82,6 +53,7 @@ class PhoenixDialect(OtherDialect):
     ddl_compiler = PhoenixTables
     type_compiler_cls = PhoenixTypes
     requires_name_normalize = True
+    supports_alter = False
     supports_multivalues_insert = False
 
     def _get_default_schema_name(self, connection: Connection) -> str:
