@@ -253,7 +253,7 @@ def test_a_url_shows_no_token_and_refuses_what_it_does_not_know():
     ("dialect", "wanted"),
     [
         ("hive", "s.`select` (id INT NOT NULL, t STRING, d DECIMAL(10, 2), f DOUBLE, b BINARY"),
-        ("impala", "s.`select` (id INT NOT NULL, t STRING, d DECIMAL(10, 2), f DOUBLE, b BINARY"),
+        ("impala", "s.`select` (id INT, t STRING, d DECIMAL(10, 2), f DOUBLE, b BINARY"),
         ("trino", 's."select" (id INTEGER NOT NULL, t VARCHAR, d DECIMAL(10, 2), f DOUBLE, b VARBINARY'),
         ("mysql", "s.`select` (id INTEGER NOT NULL AUTO_INCREMENT, t TEXT, d NUMERIC(10, 2), f FLOAT, b BLOB"),
     ],
