@@ -116,7 +116,9 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
 
 
 def _with_broker(settings: Settings, url: str) -> Settings:
-    tasks = settings.desktop.task_server.model_copy(update={"enabled": True, "broker_url": SecretStr(url)})
+    # As without workers, a user runs eight statements on one connector; the ninth place is kept for others (ADR 66).
+    changed = {"enabled": True, "broker_url": SecretStr(url), "concurrency": 9}
+    tasks = settings.desktop.task_server.model_copy(update=changed)
     return settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"task_server": tasks})})
 
 

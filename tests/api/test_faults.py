@@ -93,7 +93,7 @@ class TestEngines:
             (DUCKDB, 2, DUCKDB.slow),
             (SQLITE, 2, SQLITE.slow),
             (POSTGRESQL, 8, POSTGRESQL.slow),
-            ("hive", 8, "sleep 30"),
+            ("hive", 8, "sleep 120"),
         ]
         operations = [
             (await ana.execute(dialect, statement))["history_uuid"]

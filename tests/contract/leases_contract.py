@@ -17,7 +17,7 @@ from queryserver.statements.states import StatementState
 ME, OTHER = "me", "other"
 HELD = 10**12
 LEASE = timedelta(seconds=30)
-ROOMY = QueuePlaces(per_connector=100, per_user=100)
+ROOMY = QueuePlaces(per_connector=100, per_user=100, worker_life=LEASE)
 COLUMNS = (Column("n", ResultType.INT, "integer"),)
 FAILED = Outcome(StatementState.FAILED, error_code="engine_error", message="no")
 SUCCESS = Outcome(StatementState.SUCCESS)
@@ -57,6 +57,10 @@ class LeaseDesk(ABC):
     @abstractmethod
     async def look(self, statement_id: UUID) -> Seen:
         """The record."""
+
+    @abstractmethod
+    async def add_worker(self, name: str, capacity: int) -> None:
+        """A worker that lives."""
 
     @abstractmethod
     async def ask_to_cancel(self, statement_id: UUID) -> None:
@@ -127,11 +131,47 @@ class LeasesContract:
         for user in (0, 1, 2):
             for _ in range(4):
                 await desk.add(owner=None, user=user)
-        places = QueuePlaces(per_connector=5, per_user=2)
+        places = QueuePlaces(per_connector=5, per_user=2, worker_life=LEASE)
         first = await desk.taken(4, owner="one", places=places)
         second = await desk.taken(100, owner="two", places=places)
         assert (len(first), len(second)) == (4, 1)
         assert await desk.taken(owner="three", places=places) == []
+
+    async def test_one_of_eight_places_is_kept_for_people_who_run_nothing(self, desk: LeaseDesk) -> None:
+        for name in ("one", "two"):
+            await desk.add_worker(name, 4)
+        many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(10)]
+        assert await desk.taken(4, owner="one") == many[:4]
+        # The worker `two` has four places, and the last one of both is kept.
+        assert await desk.taken(4, owner="two") == many[4:7]
+        assert await desk.taken(1, owner="two") == []
+        await desk.add(owner=None, user=2, priority=1)
+        assert await desk.taken(1, owner="two") == []
+        late = [(await desk.add(owner=None, user=1)).statement_id for _ in range(2)]
+        assert await desk.taken(1, owner="two") == late[:1]
+        assert await desk.taken(1, owner="two") == []
+
+    async def test_a_user_who_runs_on_another_connector_is_not_one_who_runs_nothing(self, desk: LeaseDesk) -> None:
+        await desk.add_worker("one", 2)
+        await desk.add(owner="one", user=0, connector="elsewhere")
+        await desk.add(owner=None, user=0)
+        assert await desk.taken(1, owner="one") == []
+        other = await desk.add(owner=None, user=1)
+        assert await desk.taken(1, owner="one") == [other.statement_id]
+
+    async def test_the_only_place_is_for_everybody(self, desk: LeaseDesk) -> None:
+        await desk.add_worker("one", 1)
+        first, _ = [(await desk.add(owner=None)).statement_id for _ in range(2)]
+        assert await desk.taken(1, owner="one") == [first]
+
+    async def test_a_free_place_of_a_full_connector_is_no_ones_first(self, desk: LeaseDesk) -> None:
+        await desk.add_worker("one", 8)
+        places = QueuePlaces(per_connector=1, per_user=1, worker_life=LEASE)
+        for user in (0, 1):
+            await desk.add(owner=None, user=user)
+        elsewhere = (await desk.add(owner=None, user=2, connector="elsewhere")).statement_id
+        taken = await desk.taken(8, owner="one", places=places, connectors=("here", "elsewhere"))
+        assert (len(taken), elsewhere in taken) == (2, True)
 
     async def test_what_a_lost_worker_had_not_sent_is_in_the_queue_again(self, desk: LeaseDesk) -> None:
         lost = await desk.add(owner=OTHER, lease_s=-1)

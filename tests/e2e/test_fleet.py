@@ -252,7 +252,8 @@ async def test_sent_statements_of_a_killed_worker_end_as_unknown_and_make_room(
     place: Installation, pair: tuple[Node, Node], tcp_open: EmbeddedPostgres
 ) -> None:
     await execute(place.users_dsn, "CREATE SEQUENCE killed; CREATE SEQUENCE queued")
-    async with place.worker() as victim:
+    # The ninth place is kept for other users.
+    async with place.worker(desktop__task_server__concurrency="9") as victim:
         lasting = "SELECT nextval('killed'), pg_sleep(60)"
         running = [await pair[0].submit("postgresql", f"{lasting}, {number}") for number in range(8)]
         for operation in running:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
@@ -65,6 +65,8 @@ class MemoryLeases:
         self.before: dict[str, Callable[[], None]] = {}
         self.lose_answer_of: set[str] = set()
         self.refuse: Callable[[Outcome], None] = lambda _: None
+        self.workers: dict[str, int] = {}
+        """How many statements each worker that lives runs at once."""
         self.down = False
 
     def add(self, statement: str, *, owner: str | None = OWNER, lease_s: float = 30, **more: Any) -> Assignment:
@@ -144,6 +146,10 @@ class MemoryLeases:
         active = [one for one in self.entries.values() if not one.state.is_terminal]
         busy = Counter(_place(one) for one in active if not _is_free(one))
         on = Counter(connector for connector, _ in busy.elements())
+        running = {user for _, user in busy}
+        fleet = sum(self.workers.values())
+        spare = fleet - sum(one.owner in self.workers and not _is_free(one) for one in active)
+        kept = max(fleet // places.kept_one_in, 1) if fleet > 1 else 0
         waiting = [
             one
             for one in active
@@ -158,11 +164,20 @@ class MemoryLeases:
         ]
         taken: list[Entry] = []
         while waiting and len(taken) < most:
-            waiting.sort(key=lambda one: (one.priority, busy[_place(one)], one.assignment.history_id))
+            waiting.sort(
+                key=lambda one: (
+                    not _is_first(one, running),
+                    one.priority,
+                    busy[_place(one)],
+                    one.assignment.history_id,
+                )
+            )
             free = [
                 one
                 for one in waiting
-                if busy[_place(one)] < places.per_user and on[_place(one)[0]] < places.per_connector
+                if busy[_place(one)] < places.per_user
+                and on[_place(one)[0]] < places.per_connector
+                and (not fleet or spare - len(taken) > kept or _is_first(one, running))
             ]
             if not free:
                 break
@@ -170,6 +185,7 @@ class MemoryLeases:
             waiting.remove(free[0])
             busy[_place(free[0])] += 1
             on[_place(free[0])[0]] += 1
+            running.add(_place(free[0])[1])
         found = [_taken(entry, owner, lease) for entry in taken]
         return sorted(found, key=lambda one: one.history_id)
 
@@ -401,6 +417,11 @@ def _is_within(entry: Entry, within: ClaimScope) -> bool:
 
 def _place(entry: Entry) -> tuple[str, int]:
     return entry.assignment.connector, entry.assignment.user_id
+
+
+def _is_first(entry: Entry, running: Collection[int]) -> bool:
+    """Whether it is of a person who runs nothing."""
+    return entry.priority == 0 and entry.assignment.user_id not in running
 
 
 def _is_free(entry: Entry) -> bool:

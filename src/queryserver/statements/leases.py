@@ -94,7 +94,8 @@ returning {_ASSIGNMENT}
 
 # Users take turns: those who run less come first, and statements of people before those of schedules. The statements of
 # a session run one after the other, where the session is. Only the first ones of each user are looked at, so that a
-# queue of ten thousand costs little.
+# queue of ten thousand costs little. Of the places of all workers some stay free for people who run nothing: the long
+# statements of others would hold them up for hours (ADR 66).
 _WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running from statements
@@ -105,6 +106,17 @@ with busy as (
         select sum(running) from busy where busy.connector = asked.connector
     ), 0) as free
     from unnest($3::text[]) as asked (connector)
+), workers as (
+    select id, capacity from instances where kind = 'worker' and heartbeat_at > now() - $7::interval
+), fleet as (
+    select sum(capacity) as places, sum(capacity) - (
+        select count(*) from statements
+        where state in ('waiting', 'running') and owner in (select id from workers) and lease_until >= now()
+    ) as free
+    from workers
+), spare as (
+    select coalesce(free - case when places > 1 then greatest(places / $8::bigint, 1) else 0 end, $6) as places
+    from fleet
 ), users as (
     select distinct connector, user_id from statements join room using (connector)
     where state = 'waiting' and sent_at is null and free > 0
@@ -112,7 +124,9 @@ with busy as (
     select mine.id, connector, free, mine.priority, mine.history_id,
         coalesce(running, 0) + row_number() over (
             partition by connector, user_id order by mine.priority, mine.history_id
-        ) as turn
+        ) as turn,
+        mine.priority = 0 and user_id not in (select user_id from busy)
+            and row_number() over (partition by user_id order by mine.priority, mine.history_id) = 1 as is_first
     from users join room using (connector) left join busy using (connector, user_id), lateral (
         select id, priority, history_id from statements as orphan
         where orphan.connector = users.connector and orphan.user_id = users.user_id
@@ -130,13 +144,16 @@ with busy as (
         order by priority, history_id limit greatest($5 - coalesce(running, 0), 0)
     ) as mine
 ), placed as (
-    select id, priority, turn, history_id, free,
-        row_number() over (partition by connector order by priority, turn, history_id) as place
+    select id, is_first, priority, turn, history_id, free,
+        row_number() over (partition by connector order by is_first desc, priority, turn, history_id) as place
     from turns
+), next as (
+    select id, is_first, row_number() over (order by is_first desc, priority, turn, history_id) as number
+    from placed where place <= free
 )
 update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
-    select id from placed where place <= free order by priority, turn, history_id limit $6
+    select id from next where number <= $6 and (is_first or number <= (select places from spare))
 ) and state = 'waiting' and (owner is null or lease_until < now())
 returning {_ASSIGNMENT}
 """
@@ -270,14 +287,25 @@ class StatementLeases:
     async def claim_waiting(
         self, *, owner: str, lease: timedelta, connectors: Sequence[str], places: QueuePlaces, most: int
     ) -> Sequence[Assignment]:
-        """Take up to `most` unsent statements from the queue of all workers, in the order of their turns."""
+        """Take up to `most` unsent statements from the queue of all workers, in the order of their turns.
+
+        Fewer where only the places are free that are kept for people who run nothing.
+        """
         reachable = list(connectors)
         if not await self._database.value(_ANY_WAITS, reachable):
             return ()
         async with self._database.transaction() as connection:
             await connection.execute(_CLAIM_ALONE)
             found = await connection.fetch(
-                _WAITING, owner, lease, reachable, places.per_connector, places.per_user, most
+                _WAITING,
+                owner,
+                lease,
+                reachable,
+                places.per_connector,
+                places.per_user,
+                most,
+                places.worker_life,
+                places.kept_one_in,
             )
         return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
 

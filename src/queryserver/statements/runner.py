@@ -61,11 +61,13 @@ class RunnerLimits:
     """Within this time what disabled users run and hold here is ended."""
     capacity: int = 0
     """Statements that a worker runs at once. Those that it takes over from a lost one come in addition."""
+    worker_life: timedelta = timedelta(seconds=30)
+    """A worker whose heartbeat is older counts as gone."""
 
     @property
     def places(self) -> QueuePlaces:
         """With the task server the places of a connector and of a user count over all workers."""
-        return QueuePlaces(self.per_connector, self.per_user)
+        return QueuePlaces(self.per_connector, self.per_user, self.worker_life)
 
 
 class Broker(Protocol):

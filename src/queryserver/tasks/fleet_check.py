@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, timedelta
+from datetime import UTC
 
 from queryserver.administration.doctor import Finding
 from queryserver.platform.database import Database
@@ -24,8 +24,7 @@ _CONNECTIONS_LEFT = """
 
 async def examine_fleet(settings: Settings, database: Database) -> Sequence[Finding]:
     """Reads only. Raises DatabaseUnavailable."""
-    heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
-    known = await Instances(database, heartbeat=heartbeat).known()
+    known = await Instances(database, settings.desktop.task_server).known()
     living = [one for one, lives in known if lives]
     connections = await database.value(_CONNECTIONS_LEFT)
     return [

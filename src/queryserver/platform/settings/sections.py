@@ -6,6 +6,7 @@ import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from itertools import pairwise
@@ -470,6 +471,11 @@ class TaskServerSettings(Section):
     webhook_allowed_networks: Networks = ()
     """Loopback, private and other inner networks that these calls may go to; empty: none. Those of
     `connector_policy.blocked_networks` stay closed."""
+
+    @property
+    def gone_after(self) -> timedelta:
+        """A process whose last heartbeat is older counts as gone."""
+        return timedelta(seconds=3 * self.heartbeat_s)
 
     @field_validator("broker_url")
     @classmethod
