@@ -252,9 +252,9 @@ def test_a_url_shows_no_token_and_refuses_what_it_does_not_know():
 @pytest.mark.parametrize(
     ("dialect", "wanted"),
     [
-        ("hive", "s.`select` (id INT NOT NULL, t STRING, d DECIMAL(10, 2), f DOUBLE, b BINARY"),
-        ("impala", "s.`select` (id INT, t STRING, d DECIMAL(10, 2), f DOUBLE, b BINARY"),
-        ("trino", 's."select" (id INTEGER NOT NULL, t VARCHAR, d DECIMAL(10, 2), f DOUBLE, b VARBINARY'),
+        ("hive", "`s`.`select` (`id` INT NOT NULL, `t` STRING, `d` DECIMAL(10, 2), `f` DOUBLE, `b` BINARY"),
+        ("impala", "`s`.`select` (`id` INT, `t` STRING, `d` DECIMAL(10, 2), `f` DOUBLE, `b` BINARY"),
+        ("trino", '"s"."select" ("id" INTEGER NOT NULL, "t" VARCHAR, "d" DECIMAL(10, 2), "f" DOUBLE, "b" VARBINARY'),
         ("mysql", "s.`select` (id INTEGER NOT NULL AUTO_INCREMENT, t TEXT, d NUMERIC(10, 2), f FLOAT, b BLOB"),
     ],
     ids=["hive", "impala", "trino", "mysql"],
@@ -301,25 +301,26 @@ def test_phoenix_writes_by_key_alone():
     name = sa.Column("name", sa.Text, sa.ForeignKey("other.id"), nullable=False, unique=True, server_default="x")
     table = sa.Table("t", sa.MetaData(), key, name, sa.Column("made", sa.DateTime))
     made = " ".join(str(sa.schema.CreateTable(table).compile(engine)).split())
-    assert made.startswith("CREATE TABLE t ( id INTEGER NOT NULL, name VARCHAR DEFAULT 'x', made TIMESTAMP,")
-    assert made.endswith("CONSTRAINT pk PRIMARY KEY (id) )")
+    wanted = """CREATE TABLE "T" ( "ID" INTEGER NOT NULL, "NAME" VARCHAR DEFAULT 'x', "MADE" TIMESTAMP,"""
+    assert made.startswith(wanted)
+    assert made.endswith('CONSTRAINT pk PRIMARY KEY ("ID") )')
     inserting = table.insert().prefix_with("/*INSERT*/").compile(engine, column_keys=["id", "name"])
-    assert " ".join(str(inserting).split()) == "UPSERT /*INSERT*/ INTO t (id, name) VALUES (?, ?)"
+    assert " ".join(str(inserting).split()) == 'UPSERT /*INSERT*/ INTO "T" ("ID", "NAME") VALUES (?, ?)'
     with pytest.raises(sa.exc.CompileError, match="no UPDATE"):
         table.update().values(name="x").compile(engine)
     with pytest.raises(sa.exc.CompileError, match="primary key: keyless"):
         sa.schema.CreateTable(sa.Table("keyless", sa.MetaData(), sa.Column("id", sa.Integer))).compile(engine)
 
 
-_HIVE_KEYS = ["PRIMARY KEY (id) DISABLE NOVALIDATE", "UNIQUE (name) DISABLE NOVALIDATE"]
+_HIVE_KEYS = ["PRIMARY KEY (`id`) DISABLE NOVALIDATE", "UNIQUE (`name`) DISABLE NOVALIDATE"]
 
 
 @each(
     "dialect, constraints, column",
-    ("trino", [], "id INTEGER NOT NULL"),
-    ("sparksql", [], "id INT NOT NULL"),
-    ("hive", _HIVE_KEYS, "id INT NOT NULL"),
-    ("impala", [], "id INT"),
+    ("trino", [], '"id" INTEGER NOT NULL'),
+    ("sparksql", [], "`id` INT NOT NULL"),
+    ("hive", _HIVE_KEYS, "`id` INT NOT NULL"),
+    ("impala", [], "`id` INT"),
     ("postgresql", ["PRIMARY KEY (id)", "CHECK (id > 0)", "UNIQUE (name)"], "id INTEGER NOT NULL CHECK (id > 1)"),
 )
 def test_tables_have_the_constraints_of_their_engine(dialect: str, constraints: list[str], column: str):
@@ -345,7 +346,37 @@ def test_tables_that_refer_to_each_other_are_made(dialect: str, is_altered: bool
     tables.drop_all(mock, checkfirst=False)
     assert [text for text in said if "None" in text] == []
     assert any(text.startswith("ALTER") for text in said) is is_altered
-    assert {"DROP TABLE a", "DROP TABLE b"} <= set(said)
+    names = ['"A"', '"B"'] if dialect == "phoenix" else ['"a"', '"b"'] if dialect == "trino" else ["`a`", "`b`"]
+    assert {f"DROP TABLE {name}" for name in names} <= set(said)
+
+
+@each("dialect", "trino", "hive", "impala", "sparksql")
+def test_indexes_are_left_out_where_the_engine_has_none(dialect: str):
+    url, sent = f"queryserver+{dialect}://:x@db.example/7", list[str]()
+    made = sa.create_engine(url).dialect
+    table = sa.Table("t", sa.MetaData(), sa.Column("n", sa.Integer, index=True))
+    mock = sa.create_mock_engine(url, lambda ddl, *_, **__: sent.append(str(ddl.compile(dialect=made)).strip()))
+    table.metadata.create_all(mock, checkfirst=False)
+    (index,) = table.indexes
+    index.drop(mock)
+    assert [text for text in sent if "INDEX" in text] == []
+    assert len(sent) == 3
+
+
+@each(
+    "name, in_sql",
+    ("order", '"ORDER"'),
+    ("_x", '"_X"'),
+    ("1a", '"1A"'),
+    ("Mixed", '"Mixed"'),
+    ("UPPER", '"UPPER"'),
+    ("a b", '"a b"'),
+    (sa.sql.quoted_name("lower", quote=True), '"lower"'),
+    (sa.sql.quoted_name("lower", quote=False), "lower"),
+)
+def test_names_of_phoenix_are_in_capitals_and_quoted(name: str, in_sql: str):
+    dialect = sa.create_engine("queryserver+phoenix://:x@db.example/7").dialect
+    assert dialect.identifier_preparer.quote(name) == in_sql
 
 
 @each("dialect, is_at_once", ("trino", True), ("hive", True), ("impala", True), ("sparksql", True), ("phoenix", False))
@@ -374,7 +405,7 @@ def test_trino_has_catalogs_in_schemas_and_its_order_of_limit():
     engine = sa.create_engine("queryserver+trino://:x@db.example/7")
     table = sa.Table("t", sa.MetaData(), sa.Column("n"), schema='tpch."s.1".Tiny')
     text = str(sa.select(table).limit(5).offset(2).compile(engine, compile_kwargs={"literal_binds": True}))
-    assert 'FROM tpch."s.1"."Tiny".t' in text
+    assert 'FROM "tpch"."s.1"."Tiny"."t"' in text
     assert re.search(r"OFFSET 2\s+LIMIT 5", text)
 
 

@@ -140,6 +140,23 @@ def check_reflection(engine: sa.Engine, table: sa.Table) -> None:
         found.get_columns("nowhere")
 
 
+def check_names(engine: sa.Engine) -> None:
+    """Reserved words, and what no identifier is without quotes."""
+    names = "select", "order", "value", "user", "timestamp", "column", "_hidden", "2nd"
+    columns = [sa.Column(name, sa.Integer, autoincrement=False) for name in names]
+    table = sa.Table("table", sa.MetaData(), sa.Column("key", sa.Integer, primary_key=True), *columns)
+    table.create(engine)
+    rows = [{"key": key} | dict.fromkeys(names, key) for key in (1, 2)]
+    with engine.begin() as connection:
+        connection.execute(table.insert(), rows)
+        found = sa.select(table).where(table.c.value > 1).order_by(table.c.order)
+        assert [dict(row) for row in connection.execute(found).mappings()] == rows[1:]
+        grouped = sa.select(table.c.user, sa.func.max(table.c.column).label("end")).group_by(table.c.user)
+        assert {row.user: row.end for row in connection.execute(grouped)} == {1: 1, 2: 2}
+    assert {column["name"] for column in sa.inspect(engine).get_columns("table")} == {"key", *names}
+    table.drop(engine)
+
+
 def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
     frame = pd.DataFrame({"n": range(250), "word": [f"w{n}" for n in range(250)], "share": [n / 8 for n in range(250)]})
     written = frame.to_sql("frame", engine, index=False, chunksize=100)
@@ -148,7 +165,12 @@ def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
     pd.testing.assert_frame_equal(pd.read_sql_table("frame", engine).sort_values("n", ignore_index=True), frame)
     sizes = [len(part) for part in pd.read_sql("SELECT n FROM frame", engine, chunksize=100)]
     assert sizes == [100, 100, 50]
-    frame.head(3).to_sql("frame", engine, index=False, if_exists="replace")
+    frame.head(3).to_sql("frame", engine, if_exists="replace")  # with an index
+    assert pd.read_sql("SELECT * FROM frame", engine, index_col="index")["word"].sort_index().to_list() == [
+        "w0",
+        "w1",
+        "w2",
+    ]
     assert pd.read_sql(sa.text("SELECT count(*) AS c FROM frame WHERE n > :n"), engine, params={"n": 0})["c"][0] == 2
 
 
@@ -189,6 +211,7 @@ def written_and_reflected(
     assert engine.dialect.name == name
     check_reading_and_writing(engine, table, row)
     check_reflection(engine, table)
+    check_names(engine)
     yield engine
     table.drop(engine)
     assert not sa.inspect(engine).has_table(table.name)

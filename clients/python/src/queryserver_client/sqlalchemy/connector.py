@@ -69,6 +69,8 @@ class QueryserverDialect(DefaultDialect):
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         """Without values the text goes as it is, unless the compiler has doubled a `?` in it."""
+        if context is not None and context.isddl and not statement:
+            return  # what the engine does not have, as indexes
         cursor.execute(statement, parameters if parameters or "??" in statement else None)
         # One of several batches of rows: the count is that of all.
         is_batch = context is not None and context.execute_style is ExecuteStyle.INSERTMANYVALUES

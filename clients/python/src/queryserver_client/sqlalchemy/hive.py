@@ -6,12 +6,19 @@
 from typing import Any
 
 from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.sql.compiler import DDLCompiler, IdentifierPreparer
 
-from queryserver_client.sqlalchemy.other import Backslashes, Keyless, ManyRows, OtherDialect, PlainTypes
+from queryserver_client.sqlalchemy.other import (
+    Backslashes,
+    Indexless,
+    Keyless,
+    ManyRows,
+    OtherDialect,
+    PlainTypes,
+    QuotedNames,
+)
 
 
-class BackTicks(IdentifierPreparer):
+class BackTicks(QuotedNames):
     def __init__(self, dialect: Any, **options: Any) -> None:
         super().__init__(dialect, initial_quote="`", final_quote="`", escape_quote="`", **options)
 
@@ -32,7 +39,7 @@ class HiveTypes(PlainTypes):
         return "INT"
 
 
-class HiveTables(DDLCompiler):
+class HiveTables(Indexless):
     """Keys are told to the planner; nothing enforces them, and Hive takes them only where the statement says so."""
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
@@ -61,10 +68,14 @@ class HiveTables(DDLCompiler):
         return ""
 
 
-class ImpalaTables(Keyless):
+class ImpalaTables(Indexless, Keyless):
     def get_column_specification(self, column: Any, **kw: Any) -> str:
         """NOT NULL is for Kudu's tables, which have other clauses of their own."""
         return super().get_column_specification(column, **kw).removesuffix(" NOT NULL")
+
+
+class SparkTables(Indexless, Keyless):
+    pass
 
 
 class HiveContext(DefaultExecutionContext):
@@ -98,7 +109,7 @@ class ImpalaDialect(HiveDialect):
 
 class SparkDialect(HiveDialect):
     name = "sparksql"
-    ddl_compiler = Keyless
+    ddl_compiler = SparkTables
     supports_alter = False
     execution_ctx_cls = DefaultExecutionContext
     supports_statement_cache = True

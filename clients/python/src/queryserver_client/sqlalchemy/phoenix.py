@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.compiler import IdentifierPreparer
 
 from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect, PlainTypes, Unconstrained
 
@@ -41,6 +42,18 @@ class PhoenixTables(Unconstrained):
         return f"CONSTRAINT {name} PRIMARY KEY ({columns})"
 
 
+class PhoenixNames(IdentifierPreparer):
+    """Names without quotes are in capitals. These are quoted in capitals: none is in the way as a reserved word."""
+
+    reserved_words = frozenset[str]()
+    illegal_initial_characters = frozenset[str]()
+
+    def quote(self, ident: str) -> str:
+        name = super().quote(ident)
+        is_plain = name == ident and getattr(ident, "quote", None) is None
+        return self.quote_identifier(ident.upper()) if is_plain else name
+
+
 class PhoenixTypes(PlainTypes):
     decimal = "DECIMAL"  # of any digits
 
@@ -52,6 +65,7 @@ class PhoenixDialect(OtherDialect):
     statement_compiler = PhoenixCompiler
     ddl_compiler = PhoenixTables
     type_compiler_cls = PhoenixTypes
+    preparer = PhoenixNames
     requires_name_normalize = True
     supports_alter = False
     supports_multivalues_insert = False
