@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -133,7 +134,7 @@ async def open_services(
             statements=statements,
         )
         readiness, stored_ones = _readiness(settings, kept), StoredConnectors(stored, builder, connectors.refresh)
-        instances = Instances(kept.database, settings.desktop.task_server)
+        instances = Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
         tasks = task_services(
             settings,
             kept.database,

@@ -17,7 +17,7 @@ from queryserver.statements.states import StatementState
 ME, OTHER = "me", "other"
 HELD = 10**12
 LEASE = timedelta(seconds=30)
-ROOMY = QueuePlaces(per_connector=100, per_user=100, worker_life=LEASE)
+ROOMY = QueuePlaces(per_connector=100, per_user=100)
 COLUMNS = (Column("n", ResultType.INT, "integer"),)
 FAILED = Outcome(StatementState.FAILED, error_code="engine_error", message="no")
 SUCCESS = Outcome(StatementState.SUCCESS)
@@ -59,10 +59,6 @@ class LeaseDesk(ABC):
         """The record."""
 
     @abstractmethod
-    async def add_worker(self, name: str, capacity: int) -> None:
-        """A worker that lives."""
-
-    @abstractmethod
     async def ask_to_cancel(self, statement_id: UUID) -> None:
         """What a caller does."""
 
@@ -77,11 +73,22 @@ class LeaseDesk(ABC):
         return {one.lease.statement_id: one.lease for one in found}
 
     async def taken(
-        self, most: int = 100, *, owner: str = ME, places: QueuePlaces = ROOMY, connectors: Sequence[str] = ("here",)
+        self,
+        most: int = 100,
+        *,
+        most_of_busy: int | None = None,
+        owner: str = ME,
+        places: QueuePlaces = ROOMY,
+        connectors: Sequence[str] = ("here",),
     ) -> list[UUID]:
         """Take from the queue of all workers; in the order in which they start."""
         found = await self.leases.claim_waiting(
-            owner=owner, lease=LEASE, connectors=connectors, places=places, most=most
+            owner=owner,
+            lease=LEASE,
+            connectors=connectors,
+            places=places,
+            most=most,
+            most_of_busy=most if most_of_busy is None else most_of_busy,
         )
         return [one.lease.statement_id for one in found]
 
@@ -131,46 +138,53 @@ class LeasesContract:
         for user in (0, 1, 2):
             for _ in range(4):
                 await desk.add(owner=None, user=user)
-        places = QueuePlaces(per_connector=5, per_user=2, worker_life=LEASE)
+        places = QueuePlaces(per_connector=5, per_user=2)
         first = await desk.taken(4, owner="one", places=places)
         second = await desk.taken(100, owner="two", places=places)
         assert (len(first), len(second)) == (4, 1)
         assert await desk.taken(owner="three", places=places) == []
 
-    async def test_one_of_eight_places_is_kept_for_people_who_run_nothing(self, desk: LeaseDesk) -> None:
-        for name in ("one", "two"):
-            await desk.add_worker(name, 4)
-        many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(10)]
-        assert await desk.taken(4, owner="one") == many[:4]
-        # The worker `two` has four places, and the last one of both is kept.
-        assert await desk.taken(4, owner="two") == many[4:7]
-        assert await desk.taken(1, owner="two") == []
-        await desk.add(owner=None, user=2, priority=1)
-        assert await desk.taken(1, owner="two") == []
+    async def test_the_last_places_are_for_people_who_run_nothing(self, desk: LeaseDesk) -> None:
+        many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(5)]
+        # The first one, and one more: the third place is kept.
+        assert await desk.taken(3, most_of_busy=2) == many[:2]
+        assert await desk.taken(1, most_of_busy=0) == []
         late = [(await desk.add(owner=None, user=1)).statement_id for _ in range(2)]
-        assert await desk.taken(1, owner="two") == late[:1]
-        assert await desk.taken(1, owner="two") == []
+        assert await desk.taken(2, most_of_busy=0) == late[:1]
+        assert await desk.taken(2, most_of_busy=0) == []
+        assert await desk.taken(2, most_of_busy=1) == late[1:]
 
-    async def test_a_user_who_runs_on_another_connector_is_not_one_who_runs_nothing(self, desk: LeaseDesk) -> None:
-        await desk.add_worker("one", 2)
+    async def test_who_runs_on_another_connector_runs_something(self, desk: LeaseDesk) -> None:
         await desk.add(owner="one", user=0, connector="elsewhere")
         await desk.add(owner=None, user=0)
-        assert await desk.taken(1, owner="one") == []
+        assert await desk.taken(1, most_of_busy=0) == []
         other = await desk.add(owner=None, user=1)
-        assert await desk.taken(1, owner="one") == [other.statement_id]
+        assert await desk.taken(2, most_of_busy=0) == [other.statement_id]
 
-    async def test_the_only_place_is_for_everybody(self, desk: LeaseDesk) -> None:
-        await desk.add_worker("one", 1)
-        first, _ = [(await desk.add(owner=None)).statement_id for _ in range(2)]
-        assert await desk.taken(1, owner="one") == [first]
+    async def test_schedules_have_no_first_statement_and_take_nobodys(self, desk: LeaseDesk) -> None:
+        await desk.add(owner=None, user=0, priority=1)
+        assert await desk.taken(1, most_of_busy=0) == []
+        await desk.add(owner=OTHER, user=0, priority=1)
+        own = await desk.add(owner=None, user=0)
+        assert await desk.taken(2, most_of_busy=0) == [own.statement_id]
 
-    async def test_a_free_place_of_a_full_connector_is_no_ones_first(self, desk: LeaseDesk) -> None:
-        await desk.add_worker("one", 8)
-        places = QueuePlaces(per_connector=1, per_user=1, worker_life=LEASE)
+    async def test_the_first_statement_of_a_person_comes_before_older_ones_of_others(self, desk: LeaseDesk) -> None:
+        await desk.add(owner=OTHER, user=0, connector="elsewhere")
+        older = (await desk.add(owner=None, user=0)).statement_id
+        first = (await desk.add(owner=None, user=1)).statement_id
+        places = QueuePlaces(per_connector=1, per_user=1)
+        assert await desk.taken(1, places=places) == [first]
+        assert await desk.taken(1, places=QueuePlaces(per_connector=2, per_user=1)) == [older]
+        await desk.add(owner=None, user=0, connector="third")
+        late = (await desk.add(owner=None, user=2)).statement_id
+        assert await desk.taken(1, connectors=("here", "third")) == [late]
+
+    async def test_statements_of_a_full_connector_use_up_no_place(self, desk: LeaseDesk) -> None:
         for user in (0, 1):
             await desk.add(owner=None, user=user)
         elsewhere = (await desk.add(owner=None, user=2, connector="elsewhere")).statement_id
-        taken = await desk.taken(8, owner="one", places=places, connectors=("here", "elsewhere"))
+        places, both = QueuePlaces(per_connector=1, per_user=1), ("here", "elsewhere")
+        taken = await desk.taken(2, places=places, connectors=both)
         assert (len(taken), elsewhere in taken) == (2, True)
 
     async def test_what_a_lost_worker_had_not_sent_is_in_the_queue_again(self, desk: LeaseDesk) -> None:
@@ -180,7 +194,9 @@ class LeasesContract:
 
     async def test_statements_of_one_session_are_taken_one_after_the_other(self, desk: LeaseDesk) -> None:
         first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
-        found = await desk.leases.claim_waiting(owner=ME, lease=LEASE, connectors=["here"], places=ROOMY, most=10)
+        found = await desk.leases.claim_waiting(
+            owner=ME, lease=LEASE, connectors=["here"], places=ROOMY, most=10, most_of_busy=10
+        )
         assert [one.lease.statement_id for one in found] == [first.statement_id]
         for owner in ("one", "two"):
             assert await desk.taken(owner=owner) == []

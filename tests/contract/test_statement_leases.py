@@ -63,9 +63,6 @@ class MemoryDesk(LeaseDesk):
         entry = self.leases.entries[statement_id]
         return Seen(entry.state, entry.owner, entry.lines)
 
-    async def add_worker(self, name: str, capacity: int) -> None:
-        self.leases.workers[name] = capacity
-
     async def ask_to_cancel(self, statement_id: UUID) -> None:
         self.leases.ask_to_cancel(statement_id)
 
@@ -135,13 +132,6 @@ class DatabaseDesk(LeaseDesk):
         assert record is not None
         log = await self.records.logs(statement_id, start=0, size=None)
         return Seen(record.status.state, record.status.owner, log.lines)
-
-    async def add_worker(self, name: str, capacity: int) -> None:
-        await self.database.execute(
-            "insert into instances (id, kind, name, version, running, capacity) values ($1, 'worker', $1, '0', 0, $2)",
-            name,
-            capacity,
-        )
 
     async def ask_to_cancel(self, statement_id: UUID) -> None:
         await self.records.request_cancel(statement_id, by="ana")

@@ -65,8 +65,6 @@ class MemoryLeases:
         self.before: dict[str, Callable[[], None]] = {}
         self.lose_answer_of: set[str] = set()
         self.refuse: Callable[[Outcome], None] = lambda _: None
-        self.workers: dict[str, int] = {}
-        """How many statements each worker that lives runs at once."""
         self.down = False
 
     def add(self, statement: str, *, owner: str | None = OWNER, lease_s: float = 30, **more: Any) -> Assignment:
@@ -140,16 +138,20 @@ class MemoryLeases:
         return [_taken(entry, owner, lease) for entry in found]
 
     async def claim_waiting(
-        self, *, owner: str, lease: timedelta, connectors: Sequence[str], places: QueuePlaces, most: int
+        self,
+        *,
+        owner: str,
+        lease: timedelta,
+        connectors: Sequence[str],
+        places: QueuePlaces,
+        most: int,
+        most_of_busy: int,
     ) -> Sequence[Assignment]:
         await self._reached("claim_waiting")
         active = [one for one in self.entries.values() if not one.state.is_terminal]
         busy = Counter(_place(one) for one in active if not _is_free(one))
         on = Counter(connector for connector, _ in busy.elements())
-        running = {user for _, user in busy}
-        fleet = sum(self.workers.values())
-        spare = fleet - sum(one.owner in self.workers and not _is_free(one) for one in active)
-        kept = max(fleet // places.kept_one_in, 1) if fleet > 1 else 0
+        running = {one.assignment.user_id for one in active if not _is_free(one) and one.priority == 0}
         waiting = [
             one
             for one in active
@@ -177,7 +179,7 @@ class MemoryLeases:
                 for one in waiting
                 if busy[_place(one)] < places.per_user
                 and on[_place(one)[0]] < places.per_connector
-                and (not fleet or spare - len(taken) > kept or _is_first(one, running))
+                and (len(taken) < most_of_busy or _is_first(one, running))
             ]
             if not free:
                 break

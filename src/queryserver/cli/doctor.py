@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,10 +149,11 @@ def is_worker_alive(
     from queryserver.tasks.instances import Instances  # noqa: PLC0415 slow to import
 
     settings, role = settings_of(config), Role.BEAT if beat else Role.WORKER
+    heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
 
     async def lives() -> bool:
         async with open_service_database(settings) as database:
-            return await Instances(database, settings.desktop.task_server).lives_here(role)
+            return await Instances(database, heartbeat=heartbeat).lives_here(role)
 
     try:
         is_alive = run(lives)

@@ -162,7 +162,6 @@ def statement_services(
             shutdown_grace=settings.desktop.shutdown_grace,
             recheck_every=settings.desktop.auth.recheck,
             capacity=settings.desktop.task_server.concurrency if role is Role.WORKER else 0,
-            worker_life=settings.desktop.task_server.gone_after,
         ),
         objects_changed=objects_changed,
         metrics=metrics,

@@ -94,11 +94,11 @@ returning {_ASSIGNMENT}
 
 # Users take turns: those who run less come first, and statements of people before those of schedules. The statements of
 # a session run one after the other, where the session is. Only the first ones of each user are looked at, so that a
-# queue of ten thousand costs little. Of the places of all workers some stay free for people who run nothing: the long
-# statements of others would hold them up for hours (ADR 66).
+# queue of ten thousand costs little. The first statement of a person who runs nothing comes before all others, and may
+# have one of the last $6 places, the others only one of the last $7 (ADR 66).
 _WAITING = f"""
 with busy as (
-    select connector, user_id, count(*) as running from statements
+    select connector, user_id, count(*) as running, count(*) filter (where priority = 0) as of_people from statements
     where state in ('waiting', 'running') and owner is not null and lease_until >= now()
     group by connector, user_id
 ), room as (
@@ -106,17 +106,6 @@ with busy as (
         select sum(running) from busy where busy.connector = asked.connector
     ), 0) as free
     from unnest($3::text[]) as asked (connector)
-), workers as (
-    select id, capacity from instances where kind = 'worker' and heartbeat_at > now() - $7::interval
-), fleet as (
-    select sum(capacity) as places, sum(capacity) - (
-        select count(*) from statements
-        where state in ('waiting', 'running') and owner in (select id from workers) and lease_until >= now()
-    ) as free
-    from workers
-), spare as (
-    select coalesce(free - case when places > 1 then greatest(places / $8::bigint, 1) else 0 end, $6) as places
-    from fleet
 ), users as (
     select distinct connector, user_id from statements join room using (connector)
     where state = 'waiting' and sent_at is null and free > 0
@@ -125,7 +114,7 @@ with busy as (
         coalesce(running, 0) + row_number() over (
             partition by connector, user_id order by mine.priority, mine.history_id
         ) as turn,
-        mine.priority = 0 and user_id not in (select user_id from busy)
+        mine.priority = 0 and user_id not in (select user_id from busy where of_people > 0)
             and row_number() over (partition by user_id order by mine.priority, mine.history_id) = 1 as is_first
     from users join room using (connector) left join busy using (connector, user_id), lateral (
         select id, priority, history_id from statements as orphan
@@ -153,7 +142,7 @@ with busy as (
 )
 update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
-    select id from next where number <= $6 and (is_first or number <= (select places from spare))
+    select id from next where number <= $6 and (is_first or number <= $7)
 ) and state = 'waiting' and (owner is null or lease_until < now())
 returning {_ASSIGNMENT}
 """
@@ -285,11 +274,18 @@ class StatementLeases:
         return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
 
     async def claim_waiting(
-        self, *, owner: str, lease: timedelta, connectors: Sequence[str], places: QueuePlaces, most: int
+        self,
+        *,
+        owner: str,
+        lease: timedelta,
+        connectors: Sequence[str],
+        places: QueuePlaces,
+        most: int,
+        most_of_busy: int,
     ) -> Sequence[Assignment]:
         """Take up to `most` unsent statements from the queue of all workers, in the order of their turns.
 
-        Fewer where only the places are free that are kept for people who run nothing.
+        Only the first ones of people who run nothing once there are `most_of_busy`, which is no larger.
         """
         reachable = list(connectors)
         if not await self._database.value(_ANY_WAITS, reachable):
@@ -297,15 +293,7 @@ class StatementLeases:
         async with self._database.transaction() as connection:
             await connection.execute(_CLAIM_ALONE)
             found = await connection.fetch(
-                _WAITING,
-                owner,
-                lease,
-                reachable,
-                places.per_connector,
-                places.per_user,
-                most,
-                places.worker_life,
-                places.kept_one_in,
+                _WAITING, owner, lease, reachable, places.per_connector, places.per_user, most, most_of_busy
             )
         return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
 

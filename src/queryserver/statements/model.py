@@ -193,10 +193,6 @@ class QueuePlaces:
 
     per_connector: int
     per_user: int
-    worker_life: timedelta
-    """A worker whose heartbeat is older counts as gone, with its places."""
-    kept_one_in: int = 8
-    """One in so many places of the workers, at least one of two, is kept for people who run nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 # For one write at the end of a stop.
 _LEAST_S = 0.5
+_KEPT_ONE_IN = 8
 
 _GONE = Outcome(
     StatementState.FAILED,
@@ -61,13 +62,18 @@ class RunnerLimits:
     """Within this time what disabled users run and hold here is ended."""
     capacity: int = 0
     """Statements that a worker runs at once. Those that it takes over from a lost one come in addition."""
-    worker_life: timedelta = timedelta(seconds=30)
-    """A worker whose heartbeat is older counts as gone."""
+    look_every: timedelta = timedelta(seconds=1)
+    """How often a worker that has only kept places looks for whom they are kept: messages go to those with others."""
 
     @property
     def places(self) -> QueuePlaces:
         """With the task server the places of a connector and of a user count over all workers."""
-        return QueuePlaces(self.per_connector, self.per_user, self.worker_life)
+        return QueuePlaces(self.per_connector, self.per_user)
+
+    @property
+    def kept(self) -> int:
+        """How many places of a worker are kept for people who run nothing: one in eight, at least one of two."""
+        return max(self.capacity // _KEPT_ONE_IN, 1) if self.capacity > 1 else 0
 
 
 class Broker(Protocol):
@@ -149,6 +155,7 @@ class Runner:
             background(self._every(limits.recheck_every, self._end_disabled), "disabled-users"),
             background(self._follow_connectors(), "connector-changes"),
             background(self._refill(), "queue-refill"),
+            background(self._every(limits.look_every, self._take_first_ones), "queue-first-ones"),
         ):
             try:
                 yield
@@ -204,10 +211,14 @@ class Runner:
 
     @property
     def room(self) -> int:
-        """How many more statements of the queue this worker runs."""
+        """How many more statements of the queue this worker runs, whoever sent them."""
+        return max(self._free_places - self.limits.kept - self._wanted, 0)
+
+    @property
+    def _free_places(self) -> int:
         if self.intake is not Intake.QUEUED or self._draining:
             return 0
-        return max(self.limits.capacity - self.active - self._wanted, 0)
+        return max(self.limits.capacity - self.active, 0)
 
     def take_one(self) -> None:
         """A statement waits in the queue: this worker takes one, in a task of its own that the stop waits for."""
@@ -217,24 +228,24 @@ class Runner:
     async def take_waiting(self, most: int) -> int:
         """Run up to `most` statements of the queue, as far as there is room; the number. Raises DatabaseUnavailable."""
         async with self._taking:
-            if self.intake is not Intake.QUEUED or self._draining:
-                return 0
-            room = min(most, self.limits.capacity - self.active)
+            room = min(most, self._free_places)
             if room <= 0:
                 return 0
+            room_of_busy = min(room, max(self._free_places - self.limits.kept, 0))
             # To the end, also where the caller is canceled: a claim that nothing runs would block its place.
-            taking = asyncio.create_task(self._take(room), name="queue-claim")
+            taking = asyncio.create_task(self._take(room, room_of_busy), name="queue-claim")
             self._tasks.add(taking)
             taking.add_done_callback(self._tasks.discard)
             return await asyncio.shield(taking)
 
-    async def _take(self, most: int) -> int:
+    async def _take(self, most: int, most_of_busy: int) -> int:
         found = await self.leases.claim_waiting(
             owner=self.owner,
             lease=self.editor.lease_timeout,
             connectors=self.connectors.runnable_by(self._data_held),
             places=self.limits.places,
             most=most,
+            most_of_busy=most_of_busy,
         )
         for assignment in found:
             try:
@@ -257,6 +268,10 @@ class Runner:
                 log.warning("nothing taken from the queue; the sweep will")
             except Exception:  # the outer wall of a task: the next free place must be used
                 log.exception("nothing taken from the queue")
+
+    async def _take_first_ones(self) -> None:
+        if 0 < self._free_places <= self.limits.kept:
+            await self.take_waiting(self._free_places)
 
     def runs(self, statement_id: UUID) -> bool:
         """Whether the statement runs, or waits for a slot, in this process."""
@@ -288,7 +303,7 @@ class Runner:
         found = await self.leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
         for assignment in found:
             await self._start_claimed(assignment)
-        if not found and self.room:
+        if not found and self._free_places:
             self.take_one()
 
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:

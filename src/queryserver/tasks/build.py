@@ -164,7 +164,8 @@ async def open_schedules(settings: Settings) -> AsyncGenerator[Schedules]:
         callers = CallerRepository(database)
         stack.push_async_callback(callers.aclose)
         recipients = Recipients(database, settings.desktop.task_server, webhook_rules(settings))
-        instances = Instances(database, settings.desktop.task_server)
+        heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
+        instances = Instances(database, heartbeat=heartbeat)
         yield _schedules(settings, database, callers, connectors, recipients, instances)
 
 

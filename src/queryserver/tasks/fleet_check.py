@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC
+from datetime import UTC, timedelta
 
 from queryserver.administration.doctor import Finding
 from queryserver.platform.database import Database
@@ -24,7 +24,8 @@ _CONNECTIONS_LEFT = """
 
 async def examine_fleet(settings: Settings, database: Database) -> Sequence[Finding]:
     """Reads only. Raises DatabaseUnavailable."""
-    known = await Instances(database, settings.desktop.task_server).known()
+    heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
+    known = await Instances(database, heartbeat=heartbeat).known()
     living = [one for one, lives in known if lives]
     connections = await database.value(_CONNECTIONS_LEFT)
     return [

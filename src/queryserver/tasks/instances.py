@@ -14,11 +14,11 @@ from queryserver import __version__
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Role
-from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
 
+_GONE_AFTER_BEATS = 3
 _FORGOTTEN_AFTER = timedelta(days=1)
 
 _BEAT = """
@@ -51,12 +51,11 @@ class Load:
 
 
 class Instances:
-    """Records of processes. One lives while its last heartbeat is younger than `gone_after` of the settings."""
+    """Records of processes. One lives while its heartbeat is younger than three of them."""
 
-    def __init__(self, database: Database, settings: TaskServerSettings) -> None:
+    def __init__(self, database: Database, *, heartbeat: timedelta) -> None:
         self._database = database
-        self._heartbeat_s = settings.heartbeat_s
-        self._gone_after = settings.gone_after
+        self._heartbeat = heartbeat
 
     @asynccontextmanager
     async def present(self, instance_id: str, role: Role, load: Callable[[], Load] = Load) -> AsyncGenerator[None]:
@@ -71,11 +70,11 @@ class Instances:
 
         await beat()
         try:
-            async with background(every(self._heartbeat_s, beat), "instance-heartbeat"):
+            async with background(every(self._heartbeat.total_seconds(), beat), "instance-heartbeat"):
                 yield
         finally:
             with suppress(DatabaseUnavailable, asyncio.TimeoutError):
-                async with asyncio.timeout(self._heartbeat_s):
+                async with asyncio.timeout(self._heartbeat.total_seconds()):
                     await self._database.execute("delete from instances where id = $1", instance_id)
 
     async def living(self, role: Role | None = None) -> Sequence[Instance]:
@@ -83,7 +82,7 @@ class Instances:
         found = await self._database.fetch(
             """select * from instances where heartbeat_at > now() - $1::interval and ($2::text is null or kind = $2)
             order by started_at, id""",
-            self._gone_after,
+            self._heartbeat * _GONE_AFTER_BEATS,
             role.value if role else None,
         )
         return [_instance(row) for row in found]
@@ -93,7 +92,7 @@ class Instances:
         found = await self._database.fetch(
             """select *, heartbeat_at > now() - $1::interval as lives from instances
             where heartbeat_at > now() - $2::interval order by started_at, id""",
-            self._gone_after,
+            self._heartbeat * _GONE_AFTER_BEATS,
             _FORGOTTEN_AFTER,
         )
         return [(_instance(row), row["lives"]) for row in found]

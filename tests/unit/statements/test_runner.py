@@ -17,8 +17,9 @@ from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.stopping import REST_S
-from queryserver.statements.model import Assignment
+from queryserver.statements.model import Assignment, Intake
 from queryserver.statements.queue import StatementQueue
+from queryserver.statements.runner import RunnerLimits
 from queryserver.statements.states import StatementState
 
 OTHER = "another-process"
@@ -335,6 +336,46 @@ async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
             await asyncio.sleep(0.01)
     assert max(seen) == per_user
     assert len(fleet.engine.executions) == 6
+
+
+async def test_the_last_place_of_a_worker_is_for_people_who_run_nothing() -> None:
+    fleet = Fleet()
+    never = timedelta(hours=1)
+    worker = fleet.runner(intake=Intake.QUEUED, capacity=3, sweep_every=never, look_every=timedelta(seconds=0.1))
+    many = [fleet.leases.add("sleep 30", owner=None, user_id=1) for _ in range(4)]
+    async with worker.running():
+        assert worker.room == 2
+        await worker.take_waiting(10)
+        await until(lambda: fleet.engine.running == 2)
+        assert worker.room == 0
+        assert await worker.take_waiting(10) == 0
+        # No message comes: those are for workers with other places.
+        late = fleet.leases.add("sleep 30", owner=None, user_id=2)
+        await until(lambda: fleet.engine.running == 3)
+        assert fleet.leases.of(late).sent
+        worker.cancel(late.lease.statement_id)
+        await until(lambda: fleet.engine.running == 2)
+        assert [fleet.leases.of(one).sent for one in many] == [True, True, False, False]
+
+
+async def test_a_place_that_gets_free_is_given_on_while_the_kept_one_is_taken() -> None:
+    fleet = Fleet()
+    worker = fleet.runner(intake=Intake.QUEUED, capacity=2, sweep_every=timedelta(hours=1))
+    first, second = [fleet.leases.add("sleep 30", owner=None, user_id=1) for _ in range(2)]
+    other = fleet.leases.add("sleep 30", owner=None, user_id=2)
+    async with worker.running():
+        await worker.take_waiting(10)
+        await until(lambda: fleet.engine.running == 2)
+        assert not fleet.leases.of(second).sent
+        worker.cancel(other.lease.statement_id)
+        await until(lambda: terminal(fleet.leases.of(other)))
+        worker.cancel(first.lease.statement_id)
+        await until(lambda: fleet.leases.of(second).sent)
+
+
+@each(("capacity", "kept"), (0, 0), (1, 0), (2, 1), (8, 1), (15, 1), (16, 2), (64, 8))
+def test_one_place_in_eight_of_a_worker_is_kept(capacity: int, kept: int) -> None:
+    assert RunnerLimits(capacity=capacity).kept == kept
 
 
 async def test_statements_of_one_session_run_in_the_order_in_which_they_came() -> None:

@@ -6,7 +6,6 @@ import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from itertools import pairwise
@@ -448,7 +447,8 @@ class TaskServerSettings(Section):
     result_cache_max_bytes: Count = GIB
     """Bytes of results in remote stores that each process keeps on its disk, in `<data_dir>/result-cache`; 0: none."""
     concurrency: Positive = 8
-    """Statements that one worker runs at once."""
+    """Statements that one worker runs at once. One place in eight, at least one of two, is kept for people who run
+    nothing."""
     heartbeat_s: Positive = 10
     """How often a worker renews its leases; at most a third of `editor.lease_timeout_s`."""
     queue: Text = "queryserver"
@@ -471,11 +471,6 @@ class TaskServerSettings(Section):
     webhook_allowed_networks: Networks = ()
     """Loopback, private and other inner networks that these calls may go to; empty: none. Those of
     `connector_policy.blocked_networks` stay closed."""
-
-    @property
-    def gone_after(self) -> timedelta:
-        """A process whose last heartbeat is older counts as gone."""
-        return timedelta(seconds=3 * self.heartbeat_s)
 
     @field_validator("broker_url")
     @classmethod
