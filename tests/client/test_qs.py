@@ -17,7 +17,7 @@ from tests.client.shell import Make, Qs
 from tests.timing import until
 
 from queryserver.identity.model import AuthenticatedUser
-from queryserver_client import connect
+from queryserver_client import __version__, connect
 from queryserver_client.cli.forms import Form
 
 FORMS = [form.value for form in Form]
@@ -69,6 +69,11 @@ async def test_a_stored_login_that_cannot_be_read_is_replaced_or_deleted(server:
     assert not file.exists()
     refused = await qs("login", "http://host:port", "--user", "broken", "--stdin", stdin=f"{PASSWORD}\n")
     assert (refused.code, "the address" in refused.err, "Traceback" in refused.err) == (2, True, False)
+
+
+async def test_the_version_is_told_without_a_login(make: Make):
+    told = await make()("--version")
+    assert (told.code, told.text) == (0, f"qs {__version__}\n")
 
 
 async def test_a_pipe_gets_plain_csv_and_other_forms_when_asked_for(qs: Qs):

@@ -42,6 +42,8 @@ class Size(IntEnum):
         (2**53 - 1, 2**53 - 1),
         (2**53, {"type": "bigint", "value": "9007199254740992"}),
         (-(2**63), {"type": "bigint", "value": "-9223372036854775808"}),
+        (2**63, {"type": "decimal", "value": "9223372036854775808"}),
+        (-(2**70), {"type": "decimal", "value": "-1180591620717411303424"}),
         (0.1, 0.1),
         (math.nan, {"type": "double", "value": "NaN"}),
         (-math.inf, {"type": "double", "value": "-Infinity"}),

@@ -38,7 +38,9 @@ def encode(value: Any) -> Any:  # noqa: C901
         case str():
             return str(value)
         case int():
-            return int(value) if abs(value) <= MOST_EXACT else _typed("bigint", str(int(value)))
+            if abs(value) <= MOST_EXACT:
+                return int(value)
+            return _typed("bigint" if -(2**63) <= value < 2**63 else "decimal", str(int(value)))
         case float():
             return float(value) if math.isfinite(value) else _typed("double", _FLOAT_WORDS[str(float(value))])
         case Decimal():

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="qs",
-    help="SQL, files and imports of a queryserver.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -34,6 +33,23 @@ Paths = Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", help="Lo
 Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Directories, with all that is in them.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Replace files that are there.")]
 GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Leave out files that are there with the same size.")]
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        from queryserver_client import __version__  # noqa: PLC0415
+
+        typer.echo(f"qs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """SQL, files and imports of a queryserver."""
 
 
 @app.command()
