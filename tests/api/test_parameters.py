@@ -136,6 +136,25 @@ async def test_what_does_not_fit_is_refused_before_anything_is_recorded(
     assert SECRET not in message
 
 
+@each("given, says", [
+    ([[1, 2], [3]], "1 has arrays of different lengths in an array"),
+    ([[1, 2], None], "1 has arrays of different lengths in an array"),
+    ([[[1], [2]], [[3, 4], [5, 6]]], "1 has arrays of different lengths in an array"),
+    ([[1], ["x"]], "1 is an array whose elements have different types"),
+])  # fmt: skip
+async def test_arrays_that_are_no_matrix_are_refused_for_postgresql(ana: Caller, given: object, says: str):
+    assert says in await refusal(ana, "postgresql", "SELECT ?", [given])
+
+
+async def test_arrays_in_arrays_have_the_type_of_all_their_elements(ana: Caller):
+    sent = [[[1, 2], [3, 2.5]], [[], []], [[None], [7]], [["a", None], ["b", "c"]], [1, None, 2]]
+    assert await rows(ana, "postgresql", "SELECT ? AS a, ? AS b, ? AS c, ? AS d, ? AS e", sent) == [
+        [[[1, 2], [3, 2.5]], [], [[None], [7]], [["a", None], ["b", "c"]], [1, None, 2]]
+    ]
+    uneven = [[1, 2], [2.5], []]
+    assert await rows(ana, "duckdb", "SELECT ? AS a", [uneven]) == [[uneven]]
+
+
 async def test_a_connector_without_parameters_refuses_them(ana: Caller):
     assert "takes no parameters" in await refusal(ana, "mysql", "rows 1", [])
 

@@ -75,6 +75,12 @@ class Parameter:
         """Those of an array; none of anything else."""
         return self.value if isinstance(self.value, tuple) else ()
 
+    @property
+    def leaf_types(self) -> "frozenset[ParameterType]":
+        """Those of an array's elements, and of the elements of arrays in it, however deep; nulls have none."""
+        found = (one.leaf_types if one.type is ParameterType.ARRAY else {one.type} - {None} for one in self.elements)
+        return frozenset[ParameterType]().union(*found)
+
 
 NULL = Parameter(None, None, is_plain=True)
 
@@ -108,6 +114,8 @@ class ParameterSupport:
     not_finite: bool = False
     """NaN and the infinities."""
     decimal_digits: int = 38
+    even_arrays: bool = False
+    """Whether arrays in an array must have the same lengths."""
 
     def require(self, parameters: Parameters) -> None:
         """Raises InvalidParameter for the first value that the engine cannot take."""
@@ -124,10 +132,20 @@ class ParameterSupport:
             return "is NaN or infinite, which this connector cannot take."
         if isinstance(one.value, Decimal) and max(digits_of(one.value)) > self.decimal_digits:
             return f"has more than the {self.decimal_digits} digits that decimals of this connector have."
+        if self.even_arrays and _shape(one) is None:
+            return "has arrays of different lengths in an array, which this connector cannot take."
         return next((problem for element in one.elements if (problem := self._problem(element))), None)
 
 
 NO_PARAMETERS = ParameterSupport()
+
+
+def _shape(one: Parameter) -> tuple[int, ...] | None:
+    """The lengths of an array, the outer one first; of another value none. None: arrays in it differ in theirs."""
+    if not one.elements:
+        return (0,) if isinstance(one.value, tuple) else ()
+    inner, *others = {_shape(element) for element in one.elements}
+    return None if others or inner is None else (len(one.elements), *inner)
 
 
 def read_parameters(given: object) -> Parameters:
@@ -209,6 +227,8 @@ def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
     _require_few(len(values))
     elements = tuple(_read(name, value, depth + 1) for value in values)
     kinds = {one.type for one in elements if one.type is not None}
+    if kinds == {ParameterType.ARRAY}:
+        kinds = Parameter(ParameterType.ARRAY, elements).leaf_types
     if len(kinds) > 1 and not kinds <= {ParameterType.BIGINT, ParameterType.DOUBLE, ParameterType.DECIMAL}:
         raise InvalidParameter(f"parameters: {name} is an array whose elements have different types.")
     return elements

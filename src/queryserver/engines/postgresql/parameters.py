@@ -5,7 +5,7 @@ says which type its place wants. A plain null is the word NULL, which may stand 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterTyp
 from queryserver.sql.places import Bound, written
 
 T = ParameterType
-PARAMETERS = ParameterSupport(frozenset(T), not_finite=True, decimal_digits=1000)
+PARAMETERS = ParameterSupport(frozenset(T), not_finite=True, decimal_digits=1000, even_arrays=True)
 
 _TEXTS = frozenset({18, 19, 25, 1042, 1043})
 """char, name, text, bpchar, varchar: what a text may be bound to as it is."""
@@ -78,13 +78,19 @@ def type_name(one: Parameter) -> str:
 
 
 def _element_name(one: Parameter) -> str:
-    kinds = {element.type for element in one.elements if element.type is not None}
-    if kinds == {T.ARRAY}:
-        return next(_element_name(element) for element in one.elements if element.type is T.ARRAY)
+    kinds = one.leaf_types
     if len(kinds) > 1:  # numbers of several types
         return "double precision" if T.DOUBLE in kinds else "numeric"
-    names = {type_name(element) for element in one.elements if element.type is not None}
-    return names.pop() if len(names) == 1 else _TYPES[kinds.pop()] if kinds else "text"
+    names = set(_leaf_names(one))
+    return names.pop() if len(names) == 1 else _TYPES[next(iter(kinds))] if kinds else "text"
+
+
+def _leaf_names(one: Parameter) -> Iterator[str]:
+    for element in one.elements:
+        if element.type is T.ARRAY:
+            yield from _leaf_names(element)
+        elif element.type is not None:
+            yield type_name(element)
 
 
 def _text(one: Parameter) -> str:
