@@ -78,8 +78,9 @@ class Parameter:
     @property
     def leaf_types(self) -> "frozenset[ParameterType]":
         """Those of an array's elements, and of the elements of arrays in it, however deep; nulls have none."""
-        found = (one.leaf_types if one.type is ParameterType.ARRAY else {one.type} - {None} for one in self.elements)
-        return frozenset[ParameterType]().union(*found)
+        arrays = (one.leaf_types for one in self.elements if one.type is ParameterType.ARRAY)
+        types = {one.type for one in self.elements if one.type not in {None, ParameterType.ARRAY}}
+        return frozenset(cast("set[ParameterType]", types)).union(*arrays)
 
 
 NULL = Parameter(None, None, is_plain=True)
