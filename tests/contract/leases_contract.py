@@ -168,16 +168,23 @@ class LeasesContract:
         own = await desk.add(owner=None, user=0)
         assert await desk.taken(2, most_of_busy=0) == [own.statement_id]
 
-    async def test_the_first_statement_of_a_person_comes_before_older_ones_of_others(self, desk: LeaseDesk) -> None:
+    async def test_who_runs_something_elsewhere_has_the_same_turn_but_no_kept_place(self, desk: LeaseDesk) -> None:
         await desk.add(owner=OTHER, user=0, connector="elsewhere")
-        older = (await desk.add(owner=None, user=0)).statement_id
+        older = [(await desk.add(owner=None, user=0)).statement_id for _ in range(2)]
+        first = [(await desk.add(owner=None, user=user)).statement_id for user in (1, 2)]
+        assert await desk.taken(1, places=QueuePlaces(per_connector=1, per_user=1)) == older[:1]
+        places = QueuePlaces(per_connector=2, per_user=2)
+        assert await desk.taken(1, places=places, most_of_busy=0) == first[:1]
+        assert await desk.taken(2, most_of_busy=1) == first[1:]
+        assert await desk.taken(1) == older[1:]
+
+    async def test_the_first_statement_gets_the_kept_place_behind_any_number_of_others(self, desk: LeaseDesk) -> None:
+        await desk.add(owner=OTHER, user=0, connector="elsewhere")
+        for connector in ("here", "third") * 3:
+            await desk.add(owner=None, user=0, connector=connector)
         first = (await desk.add(owner=None, user=1)).statement_id
-        places = QueuePlaces(per_connector=1, per_user=1)
-        assert await desk.taken(1, places=places) == [first]
-        assert await desk.taken(1, places=QueuePlaces(per_connector=2, per_user=1)) == [older]
-        await desk.add(owner=None, user=0, connector="third")
-        late = (await desk.add(owner=None, user=2)).statement_id
-        assert await desk.taken(1, connectors=("here", "third")) == [late]
+        taken = await desk.taken(3, connectors=("here", "third"), most_of_busy=2)
+        assert (len(taken), taken[-1]) == (3, first)
 
     async def test_statements_of_a_full_connector_use_up_no_place(self, desk: LeaseDesk) -> None:
         for user in (0, 1):

@@ -168,7 +168,7 @@ class MemoryLeases:
         while waiting and len(taken) < most:
             waiting.sort(
                 key=lambda one: (
-                    not _is_first(one, running),
+                    most_of_busy == 0 and not _is_first(one, running),
                     one.priority,
                     busy[_place(one)],
                     one.assignment.history_id,

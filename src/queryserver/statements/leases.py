@@ -94,8 +94,8 @@ returning {_ASSIGNMENT}
 
 # Users take turns: those who run less come first, and statements of people before those of schedules. The statements of
 # a session run one after the other, where the session is. Only the first ones of each user are looked at, so that a
-# queue of ten thousand costs little. The first statement of a person who runs nothing comes before all others, and may
-# have one of the last $6 places, the others only one of the last $7 (ADR 66).
+# queue of ten thousand costs little. The first $7 places go by turns, the rest of $6 to the first statements of people
+# who run nothing (ADR 66).
 _WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running, count(*) filter (where priority = 0) as of_people from statements
@@ -134,15 +134,17 @@ with busy as (
     ) as mine
 ), placed as (
     select id, is_first, priority, turn, history_id, free,
-        row_number() over (partition by connector order by is_first desc, priority, turn, history_id) as place
+        row_number() over (
+            partition by connector order by $7 > 0 or is_first desc, priority, turn, history_id
+        ) as place
     from turns
 ), next as (
-    select id, is_first, row_number() over (order by is_first desc, priority, turn, history_id) as number
+    select id, is_first, row_number() over (order by priority, turn, history_id) as number
     from placed where place <= free
 )
 update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
-    select id from next where number <= $6 and (is_first or number <= $7)
+    select id from next where number <= $7 or is_first order by number limit $6
 ) and state = 'waiting' and (owner is null or lease_until < now())
 returning {_ASSIGNMENT}
 """
@@ -150,6 +152,16 @@ _ANY_WAITS = """
 select exists (
     select from statements where state = 'waiting' and sent_at is null
         and (owner is null or lease_until < now()) and connector = any($1::text[])
+)
+"""
+_ANY_IS_FIRST = """
+select exists (
+    select from statements where state = 'waiting' and sent_at is null and priority = 0
+        and (owner is null or lease_until < now()) and connector = any($1::text[])
+        and user_id not in (
+            select user_id from statements
+            where state in ('waiting', 'running') and priority = 0 and owner is not null and lease_until >= now()
+        )
 )
 """
 _QUEUE_LOCK = 0x71737175  # "qsqu"
@@ -285,10 +297,10 @@ class StatementLeases:
     ) -> Sequence[Assignment]:
         """Take up to `most` unsent statements from the queue of all workers, in the order of their turns.
 
-        Only the first ones of people who run nothing once there are `most_of_busy`, which is no larger.
+        Once there are `most_of_busy`, which is no larger, only the first ones of people who run nothing.
         """
         reachable = list(connectors)
-        if not await self._database.value(_ANY_WAITS, reachable):
+        if not await self._database.value(_ANY_WAITS if most_of_busy else _ANY_IS_FIRST, reachable):
             return ()
         async with self._database.transaction() as connection:
             await connection.execute(_CLAIM_ALONE)

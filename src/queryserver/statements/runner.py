@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 # For one write at the end of a stop.
 _LEAST_S = 0.5
 _KEPT_ONE_IN = 8
+# A message wakes a worker, whatever statement it names.
+_NO_STATEMENT = UUID(int=0)
 
 _GONE = Outcome(
     StatementState.FAILED,
@@ -263,7 +265,10 @@ class Runner:
             self._freed.clear()
             wanted, self._wanted = max(self._wanted, 1), 0
             try:
-                await self.take_waiting(wanted)
+                taken = await self.take_waiting(wanted)
+                if not taken and self.broker and 0 < self._free_places <= self.limits.kept:
+                    # What became free may be a share of a user or a connector: for a worker with other places.
+                    self.broker.statement_waits(_NO_STATEMENT, fence=0)
             except DatabaseUnavailable:
                 log.warning("nothing taken from the queue; the sweep will")
             except Exception:  # the outer wall of a task: the next free place must be used

@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import replace
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
@@ -356,6 +357,38 @@ async def test_the_last_place_of_a_worker_is_for_people_who_run_nothing() -> Non
         worker.cancel(late.lease.statement_id)
         await until(lambda: fleet.engine.running == 2)
         assert [fleet.leases.of(one).sent for one in many] == [True, True, False, False]
+
+
+class Awake:
+    """A broker that counts the wake-ups."""
+
+    is_reachable = True
+
+    def __init__(self) -> None:
+        self.woken: list[UUID] = []
+
+    def statement_waits(self, statement_id: UUID, *, fence: int) -> None:
+        self.woken.append(statement_id)
+
+    def statement_changed(self, statement_id: UUID) -> None:
+        pass
+
+
+async def test_another_worker_is_woken_where_only_a_kept_place_got_free() -> None:
+    fleet, broker = Fleet(), Awake()
+    worker = fleet.runner(intake=Intake.QUEUED, capacity=2, sweep_every=timedelta(hours=1), broker=broker)
+    running = [fleet.leases.add("sleep 30", owner=None, user_id=user) for user in (1, 2)]
+    fleet.leases.add("sleep 30", owner=None, user_id=2)
+    async with worker.running():
+        await worker.take_waiting(10)
+        await until(lambda: fleet.engine.running == 2)
+        assert broker.woken == []
+        worker.cancel(running[0].lease.statement_id)
+        await until(lambda: len(broker.woken) == 1)
+        # With a place for everybody it takes what waits, and has no need of others.
+        worker.cancel(running[1].lease.statement_id)
+        await until(lambda: fleet.engine.sessions_opened == 3)
+        assert len(broker.woken) == 1
 
 
 async def test_a_place_that_gets_free_is_given_on_while_the_kept_one_is_taken() -> None:
