@@ -1,4 +1,4 @@
-"""TCP proxies as they stand between a client and its server: one that cuts connections, one that holds events back."""
+"""TCP proxies as they stand between a client and its server: one that cuts connections, one that holds answers back."""
 
 import asyncio
 from collections import deque
@@ -27,7 +27,13 @@ class Proxy:
     cuts: deque[Cut] = field(default_factory=deque)
     holds_events: bool = False
     """Whether the bytes of event streams are kept until the stream ends."""
+    holds_answers_after: int | None = None
+    """No answer is passed on any more once the requests had so many bytes (`requested_bytes`)."""
+    held_answers: int = 0
+    """Connections whose answer is held."""
     connections: int = 0
+    requested_bytes: int = 0
+    """Bytes of requests passed on, over all connections."""
     answered_bytes: int = 0
     """Bytes of answers passed on, over all connections."""
 
@@ -46,7 +52,7 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
             writer.transport.abort()
             return
         ways = {
-            asyncio.create_task(_pass_requests(reader, far_writer, cut.of_requests)),
+            asyncio.create_task(_pass_requests(made, reader, far_writer, cut.of_requests)),
             asyncio.create_task(_pass_answers(made, far_reader, writer, cut.of_answers)),
         }
         try:
@@ -73,12 +79,15 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pass_requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None) -> None:
+async def _pass_requests(
+    made: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
+) -> None:
     passed = 0
     with suppress(OSError):
         while chunk := await reader.read(_CHUNK_BYTES):
             whole = chunk if most is None else chunk[: most - passed]
             passed += len(whole)
+            made.requested_bytes += len(whole)
             writer.write(whole)
             await writer.drain()
             if len(whole) < len(chunk):
@@ -91,6 +100,9 @@ async def _pass_answers(
     passed, held = 0, b""
     with suppress(OSError):
         while chunk := await reader.read(_CHUNK_BYTES):
+            if made.holds_answers_after is not None and made.requested_bytes >= made.holds_answers_after:
+                made.held_answers += 1
+                await asyncio.Event().wait()  # until the client goes, which cancels this
             chunk = held + chunk
             if made.holds_events and b"text/event-stream" in chunk and not chunk.endswith(_END_OF_STREAM):
                 held = chunk

@@ -2,18 +2,24 @@
 
 import datetime as dt
 import os
+import signal
 from pathlib import Path
 from unittest.mock import Mock, call
 
 import pytest
+from openpyxl import Workbook
 from tests.cases import each
-from tests.client.shell import Qs
+from tests.client.conftest import Server, stored
+from tests.client.proxies import proxy
+from tests.client.shell import Make, Qs
+from tests.timing import until
 
 from queryserver_client.cli.forms import Form
 from queryserver_client.cli.operations import show
 from queryserver_client.cli.stores import name_of
 from queryserver_client.cli.transfers import Options, copy, move
 from queryserver_client.errors import NotFound
+from queryserver_client.uploads import PART_BYTES
 
 
 async def test_files_go_there_and_back(qs: Qs, folder: str):
@@ -49,6 +55,28 @@ async def test_files_go_there_and_back(qs: Qs, folder: str):
     assert (await qs("ls", there)).code == 1
     assert (await qs("rm", str(back))).code == 2
     assert back.is_dir()
+
+
+async def test_an_upload_that_was_killed_is_continued_by_the_next_process(
+    server: Server, make: Make, folder: str, tmp_path: Path
+):
+    content = os.urandom(3 * PART_BYTES + 1000)
+    (tmp_path / "big.bin").write_bytes(content)
+    async with proxy(server.url) as line:
+        qs = make(QUERYSERVER_URL=line.url, QUERYSERVER_TOKEN=await server.token())
+        line.holds_answers_after = PART_BYTES
+        killed = await qs.start("cp", str(tmp_path / "big.bin"), f"{folder}/")
+        # The server has three parts then, and `qs`, which sends three at a time, does not know of one.
+        await until(lambda: line.held_answers == 3)
+        os.kill(killed.pid, signal.SIGKILL)
+        assert (await killed.end()).code == -signal.SIGKILL
+        assert stored(server, folder).get("big.bin") is None
+        line.holds_answers_after, before = None, line.requested_bytes
+        assert before > 3 * PART_BYTES
+        again = await qs("cp", str(tmp_path / "big.bin"), f"{folder}/")
+        assert again.code == 0, again.err
+        assert 1000 < line.requested_bytes - before < PART_BYTES
+    assert stored(server, folder) == {"big.bin": content}
 
 
 async def test_what_is_in_a_root_comes_into_the_target_itself(qs: Qs, folder: str):
@@ -165,6 +193,10 @@ async def test_a_file_becomes_a_table(qs: Qs):
     path.write_text("id;amount\n1;1.5\n2;2.5\n")
     shown = await qs("import", str(path), "duckdb.qs_sales", "--preview")
     assert shown.text.splitlines()[0].split()[::2] == ["id", "amount"]
+    (qs.directory / "odd.csv").write_text("id;amount\n1\n2;2.5\n3;3.5;x\n")
+    odd = await qs("import", str(qs.directory / "odd.csv"), "duckdb.odd", "--preview", "--delimiter", ";")
+    assert "short rows (1): record " in odd.err
+    assert "long rows (1): record " in odd.err
     made = await qs("import", str(path), "duckdb.qs_sales")
     assert (made.code, made.text) == (0, "qs_sales: 2 rows\n"), made.err
     there = await qs("import", str(path), "duckdb.qs_sales")
@@ -172,3 +204,30 @@ async def test_a_file_becomes_a_table(qs: Qs):
     assert (await qs("import", str(path), "duckdb.qs_sales", "--if-exists", "append", "--delimiter", ";")).code == 0
     assert (await qs("sql", "duckdb", "SELECT count(*) AS n, sum(amount) AS s FROM qs_sales")).text == "n,s\n4,8.0\n"
     assert (await qs("import", "nothing.csv", "duckdb.t")).code == 2
+
+
+async def test_a_sheet_of_a_workbook_becomes_a_table(qs: Qs):
+    book = Workbook()
+    for title, amounts in (("2025", (1.5, 2.5)), ("2026", (10.25,))):
+        sheet = book.create_sheet(title)
+        sheet.append(["id", "day", "amount", "customer"])
+        for number, amount in enumerate(amounts, 1):
+            sheet.append([number, dt.date(int(title), 1, 30 + number % 2), amount, f"Ä{number}, & Söhne"])
+    del book["Sheet"]
+    path = qs.directory / "file.xlsx"
+    book.save(path)
+
+    made = await qs("import", str(path), "duckdb.sales")
+    assert (made.code, made.text) == (0, "sales: 2 rows\n"), made.err
+    more = await qs("import", str(path), "duckdb.sales", "--sheet", "2026", "--if-exists", "append")
+    assert (more.code, more.text) == (0, "sales: 1 row\n"), more.err
+    shown = await qs("sql", "duckdb", "SELECT id, day::DATE AS day, amount, customer FROM sales ORDER BY amount")
+    assert shown.records == [
+        {"id": "1", "day": "2025-01-31", "amount": "1.5", "customer": "Ä1, & Söhne"},
+        {"id": "2", "day": "2025-01-30", "amount": "2.5", "customer": "Ä2, & Söhne"},
+        {"id": "1", "day": "2026-01-31", "amount": "10.25", "customer": "Ä1, & Söhne"},
+    ], shown.err
+    types = await qs("sql", "duckdb", "SELECT typeof(id) AS i, typeof(amount) AS a FROM sales LIMIT 1")
+    assert types.records == [{"i": "INTEGER", "a": "DOUBLE"}]
+    none = await qs("import", str(path), "duckdb.other", "--sheet", "2027")
+    assert (none.code, "2027" in none.err) == (1, True), none.err

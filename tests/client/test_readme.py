@@ -5,10 +5,15 @@ import asyncio
 import datetime as dt
 import inspect
 import re
+import shlex
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from tests.api.token.logins import PASSWORD, accounts
 from tests.client.conftest import Server
+from tests.client.shell import Make
+from tests.client.test_qs_prompt import terminal
 
 import queryserver_client
 from queryserver_client import Connection
@@ -46,6 +51,27 @@ async def test_each_example_runs(
 async def test_the_examples_with_parameters_run(db: Connection):
     for block in blocks("python parameters"):
         await run(block, {"db": db, "datetime": dt})
+
+
+async def test_the_lines_of_qs_run_after_one_another(server: Server, make: Make, db: Connection, target: Path):
+    caller = await server.api.user("reader")
+    await accounts(server.api).set_password(caller.username, PASSWORD)
+    await db.query("duckdb", "CREATE OR REPLACE TABLE sales AS SELECT 7 AS id, 'pen' AS article")
+    lines = re.findall(r"^    (qs .+)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    (program, command, address), (second, *words, name) = map(shlex.split, lines)
+    assert (program, command, second) == ("qs", "login", "qs")
+    assert address.startswith("https://")
+    qs = make()
+    async with terminal(qs, command, server.url) as shown:
+        await shown.shows("User: ")
+        shown.type(f"{caller.username}\n")
+        await shown.shows("Password: ")
+        shown.type(f"{PASSWORD}\n")
+        await shown.shows(f"logged in to {server.url}")
+        assert await shown.end() == 0
+    ended = await qs(*words, str(target / name))
+    assert ended.code == 0, ended.err
+    assert pq.read_table(target / name).to_pylist() == [{"id": 7, "article": "pen"}]
 
 
 def test_every_name_of_the_package_is_in_the_readme():

@@ -16,15 +16,20 @@ from queryserver.platform.settings.tree import Settings
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "queryserver"
+CLIENT = PROJECT / "clients" / "python"
 RECORDS = sorted((PROJECT / "docs" / "adr").glob("*.md"))
-DOCUMENTS = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md")), *RECORDS]
+DOCUMENTS = [
+    *(directory / name for directory in (PROJECT, CLIENT) for name in ("README.md", "CHANGELOG.md")),
+    *sorted((PROJECT / "docs").glob("*.md")),
+    *RECORDS,
+]
 """The settings of the task server are read and checked before its commands exist."""
 MADE_BY_USERS = {"queryserver.toml", "ask.py"}
 HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]
 
 FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|ya?ml|toml|sh))")
 
-every_document = each("document", DOCUMENTS, ids=lambda path: path.name)
+every_document = each("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
 every_record = each("record", RECORDS, ids=lambda path: path.name)
 
 

@@ -3,10 +3,23 @@
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from queryserver_client.status import moment
 from queryserver_client.transport import Transport, segment
+
+if TYPE_CHECKING:
+    from queryserver_client import generated
+    from queryserver_client.generated import (
+        ClientConfiguration,
+        ConnectionCheck,
+        ConnectorList,
+        ConnectorResponse,
+        ConnectorSetting,
+        ConnectorTestResponse,
+        ConnectorTypeList,
+        ConnectorUpdateResponse,
+    )
 
 _TESTED_WITHIN_S = 60.0
 
@@ -67,7 +80,7 @@ class ConnectionTest:
     message: str
     reason: str
     """dns, refused, timeout, tls, auth, engine or other; empty when it could."""
-    checks: tuple[Mapping[str, Any], ...]
+    checks: "tuple[ConnectionCheck, ...]"
     """The steps, with `name`, `ok` and `ms`."""
     duration_ms: int
     server_version: str | None
@@ -81,7 +94,7 @@ class Connectors:
 
     async def usable(self) -> "list[Interpreter]":
         """All that this user can send statements to: connectors, and what the settings of the server name."""
-        body = await self._transport.call("POST", "get_config", is_repeatable=True)
+        body: ClientConfiguration = await self._transport.call("POST", "get_config", is_repeatable=True)
         return [
             Interpreter(item["id"], item["name"], item["dialect"], item["is_sql"], item["dialect_properties"])
             for item in body["app_config"]["editor"]["interpreters"]
@@ -89,11 +102,11 @@ class Connectors:
 
     async def list(self) -> "list[Connector]":
         """The stored connectors that this user may see."""
-        body = await self._transport.call("GET", "connector/instances")
+        body: ConnectorList = await self._transport.call("GET", "connector/instances")
         return [_connector(item) for group in body["connectors"] for item in group["values"]]
 
     async def types(self) -> "list[ConnectorType]":
-        body = await self._transport.call("GET", "connector/types")
+        body: ConnectorTypeList = await self._transport.call("GET", "connector/types")
         return [
             ConnectorType(
                 item["dialect"],
@@ -101,7 +114,7 @@ class Connectors:
                 item["category"],
                 item["nice_name"],
                 item["description"],
-                _settings(item),
+                _settings(item["settings"]),
                 item["is_runnable"],
             )
             for group in body["connectors"]
@@ -109,7 +122,9 @@ class Connectors:
         ]
 
     async def get(self, connector_id: str) -> Connector:
-        return _connector(await self._transport.call("GET", f"connector/instance/get/{segment(connector_id)}"))
+        path = f"connector/instance/get/{segment(connector_id)}"
+        body: ConnectorResponse = await self._transport.call("GET", path)
+        return _connector(body)
 
     async def create(
         self,
@@ -174,7 +189,7 @@ class Connectors:
         connector = {name: value for name, value in given.items() if value is not None}
         if settings is not None:
             connector["settings"] = _pairs(settings)  # type: ignore[assignment]
-        body = await self._transport.call(
+        body: ConnectorTestResponse = await self._transport.call(
             "POST", "connector/instance/test", {"connector": connector}, is_repeatable=True, wait_s=_TESTED_WITHIN_S
         )
         return ConnectionTest(
@@ -188,11 +203,13 @@ class Connectors:
 
     async def _save(self, **members: Any) -> Connector:
         connector = {name: value for name, value in members.items() if value is not None}
-        body = await self._transport.call("POST", "connector/instance/update", {"connector": connector})
+        body: ConnectorUpdateResponse = await self._transport.call(
+            "POST", "connector/instance/update", {"connector": connector}
+        )
         return _connector(body["connector"])
 
 
-def _connector(item: Mapping[str, Any]) -> Connector:
+def _connector(item: "generated.Connector") -> Connector:
     return Connector(
         id=item["id"],
         name=item["nice_name"],
@@ -200,7 +217,7 @@ def _connector(item: Mapping[str, Any]) -> Connector:
         interface=item["interface"],
         category=item["category"],
         description=item["description"],
-        settings=_settings(item),
+        settings=_settings(item["settings"]),
         is_runnable=item["is_runnable"],
         version=item["version"],
         groups=tuple(item.get("groups", ())),
@@ -208,8 +225,8 @@ def _connector(item: Mapping[str, Any]) -> Connector:
     )
 
 
-def _settings(item: Mapping[str, Any]) -> Settings:
-    return {setting["name"]: setting["value"] for setting in item["settings"]}
+def _settings(pairs: "Sequence[ConnectorSetting]") -> Settings:
+    return {setting["name"]: setting["value"] for setting in pairs}
 
 
 def _pairs(settings: Settings) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -20,6 +20,26 @@ from queryserver_client.errors import Conflict, NotFound, QueryserverError, api_
 from queryserver_client.reading import RemoteFile
 from queryserver_client.transport import Transport
 from queryserver_client.uploads import OnBytes, Source, Uploaded
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import (
+        ChmodResponse,
+        ContentSummaryResponse,
+        DeleteResponse,
+        FileDisplay,
+        FileListing,
+        FilesystemList,
+        FlatFileEntry,
+        OperationProgress,
+        PathResponse,
+        PurgeResponse,
+        RestoreResponse,
+        SaveResponse,
+        StatResponse,
+        TransferResponse,
+        TrashPathResponse,
+    )
+    from queryserver_client.transport import Answer
 
 _PAGE_ENTRIES = 1000
 _WAIT_S = 20
@@ -114,12 +134,12 @@ class Files:
 
     async def filesystems(self) -> "builtins.list[FileSystem]":
         """The stores, the default one first."""
-        body = await self._transport.call("GET", "storage/filesystems")
+        items: FilesystemList = (await self._transport.call("GET", "storage/filesystems"))["items"]
         return [
             FileSystem(
                 item["name"], item["user_home_directory"], has_trash=bool(item["config"].get("is_trash_enabled"))
             )
-            for item in body["items"]
+            for item in items
         ]
 
     async def list(
@@ -140,8 +160,9 @@ class Files:
         query |= {"filter": filter} if filter else {}
         number = 1
         while number:
+            params = {**query, "pagenum": number}
             try:
-                body = await self._transport.call("GET", "storage/list", params={**query, "pagenum": number})
+                body: FileListing = await self._transport.call("GET", "storage/list", params=params)
             except NotFound as error:
                 if number > 1 and error.code == "page_not_found":
                     return  # the directory became smaller
@@ -162,7 +183,8 @@ class Files:
             waiting += reversed(below)
 
     async def stat(self, path: str) -> Entry:
-        return _entry(await self._transport.call("GET", "storage/stat", params={"path": path}))
+        body: StatResponse = await self._transport.call("GET", "storage/stat", params={"path": path})
+        return _entry(body)
 
     async def exists(self, path: str) -> bool:
         try:
@@ -173,7 +195,8 @@ class Files:
 
     async def summary(self, path: str) -> Summary:
         """Not on S3 and ADLS."""
-        body = await self._transport.call("GET", "storage/content_summary", params={"path": path})
+        params = {"path": path}
+        body: ContentSummaryResponse = await self._transport.call("GET", "storage/content_summary", params=params)
         return Summary(body["directoryCount"], body["fileCount"], body["length"], body["spaceConsumed"])
 
     async def view(
@@ -191,7 +214,7 @@ class Files:
         """
         query = {"path": path, "offset": offset, "length": length, "encoding": encoding}
         query |= {"compression": compression} if compression else {}
-        body = await self._transport.call("GET", "storage/display", params=query)
+        body: FileDisplay = await self._transport.call("GET", "storage/display", params=query)
         return Text(body["contents"], body["offset"], body["end"], body["compression"])
 
     async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -264,7 +287,9 @@ class Files:
     async def mkdir(self, path: str, *, exist_ok: bool = False) -> str:
         """Make a directory; missing parents too, where the store has real directories."""
         try:
-            body = await self._transport.call("POST", "storage/mkdir", {"path": path}, is_repeatable=exist_ok)
+            body: PathResponse = await self._transport.call(
+                "POST", "storage/mkdir", {"path": path}, is_repeatable=exist_ok
+            )
         except Conflict as error:
             if not exist_ok or error.code != "already_exists" or not (await self.stat(path)).is_directory:
                 raise
@@ -273,18 +298,20 @@ class Files:
 
     async def touch(self, path: str) -> str:
         """Make an empty file. Raises Conflict when there is one."""
-        return (await self._transport.call("POST", "storage/touch", {"path": path}))["path"]
+        body: PathResponse = await self._transport.call("POST", "storage/touch", {"path": path})
+        return body["path"]
 
     async def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> int:
         """Replace the text of a file that is there, at most 10 MiB, in one step; its size."""
         fields = {"path": path, "contents": text, "encoding": encoding}
-        return (await self._transport.call("POST", "storage/save", fields, is_repeatable=True))["size"]
+        body: SaveResponse = await self._transport.call("POST", "storage/save", fields, is_repeatable=True)
+        return body["size"]
 
     async def rename(
         self, path: str, new_path: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
         """Give another name in the same directory, or with a slash in it another path of the store; the new path."""
-        body = await self._change("storage/rename", _transfer(path, new_path, overwrite), on_items)
+        body: TransferResponse = await self._change("storage/rename", _transfer(path, new_path, overwrite), on_items)
         return body["path"]
 
     async def move(
@@ -294,14 +321,16 @@ class Files:
 
         A move between stores deletes a file only after its copy was read back. It goes on when this task is canceled.
         """
-        body = await self._change("storage/move", _transfer(source, destination, overwrite), on_items)
+        body: TransferResponse = await self._change("storage/move", _transfer(source, destination, overwrite), on_items)
         return body["path"]
 
     async def copy(
         self, source: str, destination: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
         """As `move`, and the source stays. Raises PartlyCopied."""
-        body = await self._change("storage/copy", _transfer(source, destination, overwrite), on_items)
+        body: Mapping[str, Any] = await self._change(
+            "storage/copy", _transfer(source, destination, overwrite), on_items
+        )
         if skipped := body.get("items"):
             raise PartlyCopied(skipped, [line.removeprefix("- ") for line in skipped.splitlines()[1:]])
         return body.get("path", destination)
@@ -315,26 +344,30 @@ class Files:
         fields: dict[str, Any] = {"path": path}
         if skip_trash is not None:
             fields["skip_trash"] = skip_trash
-        body = await self._change("storage/rmtree", fields, on_items)
+        body: DeleteResponse = await self._change("storage/rmtree", fields, on_items)
         return Removed(body["path"], body.get("trash_path"))
 
     async def restore(self, trash_path: str) -> str:
         """Move an entry of the trash back to its former path, which is given."""
-        return (await self._transport.call("POST", "storage/trash/restore", {"path": trash_path}))["path"]
+        body: RestoreResponse = await self._transport.call("POST", "storage/trash/restore", {"path": trash_path})
+        return body["path"]
 
     async def trash(self, path: str) -> str | None:
         """The user's trash for entries like this one; None when nothing is in it yet."""
-        return (await self._transport.call("GET", "storage/trash/path", params={"path": path}))["trash_path"]
+        body: TrashPathResponse = await self._transport.call("GET", "storage/trash/path", params={"path": path})
+        return body["trash_path"]
 
     async def purge_trash(self, path: str | None = None) -> int:
         """Empty the user's trash on the store of `path`, else on the default one; the entries that were deleted."""
         fields = {} if path is None else {"path": path}
-        return (await self._transport.call("POST", "storage/trash/purge", fields, is_repeatable=True))["purged"]
+        body: PurgeResponse = await self._transport.call("POST", "storage/trash/purge", fields, is_repeatable=True)
+        return body["purged"]
 
     async def chmod(self, path: str, mode: int, *, recursive: bool = False) -> str:
         """Change permissions, `0o640`; the new mode in octal digits."""
         fields = {"path": path, "mode": f"{mode:o}", "recursive": recursive}
-        return (await self._transport.call("POST", "storage/chmod", fields, is_repeatable=True))["mode"]
+        body: ChmodResponse = await self._transport.call("POST", "storage/chmod", fields, is_repeatable=True)
+        return body["mode"]
 
     async def chown(
         self, path: str, *, owner: str | None = None, group: str | None = None, recursive: bool = False
@@ -344,17 +377,18 @@ class Files:
         given = {name: value for name, value in fields.items() if value is not None}
         await self._transport.call("POST", "storage/chown", given, is_repeatable=True)
 
-    async def _change(self, path: str, fields: Mapping[str, Any], on_items: OnItems | None) -> Mapping[str, Any]:
+    async def _change(self, path: str, fields: Mapping[str, Any], on_items: OnItems | None) -> "Answer":
         """Call, and follow the work when it takes longer than one call may."""
-        body: Mapping[str, Any] = await self._transport.call("POST", path, {**fields, "wait": _WAIT_S}, wait_s=_WAIT_S)
+        body: Answer = await self._transport.call("POST", path, {**fields, "wait": _WAIT_S}, wait_s=_WAIT_S)
         pause_s = _FIRST_PAUSE_S
         operation_id = body.get("operation_id")
         while operation_id is not None:
-            body = await self._transport.call("GET", "storage/operation", params={"id": operation_id})
+            params = {"id": operation_id}
+            progress: OperationProgress = await self._transport.call("GET", "storage/operation", params=params)
             if on_items is not None:
-                on_items(body["done"], body["total"])
-            if body["state"] != "running":
-                return _outcome(body["result"])
+                on_items(progress["done"], progress["total"])
+            if progress["state"] != "running":
+                return cast("Answer", _outcome(progress["result"]))
             await anyio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MOST_PAUSE_S)
         return body
@@ -386,7 +420,7 @@ def _outcome(result: Any) -> Mapping[str, Any]:
     return result
 
 
-def _entry(item: Mapping[str, Any]) -> Entry:
+def _entry(item: "FlatFileEntry | StatResponse") -> Entry:
     moment = item["mtime"]
     return Entry(
         path=item["path"],

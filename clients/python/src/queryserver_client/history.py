@@ -1,12 +1,16 @@
 """The statements that the user has run (Contract editor 11)."""
 
 import datetime as dt
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from queryserver_client.status import moment
 from queryserver_client.transport import Transport
+
+if TYPE_CHECKING:
+    from queryserver_client import generated
+    from queryserver_client.generated import HistoryResponse
 
 _PAGE_ENTRIES = 100
 
@@ -58,7 +62,8 @@ class History:
         last: tuple[int, int] | None = None
         while left is None or left > 0:
             params = {**query, "page": number, "limit": _PAGE_ENTRIES}
-            items = (await self._transport.call("GET", "editor/get_history", params=params))["history"]
+            body: HistoryResponse = await self._transport.call("GET", "editor/get_history", params=params)
+            items = body["history"]
             for item in items:
                 place = (item["data"]["lastExecuted"], item["id"])
                 if last is not None and place >= last:
@@ -78,7 +83,8 @@ class History:
     ) -> int:
         """How many statements `search` would give."""
         params = {**_query(text, connector, dialect, is_active=is_active), "limit": 1}
-        return (await self._transport.call("GET", "editor/get_history", params=params))["count"]
+        body: HistoryResponse = await self._transport.call("GET", "editor/get_history", params=params)
+        return body["count"]
 
 
 def _query(text: str, connector: str | None, dialect: str | None, *, is_active: bool) -> dict[str, str]:
@@ -91,7 +97,7 @@ def _query(text: str, connector: str | None, dialect: str | None, *, is_active: 
     return {name: value for name, value in given.items() if value}
 
 
-def _entry(item: Mapping[str, Any]) -> HistoryEntry:
+def _entry(item: "generated.HistoryEntry") -> HistoryEntry:
     data = item["data"]
     return HistoryEntry(
         operation_id=item["uuid"],

@@ -7,13 +7,25 @@ import datetime as dt
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from queryserver_client.errors import ConfigurationError
 from queryserver_client.statement import OnLog, OnProgress, Statement, canceling
 from queryserver_client.status import moment
 from queryserver_client.transport import Call, Transport
 from queryserver_client.uploads import OnBytes, Source, name_of, opened
+
+if TYPE_CHECKING:
+    from queryserver_client import generated
+    from queryserver_client.generated import (
+        DelimitedMetadata,
+        ExcelMetadata,
+        HeaderGuess,
+        ImportedFile,
+        PreviewWarning,
+        RecordsMetadata,
+    )
+    from queryserver_client.transport import Answer
 
 FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson", "avro", "arrow"]
 IfExists = Literal["error", "append", "replace"]
@@ -94,7 +106,7 @@ class Preview:
     """They may be changed (`dataclasses.replace`) and given to `load`."""
     rows: tuple[tuple[str, ...], ...]
     """Texts of the file."""
-    warnings: tuple[Mapping[str, Any], ...]
+    warnings: "tuple[PreviewWarning, ...]"
 
 
 @dataclass(frozen=True)
@@ -132,16 +144,17 @@ class Imports:
         async with opened(source) as content:
             files = {"file": (name or name_of(source) or "file", content.body(on_bytes))}
             call = Call("POST", "importer/upload/file/", files=files, is_repeatable=True, wait_s=_WORKED_WITHIN_S)
-            body = (await self._transport.send(call)).json()
+            body: ImportedFile = (await self._transport.send(call)).json()
         return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))
 
     async def guess(self, source: "ImportFile | Source", *, is_remote: bool = False) -> Guess:
         """The type of a file, its separators or its sheets."""
         file = await self._file(source, is_remote)
-        body = await self._get("importer/file/guess_metadata/", file)
+        body: DelimitedMetadata | ExcelMetadata | RecordsMetadata = await self._get(
+            "importer/file/guess_metadata/", file
+        )
         sheets = tuple(body.get("sheet_names", ()))
-        names = {one.name for one in fields(FileOptions)}
-        known = {name: value for name, value in body.items() if name in names}
+        known = _known(body, FileOptions)
         options = FileOptions(file_type=body["type"], sheet_name=sheets[0] if sheets else None, **known)
         return Guess(options, sheets, body.get("confidence", 1.0))
 
@@ -162,14 +175,11 @@ class Imports:
         """The columns, with types of the connector's dialect, and at most 50 rows."""
         file = await self._file(source, is_remote)
         detected = await self._detected(file, options or FileOptions())
-        body = await self._get("importer/file/preview/", file, {**detected.given(), "connector": connector})
-        names = {one.name for one in fields(ImportColumn)}
+        query = {**detected.given(), "connector": connector}
+        body: generated.Preview = await self._get("importer/file/preview/", file, query)
         return Preview(
             detected,
-            tuple(
-                ImportColumn(**{name: value for name, value in column.items() if name in names})
-                for column in body["columns"]
-            ),
+            tuple(ImportColumn(**_known(column, ImportColumn)) for column in body["columns"]),
             tuple(tuple(row) for row in body["preview_data"]),
             tuple(body.get("warnings", ())),
         )
@@ -264,14 +274,19 @@ class Imports:
         if options.has_header is None and options.file_type not in _RECORDS:
             names = ("file_type", "sheet_name", "field_separator", "quote_char", "record_separator", "encoding")
             query = {name: value for name, value in options.given().items() if name in names}
-            options = replace(
-                options, has_header=(await self._get("importer/file/guess_header/", file, query))["has_header"]
-            )
+            header: HeaderGuess = await self._get("importer/file/guess_header/", file, query)
+            options = replace(options, has_header=header["has_header"])
         return options
 
-    async def _get(self, path: str, file: ImportFile, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def _get(self, path: str, file: ImportFile, query: Mapping[str, Any] | None = None) -> "Answer":
         params = {"file_path": file.path, "import_type": file.import_type, **(query or {})}
         return await self._transport.call("GET", path, params=params, wait_s=_WORKED_WITHIN_S)
+
+
+def _known(facts: Mapping[str, Any], kind: type[FileOptions] | type[ImportColumn]) -> dict[str, Any]:
+    """The facts that are fields of `kind`."""
+    names = {one.name for one in fields(kind)}
+    return {name: value for name, value in facts.items() if name in names}
 
 
 def parts_of(target: str | Sequence[str]) -> tuple[str, str | None, str]:

@@ -1,13 +1,25 @@
 """What is in a data source: databases, tables, columns, functions, samples (Contract editor 10)."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from queryserver_client.errors import statement_error
 from queryserver_client.transport import Transport, segment
 from queryserver_client.values import Column, Row, columns_of, decode_rows
 
+if TYPE_CHECKING:
+    from queryserver_client.generated import (
+        DatabaseList,
+        DatabaseMetadata,
+        FunctionList,
+        SampleResponse,
+        TableMetadata,
+        TableSummary,
+    )
+    from queryserver_client.transport import Answer
+
+T = TypeVar("T")
 _PAGE_NAMES = 10_000
 _ANSWERED_WITHIN_S = 60.0
 
@@ -81,19 +93,19 @@ class Metadata:
 
     async def databases(self, connector: str, prefix: str = "", *, refresh: bool = False) -> AsyncIterator[str]:
         """Names, also those of schemas where an engine has these instead. `prefix` in any case."""
-        async for name in self._names(connector, (), "databases", prefix, refresh=refresh):
+        async for name in self._names(connector, (), _databases, prefix, refresh=refresh):
             yield name
 
     async def tables(
         self, connector: str, database: str, prefix: str = "", *, refresh: bool = False
     ) -> AsyncIterator[TableName]:
         """Tables and views of a database."""
-        async for item in self._names(connector, (database,), "tables_meta", prefix, refresh=refresh):
+        async for item in self._names(connector, (database,), _tables, prefix, refresh=refresh):
             yield TableName(item["name"], item["type"], item["comment"])
 
     async def table(self, connector: str, database: str, table: str, *, refresh: bool = False) -> Table:
         """Raises NotFound."""
-        body = await self._autocomplete(connector, (database, table), {"refresh": refresh})
+        body: TableMetadata = await self._autocomplete(connector, (database, table), {"refresh": refresh})
         return Table(
             name=body["name"],
             comment=body["comment"],
@@ -123,40 +135,51 @@ class Metadata:
     async def functions(self, connector: str, database: str | None = None) -> list[Function]:
         """Those of the engine, or exactly those that are defined in a database."""
         path = () if database is None else (database,)
-        body = await self._autocomplete(connector, path, {"operation": "functions"})
+        body: FunctionList = await self._autocomplete(connector, path, {"operation": "functions"})
         return [Function(item["name"], item["signature"], item["return_type"]) for item in body["functions"]]
 
     async def sample(self, connector: str, database: str, table: str, column: str | None = None) -> Sample:
         """At most 100 rows of a table, or different values of a column."""
         names = (database, table) if column is None else (database, table, column)
         fields = {"escape": False, "big_numbers": "number"}
-        body = await self._call("editor/sample", connector, names, fields)
+        body: SampleResponse = await self._call("editor/sample", connector, names, fields)
         columns = columns_of(body["full_headers"])
         return Sample(columns, tuple(decode_rows(body["rows"], columns)), body["message"])
 
     async def _names(
-        self, connector: str, names: tuple[str, ...], key: str, prefix: str, *, refresh: bool
-    ) -> AsyncIterator[Any]:
+        self,
+        connector: str,
+        names: tuple[str, ...],
+        listed: Callable[[Any], Sequence[T]],
+        prefix: str,
+        *,
+        refresh: bool,
+    ) -> AsyncIterator[T]:
         page, has_more = 1, True
         while has_more:
             fields = {"prefix": prefix, "page": page, "limit": _PAGE_NAMES, "refresh": refresh and page == 1}
-            body = await self._autocomplete(connector, names, fields)
-            for item in body[key]:
+            body: DatabaseList | DatabaseMetadata = await self._autocomplete(connector, names, fields)
+            items = listed(body)
+            for item in items:
                 yield item
-            page, has_more = page + 1, body["truncated"] and bool(body[key])
+            page, has_more = page + 1, body["truncated"] and bool(items)
 
-    async def _autocomplete(
-        self, connector: str, names: tuple[str, ...], fields: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    async def _autocomplete(self, connector: str, names: tuple[str, ...], fields: Mapping[str, Any]) -> "Answer":
         return await self._call("editor/autocomplete", connector, names, fields)
 
-    async def _call(
-        self, path: str, connector: str, names: tuple[str, ...], fields: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    async def _call(self, path: str, connector: str, names: tuple[str, ...], fields: Mapping[str, Any]) -> "Answer":
         path = "/".join([path, *map(segment, names)])
-        body = await self._transport.call(
+        body: Answer = await self._transport.call(
             "POST", path, {"snippet": {"type": connector}, **fields}, is_repeatable=True, wait_s=_ANSWERED_WITHIN_S
         )
         if body.get("status"):
             raise statement_error(body)
         return body
+
+
+def _databases(body: "DatabaseList") -> list[str]:
+    return body["databases"]
+
+
+def _tables(body: "DatabaseMetadata") -> "list[TableSummary]":
+    return body["tables_meta"]

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import anyio
@@ -25,6 +25,12 @@ from queryserver_client.errors import (
     api_error,
 )
 from queryserver_client.retries import Attempts, Rest, Retries, may_repeat_answer, retry_after
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Answer = TypeVar("Answer", bound=Mapping[str, Any], default=dict[str, Any])
+    """The generated model with which the caller declares what it reads: `body: StatResponse = await …call(…)`."""
 
 API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
@@ -115,9 +121,9 @@ class Transport:
         with anyio.CancelScope(shield=True):
             await self._http.aclose()
 
-    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> dict[str, Any]:
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> "Answer":
         """The JSON object of the answer. `more`: further fields of `Call`."""
-        return (await self.answered(method, path, body, **more))[0]
+        return cast("Answer", (await self.answered(method, path, body, **more))[0])
 
     async def answered(
         self, method: str, path: str, body: Any = None, **more: Any

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import anyio
 import anyio.to_thread
@@ -30,6 +30,10 @@ from queryserver_client.errors import (
     TooManyRequests,
 )
 from queryserver_client.transport import Transport
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import UploadCompleteResponse, UploadStateResponse
+    from queryserver_client.transport import Answer
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 """A path of this machine, bytes, or an object with `read` that gives bytes."""
@@ -171,17 +175,18 @@ class _Sending:
         data = await anyio.to_thread.run_sync(self._content.part, 0, self._content.size)
         digest = (await anyio.to_thread.run_sync(hashlib.sha256, data)).hexdigest()
         self._content.require_unchanged()
-        body = await self._send(str(uuid.uuid4()), 0, data, digest, parts=0)
+        body: UploadCompleteResponse = await self._send(str(uuid.uuid4()), 0, data, digest, parts=0)
         self._advance(len(data))
         return Uploaded(body["path"], body["size"], digest)
 
     async def arrived(self, upload_id: str) -> Collection[int]:
         """The parts that a former process has sent."""
+        params = {"qquuid": upload_id}
         try:
-            body = await self._transport.call("GET", "storage/upload/chunks", params={"qquuid": upload_id})
+            body: UploadStateResponse = await self._transport.call("GET", "storage/upload/chunks", params=params)
         except NotFound:
             return ()
-        missing = set(cast("list[int]", body["missing_parts"]))
+        missing = set(body["missing_parts"])
         if missing:
             return set(range(self._parts)) - missing
         # It is complete, or lacks only that: which of both is not said, and the file may be another one by now.
@@ -242,7 +247,7 @@ class _Sending:
         length = min(self._part_bytes, self._content.size - position)
         return await anyio.to_thread.run_sync(self._content.part, position, length)
 
-    async def _send(self, upload_id: str, index: int, data: bytes, digest: str, *, parts: int) -> Mapping[str, Any]:
+    async def _send(self, upload_id: str, index: int, data: bytes, digest: str, *, parts: int) -> "Answer":
         params = {
             **self._terms,
             "qquuid": upload_id,
@@ -258,11 +263,11 @@ class _Sending:
                 "storage/upload/chunks", _CLAIMED_S, params=params, files=files, wait_s=_STORED_WITHIN_S
             )
 
-    async def _complete(self, upload_id: str, digest: str) -> Mapping[str, Any]:
+    async def _complete(self, upload_id: str, digest: str) -> "UploadCompleteResponse":
         body = {"qquuid": upload_id, "sha256": digest}
         return await self._patiently("storage/upload/complete", _JOINED_WITHIN_S, body=body, wait_s=_ANSWERED_WITHIN_S)
 
-    async def _patiently(self, path: str, busy_s: float, **more: Any) -> Mapping[str, Any]:
+    async def _patiently(self, path: str, busy_s: float, **more: Any) -> "Answer":
         """Call again while a former call of this upload is still at work, whose connection was cut."""
         until = anyio.current_time() + busy_s
         while True:

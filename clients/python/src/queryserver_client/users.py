@@ -1,10 +1,13 @@
 """Users, for administrators, and what each user prefers (Contract platform 6)."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from queryserver_client.transport import Transport
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import Preferences, PreferencesResponse, UserListResponse
 
 _PAGE_USERS = 500
 
@@ -46,7 +49,8 @@ class Users:
             query["is_service_account"] = "true" if is_service_account else "false"
         page, seen = 1, 0
         while True:
-            body = await self._transport.call("GET", "iam/get_users", params={**query, "page": page})
+            params = {**query, "page": page}
+            body: UserListResponse = await self._transport.call("GET", "iam/get_users", params=params)
             for item in body["users"]:
                 seen += 1
                 yield User(
@@ -61,11 +65,14 @@ class Users:
                 return
             page += 1
 
-    async def preferences(self) -> Mapping[str, str]:
+    async def preferences(self) -> "Preferences":
         """What this user wants where a call does not say it. The client itself says it in each call."""
-        return (await self._transport.call("GET", "iam/preferences"))["preferences"]
+        body: PreferencesResponse = await self._transport.call("GET", "iam/preferences")
+        return body["preferences"]
 
-    async def prefer(self, **preferences: str) -> Mapping[str, str]:
+    async def prefer(self, **preferences: str) -> "Preferences":
         """Change some, `big_numbers="text"`; all of them afterwards."""
-        body = await self._transport.call("POST", "iam/preferences", preferences, is_repeatable=True)
+        body: PreferencesResponse = await self._transport.call(
+            "POST", "iam/preferences", preferences, is_repeatable=True
+        )
         return body["preferences"]

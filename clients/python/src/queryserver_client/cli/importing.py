@@ -68,7 +68,8 @@ def load(db: "Connection", plan: Plan) -> int:
             print(visible(line), file=sys.stderr)
         return FAILED
     bad = f", {loaded.rows_bad:,} did not fit" if loaded.rows_bad else ""
-    print(f"{loaded.table}: {loaded.rows_loaded:,} rows{bad}")
+    rows = "1 row" if loaded.rows_loaded == 1 else f"{loaded.rows_loaded:,} rows"
+    print(f"{loaded.table}: {rows}{bad}")
     return 0
 
 
@@ -80,7 +81,9 @@ def preview(db: "Connection", plan: Plan) -> None:
     settings = ", ".join(f"{name} {value!r}" for name, value in seen.options.given().items())
     print(f"read as: {settings}", file=sys.stderr)
     for warning in seen.warnings:
-        say(visible(str(warning.get("message", warning))))
+        records = ", ".join(map(str, warning["rows"]))
+        where = f": record {records}" if records else ""
+        say(visible(f"{warning['code'].replace('_', ' ')} ({warning['count']}){where}"))
     names = [f"{column.name or column.source} {column.type}" for column in seen.columns]
     show(names, seen.rows, Form.TABLE)
 
