@@ -68,14 +68,10 @@ class HiveTables(Indexless):
         return ""
 
 
-class ImpalaTables(Indexless, Keyless):
+class ImpalaTables(Keyless):
     def get_column_specification(self, column: Any, **kw: Any) -> str:
         """NOT NULL is for Kudu's tables, which have other clauses of their own."""
         return super().get_column_specification(column, **kw).removesuffix(" NOT NULL")
-
-
-class SparkTables(Indexless, Keyless):
-    pass
 
 
 class HiveContext(DefaultExecutionContext):
@@ -109,7 +105,7 @@ class ImpalaDialect(HiveDialect):
 
 class SparkDialect(HiveDialect):
     name = "sparksql"
-    ddl_compiler = SparkTables
+    ddl_compiler = Keyless
     supports_alter = False
     execution_ctx_cls = DefaultExecutionContext
     supports_statement_cache = True

@@ -70,11 +70,6 @@ class Unconstrained(DDLCompiler):
         return ""
 
 
-class Keyless(Unconstrained):
-    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> Any:
-        return None
-
-
 class Indexless(DDLCompiler):
     """For engines without indexes: tables are made without them, and nothing is sent."""
 
@@ -85,15 +80,16 @@ class Indexless(DDLCompiler):
         return ""
 
 
+class Keyless(Indexless, Unconstrained):
+    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> Any:
+        return None
+
+
 class QuotedNames(IdentifierPreparer):
     """For engines that take a name in quotes for the same: all are, and none is in the way as a reserved word."""
 
     def _requires_quotes(self, value: str) -> bool:
         return True
-
-
-class TrinoTables(Indexless, Keyless):
-    pass
 
 
 class TrinoCompiler(SQLCompiler):
@@ -174,7 +170,7 @@ class TrinoDialect(ManyRows, OtherDialect):
     supports_statement_cache = True
     engine_dialects = ("trino",)
     statement_compiler = TrinoCompiler
-    ddl_compiler = TrinoTables
+    ddl_compiler = Keyless
     type_compiler_cls = TrinoTypes
     preparer = TrinoNames
     supports_alter = False  # only constraints are added by it, and there are none
