@@ -76,11 +76,13 @@ class Parameter:
         return self.value if isinstance(self.value, tuple) else ()
 
     @property
-    def leaf_types(self) -> "frozenset[ParameterType]":
-        """Those of an array's elements, and of the elements of arrays in it, however deep; nulls have none."""
-        arrays = (one.leaf_types for one in self.elements if one.type is ParameterType.ARRAY)
-        types = {one.type for one in self.elements if one.type not in {None, ParameterType.ARRAY}}
-        return frozenset(cast("set[ParameterType]", types)).union(*arrays)
+    def leaves(self) -> "Iterator[Parameter]":
+        """The elements of an array, and of the arrays in it, however deep; not those without a type."""
+        for one in self.elements:
+            if one.type is ParameterType.ARRAY:
+                yield from one.leaves
+            elif one.type is not None:
+                yield one
 
 
 NULL = Parameter(None, None, is_plain=True)
@@ -229,7 +231,7 @@ def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
     elements = tuple(_read(name, value, depth + 1) for value in values)
     kinds = {one.type for one in elements if one.type is not None}
     if kinds == {ParameterType.ARRAY}:
-        kinds = Parameter(ParameterType.ARRAY, elements).leaf_types
+        kinds = {one.type for one in Parameter(ParameterType.ARRAY, elements).leaves}
     if len(kinds) > 1 and not kinds <= {ParameterType.BIGINT, ParameterType.DOUBLE, ParameterType.DECIMAL}:
         raise InvalidParameter(f"parameters: {name} is an array whose elements have different types.")
     return elements

@@ -5,7 +5,7 @@ says which type its place wants. A plain null is the word NULL, which may stand 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from types import MappingProxyType
@@ -78,19 +78,12 @@ def type_name(one: Parameter) -> str:
 
 
 def _element_name(one: Parameter) -> str:
-    kinds = one.leaf_types
+    kinds = {leaf.type for leaf in one.leaves}
     if len(kinds) > 1:  # numbers of several types
         return "double precision" if T.DOUBLE in kinds else "numeric"
-    names = set(_leaf_names(one))
-    return names.pop() if len(names) == 1 else _TYPES[next(iter(kinds))] if kinds else "text"
-
-
-def _leaf_names(one: Parameter) -> Iterator[str]:
-    for element in one.elements:
-        if element.type is T.ARRAY:
-            yield from _leaf_names(element)
-        elif element.type is not None:
-            yield type_name(element)
+    names = {type_name(leaf) for leaf in one.leaves}
+    # Integers alone have two names.
+    return names.pop() if len(names) == 1 else _TYPES[T.BIGINT] if names else "text"
 
 
 def _text(one: Parameter) -> str:
