@@ -217,6 +217,10 @@ class Runner:
         return max(self._free_places - self.limits.kept - self._wanted, 0)
 
     @property
+    def _has_only_kept_places(self) -> bool:
+        return 0 < self._free_places <= self.limits.kept
+
+    @property
     def _free_places(self) -> int:
         if self.intake is not Intake.QUEUED or self._draining:
             return 0
@@ -266,7 +270,7 @@ class Runner:
             wanted, self._wanted = max(self._wanted, 1), 0
             try:
                 taken = await self.take_waiting(wanted)
-                if not taken and self.broker and 0 < self._free_places <= self.limits.kept:
+                if not taken and self.broker and self._has_only_kept_places:
                     # What became free may be a share of a user or a connector: for a worker with other places.
                     self.broker.statement_waits(_NO_STATEMENT, fence=0)
             except DatabaseUnavailable:
@@ -275,7 +279,7 @@ class Runner:
                 log.exception("nothing taken from the queue")
 
     async def _take_first_ones(self) -> None:
-        if 0 < self._free_places <= self.limits.kept:
+        if self._has_only_kept_places:
             await self.take_waiting(self._free_places)
 
     def runs(self, statement_id: UUID) -> bool:
