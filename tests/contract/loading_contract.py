@@ -167,7 +167,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.capability("Tables from files")
     async def test_a_view_counts_as_existing(self, engine: Engine, loader: TableLoader, target: TableName):
         if self.loading_facts.view_sql is None:
-            pytest.skip("the engine has no views")
+            pytest.skip("the engine makes no view without a table")
         make, drop = self.loading_facts.view_sql
         await self.run(engine, make, target)
         try:
@@ -242,7 +242,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_a_view_is_never_replaced(self, engine: Engine, loader: TableLoader, target: TableName):
         if self.loading_facts.view_sql is None:
-            pytest.skip("the engine has no views")
+            pytest.skip("the engine makes no view without a table")
         make, drop = self.loading_facts.view_sql
         await self.run(engine, make, target)
         try:
