@@ -370,6 +370,29 @@ def test_a_program_does_not_wait_for_the_calls_of_daemon_threads(server: Server,
 
 
 @in_thread
+def test_a_program_waits_for_what_the_thread_of_the_client_has_closed(server: Server, connect: Connect):
+    """There the garbage collector may find a connection, too. What is still open is closed later."""
+    token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
+    program = f"""
+        import anyio
+        from queryserver_client import dbapi
+        from queryserver_client.dbapi import session
+        close_session = session.close_session
+        async def close_slowly(*arguments):
+            await anyio.sleep(0.5)
+            await close_session(*arguments)
+            print("closed")
+        session.close_session = close_slowly
+        left, found = (dbapi.connect({server.url!r}, name, token={token!r}) for name in ("duckdb", "sqlite"))
+        left.execute("SELECT 1"), found.execute("SELECT 1")
+        async def close():
+            found.close()
+        left.run(close)
+    """
+    assert run_program(program) == "closed\nclosed\n"
+
+
+@in_thread
 def test_a_program_ends_with_an_open_connection_and_its_session_is_closed(server: Server, connect: Connect):
     keywords = connect.keywords  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""

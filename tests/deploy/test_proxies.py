@@ -198,12 +198,34 @@ async def test_without_its_line_of_affinity_nginx_takes_the_servers_in_turn(
             seen = set(await servers_of(answers, pair))
 
 
-@pytest.mark.engine("nginx")
-async def test_without_any_server_nginx_says_when_to_call_again(place: Installation) -> None:
-    with PROXIES["nginx"]([free_port(), free_port()]) as proxy:
+async def test_without_any_server_clients_are_told_when_to_call_again(name: str, place: Installation) -> None:
+    with PROXIES[name]([free_port(), free_port()]) as proxy:
         async with proxy.client() as http:
             answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
+    assert (answer.json()["status"], answer.headers["Retry-After"]) == (-1, "2")
+    assert (answer.status_code, answer.json()["code"]) == {
+        "nginx": (502, "service_unavailable"),
+        "haproxy": (503, "not_ready"),
+    }[name]
+
+
+@pytest.mark.engine("haproxy")
+async def test_behind_haproxy_clients_are_told_of_a_server_that_breaks_off(place: Installation) -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"is_ready" in await reader.readuntil(b"\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(break_off, "127.0.0.1", 0) as broken:
+        port = broken.sockets[0].getsockname()[1]
+        with PROXIES["haproxy"]([port, free_port()]) as proxy:
+            async with proxy.client() as http:
+                answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
+                while answer.status_code == 503:  # no check has passed yet
+                    answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
     assert (answer.status_code, answer.json()["status"], answer.headers["Retry-After"]) == (502, -1, "2")
+    assert answer.json()["code"] == "service_unavailable"
 
 
 async def test_the_address_of_the_client_is_right_whatever_it_claims(proxy: Proxy, pair: list[Server]) -> None:

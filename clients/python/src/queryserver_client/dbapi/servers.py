@@ -7,8 +7,11 @@ own is its session at the server.
 import atexit
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -69,6 +72,8 @@ _lock = threading.RLock()  # the garbage collector may release while it is held
 _shared: dict[Hashable, _Shared] = {}
 _open: "WeakSet[Closable]" = WeakSet()
 _abandoned: "deque[Callable[[], None]]" = deque()
+_closing: set[threading.Thread] = set()
+_CLOSE_WITHIN_S = 5.0
 
 
 class Closable(Protocol):
@@ -120,10 +125,24 @@ def close_later(close: Callable[[], None]) -> None:
 
 
 def close_in_thread(close: Callable[[], None]) -> None:
-    """For the garbage collector in a thread that `close` waits for: at once, in a thread of its own."""
+    """For the garbage collector in a thread that `close` waits for: at once, in a thread of its own.
+
+    A program that ends waits for it for some seconds.
+    """
+
+    def closed() -> None:
+        try:
+            with suppress(CancelledError, RuntimeError):  # the program has ended, and with it the loop
+                close()
+        finally:
+            _closing.discard(thread)
+
+    thread = threading.Thread(target=closed, daemon=True, name="queryserver-client-close")
+    _closing.add(thread)
     try:
-        threading.Thread(target=close, daemon=True, name="queryserver-client-close").start()
+        thread.start()
     except RuntimeError:  # the program ends
+        _closing.discard(thread)
         close_later(close)
 
 
@@ -142,6 +161,7 @@ def _forget_parent() -> None:
     _lock, _open = threading.RLock(), WeakSet()
     _shared.clear()
     _abandoned.clear()
+    _closing.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -150,5 +170,8 @@ if hasattr(os, "register_at_fork"):
 
 def _close_all() -> None:
     _close_abandoned()
+    until = time.monotonic() + _CLOSE_WITHIN_S
+    for thread in list(_closing):
+        thread.join(max(0.0, until - time.monotonic()))
     for connection in list(_open):
         connection.close_at_exit()
