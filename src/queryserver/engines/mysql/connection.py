@@ -15,18 +15,20 @@ from typing import Any
 import pyarrow as pa
 from asyncmy import Connection as DriverConnection
 from asyncmy import errors as driver
-from asyncmy.constants.CLIENT import MULTI_STATEMENTS
+from asyncmy.constants.CLIENT import MULTI_STATEMENTS, PS_MULTI_RESULTS
 from asyncmy.cursors import SSCursor
-from asyncmy.protocol import MysqlPacket
+from asyncmy.protocol import MysqlPacket, parse_binary_rows_from_buffer
 
 from queryserver import errors
 from queryserver.engines.connections import no_connection
+from queryserver.engines.mysql import prepared
 from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.sql.literals import MYSQL
+from queryserver.sql.parameters import Parameter
 from queryserver.sql.places import Bound, written
 from queryserver.sql.splitter_scan import first_word
 
@@ -52,6 +54,9 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 # 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine: denied to this login.
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
+# Of a text that was to be prepared: these say nothing about it.
+_NO_REFUSAL = frozenset({INTERRUPTED}) | _TIME_LIMITS | _CONNECTION_LOST
+_NUMBER_BYTES = 8
 _NEAR = re.compile(r" near '.*' at line (?=\d+\s*\Z)", re.DOTALL)
 _CLIENT_HOST = re.compile(r"'@'[^']*'")
 
@@ -142,7 +147,6 @@ _COM_RESET_CONNECTION = 0x1F
 _PACKET_HEADER_BYTES = 4
 _BEGINNING_BYTES = 4096
 _NULL = 0xFB
-_LENGTH_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
 
@@ -171,8 +175,11 @@ class MysqlConnection(DriverConnection):
     _result: Any
     _stream_broken: bool
     _transport: asyncio.Transport | None
+    _deprecate_eof: bool
+    _next_seq_id: int
     _execute_command: Callable[[int, bytes], Awaitable[None]]
     _read_ok_packet: Callable[[], Awaitable[object]]
+    _read_query_result: Callable[[bool], Awaitable[None]]
 
     def __init__(self, *, is_private: bool, **options: Any) -> None:
         methods = {} if is_private else dict.fromkeys(_IN_CLEAR_TEXT, _RefusedLogin)
@@ -180,8 +187,14 @@ class MysqlConnection(DriverConnection):
         super().__init__(auth_plugin_map=methods, **fixed, **options)
         # A text is one statement: what follows a `;` is refused by the server, not run unseen.
         self._client_flag &= ~MULTI_STATEMENTS
+        self._client_flag |= PS_MULTI_RESULTS
         self._database = options.get("database")
         self._cursor: Any = None
+        self._prepared: Any = None
+        self._specs: tuple[prepared.Spec, ...] = ()
+        """Of the columns of a result in binary rows."""
+        self._binary_rows: list[tuple[Any, ...]] = []
+        """Unpacked, and not yet taken."""
         self._warnings: list[str] = []
         self._warning_count = 0
         self._packet_bytes = 0
@@ -199,14 +212,49 @@ class MysqlConnection(DriverConnection):
 
     async def start(self, sql: str) -> None:
         """Run a statement up to its first result set or its end."""
-        self._resume()
-        self._warnings, self._warning_count = [], 0
-        self._row_count, self.has_ended = 0, False
-        cursor: Any = self.cursor(SSCursor)
-        self._cursor = cursor
+        cursor = await self._begin()
         await cursor.execute(sql)
         if not self.fields:
             await self._drop_further_results()
+
+    async def prepare_bound(self, statement: Bound) -> bool:
+        """Let the server read a statement with marks for its values. False: it does not take this one as prepared.
+
+        It takes no marks in most DDL, in places of literals such as behind `DATE`, and no `LOAD DATA` at all.
+        """
+        await self._begin()
+        text = statement.written(prepared.mark).encode(errors="surrogateescape")
+        try:
+            self._prepared = await self.prepare(text)
+        except driver.MySQLError as error:
+            if _is_of_the_driver(error) or number_of(error) in _NO_REFUSAL:
+                raise
+            return False
+        return self._prepared.parameter_count == len(statement.order)
+
+    async def start_prepared(self, values: Sequence[Parameter]) -> None:
+        """As `start`, of what was prepared last."""
+        cursor = self._cursor
+        statement_id: int = self._prepared._statement_id  # noqa: SLF001 its own execute reads all rows at once
+        await self._execute_command(prepared.COM_STMT_EXECUTE, prepared.execution(statement_id, values))
+        await self._read_query_result(True)
+        await cursor._do_get_result()  # noqa: SLF001 as its own execute does
+        self._specs = prepared.row_specs(self.fields)
+        if not self._specs:
+            await self._drop_further_results()
+
+    async def _begin(self) -> Any:
+        """A cursor for the next statement."""
+        self._resume()
+        self._warnings, self._warning_count = [], 0
+        self._row_count, self.has_ended = 0, False
+        self._specs, self._binary_rows = (), []
+        former, self._prepared = self._prepared, None
+        if former is not None:
+            await former.close()
+        cursor: Any = self.cursor(SSCursor)
+        self._cursor = cursor
+        return cursor
 
     @property
     def fields(self) -> Sequence[Any]:
@@ -226,31 +274,54 @@ class MysqlConnection(DriverConnection):
         for level, code, message in await super().show_warnings():
             self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
 
-    async def rows(self, count: int) -> list[tuple[bytes | None, ...]]:
+    async def rows(self, count: int) -> list[tuple[Any, ...]]:
         """The next rows, at most `count`, and only as many as weigh some MiB; `has_ended` says when they are the last.
 
+        Values are bytes or None, in binary rows also numbers.
         Further result sets of a procedure are dropped. Raises cell_too_large, RowTooLarge.
         """
         if self._cursor is None:
             self.has_ended = True
             return []
         self._resume()
-        found: list[tuple[bytes | None, ...]] = []
+        found: list[tuple[Any, ...]] = []
         size = 0
         while len(found) < count and size < BATCH_BYTES:
-            part = await self._cursor.fetchmany(1)
+            part = await (self._next_binary_rows if self._specs else self._next_rows)(count - len(found))
             if not part:
                 self.has_ended = True
                 await self._drop_further_results()
                 return found
-            # The driver has these in its buffer.
-            part += self._cursor._result._take_pending_rows(count - len(found) - 1)  # noqa: SLF001 nothing public gives them
             found += part
             self._row_count += len(part)
-            size += sum(map(len, filter(None, chain.from_iterable(part))))
+            size += _size_of(part)
         if self._transport is not None:
             self._transport.pause_reading()
         return found
+
+    async def _next_rows(self, count: int) -> list[tuple[bytes | None, ...]]:
+        """One more, and with it those that the driver has in its buffer; none at the end."""
+        part = await self._cursor.fetchmany(1)
+        if part:
+            part += self._cursor._result._take_pending_rows(count - 1)  # noqa: SLF001 nothing public gives them
+        return part
+
+    async def _next_binary_rows(self, count: int) -> list[tuple[Any, ...]]:
+        if not self._binary_rows:
+            proto, rows = self._proto, list[tuple[Any, ...]]()
+            proto.pos, self._next_seq_id = parse_binary_rows_from_buffer(
+                proto.buffer, proto.pos, proto.length, self._specs, self._next_seq_id, rows, self._deprecate_eof
+            )
+            if not rows:
+                packet = await self.read_packet()
+                if self._result._check_packet_is_eof(packet):  # noqa: SLF001 it takes the warnings from it
+                    self._result.unbuffered_active, self._result.connection = False, None
+                    return []
+                rows.append(packet.read_binary_row(self._specs))
+            self._binary_rows = rows
+        part = self._binary_rows[:count]
+        del self._binary_rows[:count]
+        return part
 
     async def read_packet(self, packet_type: Any = MysqlPacket) -> Any:
         """asyncmy calls this for each packet, except for rows that are in its buffer as a whole."""
@@ -277,7 +348,9 @@ class MysqlConnection(DriverConnection):
             # The beginning of the row has the lengths of its first values.
             await self._fill(min(need, _BEGINNING_BYTES))
             proto = self._proto
-            place = first_long_value(bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)]), limit)
+            row = bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)])
+            specs = self._specs
+            place = prepared.first_long_value(row, limit, specs) if specs else first_long_value(row, limit)
             if place is not None and place < len(self.fields):
                 raise errors.cell_too_large(
                     limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name)
@@ -288,7 +361,7 @@ class MysqlConnection(DriverConnection):
     async def drain(self) -> None:
         """Read what the server still sends for the last statement, and forget it."""
         self._resume()
-        if self._cursor is not None and self.fields:
+        if self._cursor is not None and self.fields and not self._specs:
             while await self._cursor.fetchmany(1000):
                 pass
         await self._drop_further_results()
@@ -303,6 +376,7 @@ class MysqlConnection(DriverConnection):
         try:
             async with asyncio.timeout(_CLEAN_UP_S):
                 await self.drain()
+                self._prepared = None  # the reset ends it
                 await self._execute_command(_COM_RESET_CONNECTION, b"")
                 await self._read_ok_packet()
                 await self.set_up()
@@ -335,21 +409,23 @@ class MysqlConnection(DriverConnection):
             self._transport.resume_reading()
 
 
+def _size_of(rows: Sequence[Sequence[Any]]) -> int:
+    values = filter(None, chain.from_iterable(rows))
+    return sum(len(value) if isinstance(value, bytes) else _NUMBER_BYTES for value in values)
+
+
 def first_long_value(row: bytes, limit: int) -> int | None:
     """The number of the first value of a row that is longer than `limit`, as far as its bytes are there.
 
     In a text row each value stands behind its length (MySQL: Protocol::LengthEncodedInteger).
     """
     place, number = 0, 0
-    while place < len(row):
-        first = row[place]
-        width = _LENGTH_BYTES.get(first, 0)
-        if place + 1 + width > len(row):
-            return None
-        length = int.from_bytes(row[place + 1 : place + 1 + width], "little") if width else first
-        if first != _NULL and length > limit:
+    while found := prepared.length_at(row, place):
+        is_null = row[place] == _NULL
+        length, place = found
+        if not is_null and length > limit:
             return number
-        place += 1 + width + (0 if first == _NULL else length)
+        place += 0 if is_null else length
         number += 1
     return None
 
@@ -376,9 +452,9 @@ class MysqlStatement(StatementSource):
         read_only: bool,
     ) -> None:
         self._connection = connection
-        self._has_values = isinstance(sql, Bound)
-        self._sql = written(sql, MYSQL.write)
-        self._keyword = first_word(self._sql, line_comments=("--", "#"))
+        self._sql = sql
+        text = sql if isinstance(sql, str) else sql.statement
+        self._keyword = first_word(text, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
         self._readers: list[ColumnReader] = []
@@ -391,11 +467,22 @@ class MysqlStatement(StatementSource):
             # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
-        with statement_errors(started=True, shows_text=not self._has_values):
-            await self._connection.start(self._sql)
-            declared = [declare(field) for field in self._connection.fields]
+        has_values = isinstance(self._sql, Bound)
+        values = self._sql.order if isinstance(self._sql, Bound) else ()
+        is_bound = False
+        if isinstance(self._sql, Bound) and values:
+            with statement_errors(started=False, shows_text=False):
+                is_bound = await self._connection.prepare_bound(self._sql)
+        with statement_errors(started=True, shows_text=not has_values):
+            if is_bound:
+                await self._connection.start_prepared(values)
+            else:
+                await self._connection.start(written(self._sql, MYSQL.write))
+            fields = self._connection.fields
+            declared = list(map(declare, fields))
             self.columns = tuple(one.column for one in declared)
-            self._readers = list(map(column_reader, declared))
+            readers = map(prepared.binary_reader, fields, declared) if is_bound else map(column_reader, declared)
+            self._readers = list(readers)
             self.is_open = bool(declared)
             if not declared:
                 await self._finish(self._connection.affected_rows())

@@ -3,6 +3,7 @@
 The server sends a type code, flags, a length in bytes and a character set; the declared type is put together from them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -117,17 +118,22 @@ def _bytes_per_character(charset_id: int) -> int:
 
 def column_reader(declared: DeclaredColumn) -> ColumnReader:
     """What reads the column's values, which come as bytes."""
+    return misfit_reader(declared, read_texts)
+
+
+def misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
+    """`read` raises pa.ArrowInvalid for values that the column's type cannot carry."""
     name, native = declared.column.name, declared.column.native_type
     refusal = (
         f"column `{name}` holds a value that type {native} cannot carry (a date out of the calendar)"
         " after rows that could: cast the column to char"
     )
     no_text = f"column `{name}` holds text that is not UTF-8"
-    return ColumnReader(declared.arrow, _read, refusal, text_refusal=no_text)
+    return ColumnReader(declared.arrow, read, refusal, text_refusal=no_text)
 
 
-def _read(wanted: pa.DataType, values: Values) -> pa.Array:
-    """Raises pa.ArrowInvalid."""
+def read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
+    """Values as the server writes them. Raises pa.ArrowInvalid."""
     if wanted == pa.binary():
         return pa.array(values, wanted)
     if wanted == pa.bool_():

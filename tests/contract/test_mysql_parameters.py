@@ -1,0 +1,280 @@
+"""MariaDB binds the values of statements, and its binary rows hold what its text rows hold."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import Answer, ended, failure, operation, run
+from tests.contract.engine_facts import TypeFact
+from tests.contract.engine_parameters import TEXTS, VALUES
+from tests.contract.test_mysql_engine import FACTS, TYPES, engine_on
+from tests.engines.servers import ServerAddress
+from tests.refusals import raises_code
+
+from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
+from queryserver.engines.mysql.prepared import date_text, datetime_text, first_long_value, time_text
+from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.errors.statements import StatementRejected
+from queryserver.sql.parameters import read_parameters
+from queryserver.sql.places import Bound, StatementParameters
+
+MIB = 1024 * 1024
+LIMIT = MIB
+
+
+@pytest.fixture
+async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
+    address = MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password, cell_max_bytes=LIMIT)
+    engine = MysqlEngine(address)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        yield session
+    await engine.close()
+
+
+def bound(statement: str, *values: object) -> Bound:
+    return Bound(statement, "mysql", StatementParameters(read_parameters(list(values))))
+
+
+async def executions(session: EngineSession) -> int:
+    """Statements that the server has run with bound values, in this session."""
+    return int((await run(session, "SHOW SESSION STATUS LIKE 'Com_stmt_execute'")).rows[0][1])
+
+
+async def run_bound(session: EngineSession, statement: str, *values: object) -> Answer:
+    before = await executions(session)
+    answer = await run(session, bound(statement, *values))
+    assert await executions(session) == before + 1
+    return answer
+
+
+@pytest.mark.engine("mariadb")
+async def test_all_values_are_bound(session: EngineSession):
+    support = MysqlEngine(MysqlAddress("127.0.0.1", 1, None, "", "")).capabilities.parameters
+    given = [value for value, _ in VALUES if not isinstance(value, list)]
+    support.require(read_parameters(given))
+    answer = await run_bound(session, f"SELECT {', '.join('?' * len(given))}", *given)
+    assert len(answer.rows[0]) == len(given)
+
+
+@pytest.mark.engine("mariadb")
+@pytest.mark.parametrize(
+    ("value", "declared"),
+    [
+        ({"type": "date", "value": "2024-01-31"}, "date"),
+        ({"type": "time", "value": "10:20:30"}, "time"),
+        ({"type": "time", "value": "10:20:30.25"}, "time(2)"),
+        ({"type": "timestamp", "value": "2024-01-31 10:20:30"}, "datetime"),
+        ({"type": "timestamp", "value": "2024-01-31 10:20:30.125"}, "datetime(3)"),
+        ({"type": "decimal", "value": "-12.50"}, "decimal(4,2)"),
+        ({"type": "binary", "value": "AP8="}, "tinyblob"),
+        (7, "bigint"),
+        (2.5, "double"),
+        ("Zoë 🐘", "varchar(5)"),
+    ],
+)
+async def test_a_bound_value_has_the_type_of_its_literal(session: EngineSession, value: object, declared: str):
+    answer = await run_bound(session, "SELECT ? AS a", value)
+    assert answer.columns[0].native_type == declared
+
+
+@pytest.mark.engine("mariadb")
+@pytest.mark.parametrize("fact", TYPES, ids=lambda fact: fact.name)
+async def test_binary_rows_hold_what_text_rows_hold(session: EngineSession, fact: TypeFact):
+    for sql in fact.setup:
+        await run(session, sql)
+    as_text = await run(session, "SELECT a, n FROM typed ORDER BY n")
+    as_binary = await run_bound(session, "SELECT a, n FROM typed WHERE n > ? ORDER BY n", 0)
+    assert as_binary.rows == as_text.rows == [(fact.value, 1), (None, 2)]
+    assert as_binary.columns == as_text.columns
+
+
+@pytest.mark.engine("mariadb")
+@pytest.mark.parametrize("declared", ["datetime(6)", "timestamp(2)", "time(6)", "date", "datetime"])
+async def test_moments_out_of_the_calendar_are_the_same_texts(session: EngineSession, declared: str):
+    texts = ("0000-00-00 00:00:00", "2024-01-31 10:20:30.123456", "2024-00-00", "-838:59:58.999999", "00:00:00")
+    await run(session, "SET SESSION sql_mode = ''")
+    await run(session, f"CREATE OR REPLACE TEMPORARY TABLE moments (n int, a {declared} NULL DEFAULT NULL)")
+    for number, text in enumerate(texts):
+        await run_bound(session, "INSERT INTO moments VALUES (?, ?)", number, text)
+    as_text = await run(session, "SELECT a FROM moments ORDER BY n")
+    as_binary = await run_bound(session, "SELECT a FROM moments WHERE n >= ? ORDER BY n", 0)
+    assert (as_binary.rows, as_binary.columns) == (as_text.rows, as_text.columns)
+
+
+@pytest.mark.engine("mariadb")
+async def test_texts_come_back_in_every_mode_of_the_session(session: EngineSession):
+    for mode in ("", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES,PIPES_AS_CONCAT"):
+        await run(session, f"SET SESSION sql_mode = '{mode}'")
+        for text in TEXTS:
+            assert (await run_bound(session, "SELECT ?", text)).cell == text
+
+
+@pytest.mark.engine("mariadb")
+async def test_what_the_server_does_not_prepare_has_literals(session: EngineSession):
+    before = await executions(session)
+    await run(session, "CREATE OR REPLACE TABLE triggered (a varchar(20))")
+    for sql in (
+        "CREATE OR REPLACE VIEW viewed AS SELECT ? AS a",
+        "CREATE OR REPLACE TRIGGER fills BEFORE INSERT ON triggered FOR EACH ROW SET NEW.a = ?",
+    ):
+        await run(session, bound(sql, "it's"))
+    await run(session, "INSERT INTO triggered VALUES ('x')")
+    assert [(await run(session, f"SELECT a FROM {name}")).cell for name in ("viewed", "triggered")] == ["it's"] * 2
+    assert await executions(session) == before
+
+
+@pytest.mark.engine("mariadb")
+async def test_changes_tell_their_rows_and_warnings(session: EngineSession):
+    await run(session, "SET SESSION sql_mode = ''")
+    await run(session, "CREATE OR REPLACE TABLE changed (a int, t varchar(3))")
+    async with operation(session, bound("INSERT INTO changed SELECT seq, ? FROM seq_1_to_1000", "long")) as handle:
+        assert (await ended(session, handle)).modified_rows == 1000
+        assert any("Data truncated" in line for line in await session.logs(handle, start=0))
+    deleted = await run_bound(session, "DELETE FROM changed WHERE a <= ? RETURNING a", 10)
+    assert [row[0] for row in deleted.rows] == list(range(1, 11))
+    assert (await run_bound(session, "UPDATE changed SET a = -a WHERE a > ?", 990)).status.modified_rows == 10
+
+
+@pytest.mark.engine("mariadb")
+async def test_a_procedure_gives_its_first_result(session: EngineSession):
+    await run(
+        session,
+        "CREATE OR REPLACE PROCEDURE two(n int) BEGIN SELECT seq + n AS a FROM seq_1_to_3; SELECT 'b' AS b; END",
+    )
+    for _ in range(2):
+        assert (await run_bound(session, "CALL two(?)", 10)).rows == [(11,), (12,), (13,)]
+        assert (await run_bound(session, "SELECT ?", 5)).cell == 5
+
+
+@pytest.mark.engine("mariadb")
+@pytest.mark.parametrize("width", [10, 5_000, 900_000])
+async def test_binary_rows_come_whole_and_in_order(session: EngineSession, width: int):
+    count = min(20_000, 60_000_000 // width)
+    sql = f"SELECT seq, repeat('x', IF(seq < ?, 3, {width})) AS t FROM seq_1_to_{count}"
+    handle = await session.submit(bound(sql, count // 4))
+    await session.poll(handle, wait_s=60)
+    numbers: list[int] = []
+    async for batch in session.batches(handle):
+        assert batch.nbytes <= 6 * MIB
+        numbers += batch.column("seq").to_pylist()
+    assert numbers == list(range(1, count + 1))
+    await session.close(handle)
+    assert (await run_bound(session, "SELECT ?", 1)).cell == 1
+
+
+@pytest.mark.engine("mariadb")
+async def test_rows_above_16_mib_are_joined(mariadb: ServerAddress):
+    engine = engine_on(mariadb)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "SET SESSION sql_mode = ''")
+        for size in (2**24 - 20, 2**24 - 8, 2**24, 2**25 + 7):
+            answer = await run_bound(session, "SELECT ? AS n, repeat('x', ?) AS t", 1, size)
+            assert [(n, len(text)) for n, text in answer.rows] == [(1, size)]
+    await engine.close()
+
+
+@pytest.mark.engine("mariadb")
+@pytest.mark.parametrize(
+    ("sql", "values", "row", "column"),
+    [
+        ("SELECT ? AS a, NULL AS b, repeat('x', 60000000) AS big", [1], 0, "big"),
+        ("SELECT seq, CURDATE() AS d, repeat('x', IF(seq = ?, 1048577, 1)) AS big FROM seq_0_to_99", [7], 7, "big"),
+    ],
+)
+async def test_a_huge_cell_is_refused_by_its_header(
+    session: EngineSession, sql: str, values: list[Any], row: int, column: str
+):
+    with raises_code("cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "):
+        await run(session, bound(sql, *values))
+
+
+@pytest.mark.engine("mariadb")
+async def test_a_bound_statement_is_stopped(session: EngineSession):
+    async with operation(session, bound("SELECT SLEEP(?)", 30)) as handle:
+        while (await session.poll(handle, wait_s=0.1)).state is not OperationState.RUNNING:
+            pass
+        await session.cancel(handle)
+        assert (await ended(session, handle)).state is OperationState.CANCELED
+    assert (await run_bound(session, "SELECT ?", 2)).cell == 2
+
+
+@pytest.mark.engine("mariadb")
+async def test_rows_that_nobody_reads_do_not_reach_the_next_statement(session: EngineSession):
+    for _ in range(3):
+        async with operation(session, bound("SELECT seq, ? FROM seq_1_to_1000000", "x")) as handle:
+            await session.poll(handle, wait_s=30)
+            batches = session.batches(handle)
+            assert (await anext(batches)).num_rows > 0
+            await batches.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+        assert (await run_bound(session, "SELECT ?", 3)).cell == 3
+
+
+@pytest.mark.engine("mariadb")
+async def test_an_error_between_the_rows_ends_the_statement(session: EngineSession):
+    assert FACTS.fails_midway_sql
+    sql = FACTS.fails_midway_sql.replace("150000", "?")
+    error = await failure(session, bound(sql, 150000))
+    assert isinstance(error, StatementRejected)
+    assert "more than 1 row" in error.message
+    assert (await run_bound(session, "SELECT ?", 4)).cell == 4
+
+
+@pytest.mark.engine("mariadb")
+async def test_the_server_keeps_no_prepared_statements(session: EngineSession, mariadb: ServerAddress):
+    for number in range(20):
+        await run(session, bound("SELECT ? + 1", number))
+        await failure(session, bound("SELECT ? FROM no_such_table", number))
+        await run(session, bound("CREATE OR REPLACE VIEW viewed AS SELECT ? AS a", number))
+    # That of the last one is closed with the next statement.
+    kept = await run(session, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")
+    assert int(kept.rows[0][1]) == 0
+
+
+@pytest.mark.engine("mariadb")
+async def test_many_values_are_bound(session: EngineSession):
+    await run(session, "CREATE OR REPLACE TABLE many (a int, b varchar(20))")
+    values = [value for number in range(5000) for value in (number, f"text {number}")]
+    answer = await run_bound(session, f"INSERT INTO many VALUES {', '.join(['(?, ?)'] * 5000)}", *values)
+    assert answer.status.modified_rows == 5000
+    assert (await run_bound(session, "SELECT b FROM many WHERE a = ?", 4999)).cell == "text 4999"
+
+
+@pytest.mark.engine("mariadb")
+async def test_sessions_at_the_same_time_have_values_of_their_own(mariadb: ServerAddress):
+    engine = engine_on(mariadb)
+
+    async def own(number: int) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            for step in range(10):
+                assert (await run(session, bound("SELECT ?, SLEEP(0.01)", number * 100 + step))).cell == (
+                    number * 100 + step
+                )
+
+    await asyncio.gather(*map(own, range(8)))
+    await engine.close()
+
+
+def test_moments_are_read_from_their_bytes():
+    assert date_text(b"") == "0000-00-00"
+    assert date_text(bytes([0xE8, 7, 1, 0])) == "2024-01-00"
+    assert datetime_text(b"", 0) == "0000-00-00 00:00:00"
+    assert datetime_text(bytes([0xE8, 7, 1, 31]), 3) == "2024-01-31 00:00:00.000"
+    assert datetime_text(bytes([0xE8, 7, 1, 31, 10, 20, 30]), 0) == "2024-01-31 10:20:30"
+    assert datetime_text(bytes([0xE8, 7, 1, 31, 10, 20, 30, 1, 0, 0, 0]), 6) == "2024-01-31 10:20:30.000001"
+    assert time_text(b"", 2) == "00:00:00.00"
+    assert time_text(bytes([1, 34, 0, 0, 0, 22, 59, 59]), 0) == "-838:59:59"
+    assert time_text(bytes([0, 0, 0, 0, 0, 10, 20, 30, 0x20, 0xA1, 7, 0]), 1) == "10:20:30.5"
+
+
+def test_the_first_long_value_is_found_behind_numbers_and_nulls():
+    specs = ((8, False, 0, None, None), (253, False, 0, None, None), (253, False, 0, None, None))
+    head = bytes([0, 0b1000])  # the second value is NULL
+    number = (7).to_bytes(8, "little")
+    assert first_long_value(head + number + b"\xfc\x00\x01", 255, specs) == 2
+    assert first_long_value(head + number + b"\xfc\x00\x01", 256, specs) is None
+    assert first_long_value(head + number + b"\xfc\x00", 255, specs) is None
+    assert first_long_value(bytes([0, 0]) + number + b"\x01x\xfd\x00\x00\x01", 255, specs) == 2
+    assert first_long_value(bytes([0, 0]) + number + b"\xfe" + (2**40).to_bytes(8, "little"), 255, specs) == 1
+    assert first_long_value(head, 255, specs) is None
