@@ -118,10 +118,21 @@ async def test_what_the_server_does_not_prepare_has_literals(session: EngineSess
     for sql in (
         "CREATE OR REPLACE VIEW viewed AS SELECT ? AS a",
         "CREATE OR REPLACE TRIGGER fills BEFORE INSERT ON triggered FOR EACH ROW SET NEW.a = ?",
+        "/*! CREATE OR REPLACE TRIGGER more BEFORE UPDATE ON triggered FOR EACH ROW */ INSERT INTO kept VALUES (?)",
+        "CREATE OR REPLACE TABLE defaults (a varchar(20) DEFAULT ?)",
+        "SET @mine = ?",
     ):
         await run(session, bound(sql, "it's"))
-    await run(session, "INSERT INTO triggered VALUES ('x')")
-    assert [(await run(session, f"SELECT a FROM {name}")).cell for name in ("viewed", "triggered")] == ["it's"] * 2
+    await run(session, "CREATE OR REPLACE TABLE kept (a varchar(20))")
+    for sql in (
+        "INSERT INTO triggered VALUES ('x')",
+        "UPDATE triggered SET a = a",
+        "INSERT INTO defaults VALUES ()",
+        "CREATE OR REPLACE TABLE variable AS SELECT @mine AS a",
+    ):
+        await run(session, sql)
+    names = ("viewed", "triggered", "kept", "defaults", "variable")
+    assert [(await run(session, f"SELECT a FROM {name}")).cell for name in names] == ["it's"] * 5
     assert await executions(session) == before
 
 

@@ -218,9 +218,9 @@ class MysqlConnection(DriverConnection):
             await self._drop_further_results()
 
     async def prepare_bound(self, statement: Bound) -> bool:
-        """Let the server read a statement with marks for its values. False: it does not take this one as prepared.
+        """Let the server read a statement with marks for its values. False: it takes none in this one.
 
-        It takes no marks in most DDL, in places of literals such as behind `DATE`, and no `LOAD DATA` at all.
+        Such as in the places of literals behind `DATE`.
         """
         await self._begin()
         text = statement.written(prepared.mark).encode(errors="surrogateescape")
@@ -439,6 +439,10 @@ def _text(value: bytes | str | None) -> str:
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
 """With `RETURNING` (MariaDB) the rows of the result are the changed ones."""
 
+_BINDS = (_CHANGES_ROWS - {"LOAD"}) | {"SELECT", "WITH", "VALUES", "TABLE", "CALL", "DO", "EXPLAIN", "DESCRIBE", "DESC"}
+"""Evaluate the marks of values. MariaDB prepares others, too, and keeps a trigger with the mark in its text."""
+_EXECUTED_COMMENT = re.compile(r"/\*M?!")
+
 
 class MysqlStatement(StatementSource):
     """`interrupt_thread` sends the stop signal to a connection of the server."""
@@ -467,25 +471,28 @@ class MysqlStatement(StatementSource):
             # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
-        has_values = isinstance(self._sql, Bound)
-        values = self._sql.order if isinstance(self._sql, Bound) else ()
-        is_bound = False
-        if isinstance(self._sql, Bound) and values:
-            with statement_errors(started=False, shows_text=False):
-                is_bound = await self._connection.prepare_bound(self._sql)
-        with statement_errors(started=True, shows_text=not has_values):
-            if is_bound:
+        values = await self._prepared_values()
+        with statement_errors(started=True, shows_text=isinstance(self._sql, str)):
+            if values:
                 await self._connection.start_prepared(values)
             else:
                 await self._connection.start(written(self._sql, MYSQL.write))
             fields = self._connection.fields
             declared = list(map(declare, fields))
             self.columns = tuple(one.column for one in declared)
-            readers = map(prepared.binary_reader, fields, declared) if is_bound else map(column_reader, declared)
+            readers = map(prepared.binary_reader, fields, declared) if values else map(column_reader, declared)
             self._readers = list(readers)
             self.is_open = bool(declared)
             if not declared:
                 await self._finish(self._connection.affected_rows())
+
+    async def _prepared_values(self) -> Sequence[Parameter]:
+        """Those that the server waits for; none: there are none, or they go as literals."""
+        sql = self._sql
+        if isinstance(sql, str) or self._keyword not in _BINDS or _EXECUTED_COMMENT.search(sql.statement):
+            return ()
+        with statement_errors(started=False, shows_text=False):
+            return sql.order if sql.order and await self._connection.prepare_bound(sql) else ()
 
     async def fetch(self, count: int) -> Rows:
         if not self.is_open:
