@@ -4,12 +4,14 @@ import asyncio
 import datetime as dt
 from collections.abc import AsyncGenerator, Mapping
 from decimal import Decimal
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+from tests.cases import every_case
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import ended, operation, run, started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.contract.engine_parameters import TEXTS
 from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress
 from tests.ports import free_port
@@ -21,7 +23,7 @@ from queryserver.engines.phoenix.protocol import PARAMETERS
 from queryserver.engines.protocol import Engine, OperationState, SessionOptions
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ResultType
-from queryserver.sql.parameters import ParameterType
+from queryserver.sql.parameters import ParameterType, read_parameters
 
 NUMBERS = 1024
 """Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
@@ -90,7 +92,11 @@ def _wide_rows(count: int, width: int) -> str:
     return f"SELECT LPAD('x', {width}, 'x') AS t FROM {tables} LIMIT {count}"
 
 
-_DECLARED = {ParameterType.DECIMAL: "DECIMAL(38,6)", ParameterType.BINARY: "VARBINARY"}
+_DECLARED = {
+    ParameterType.DECIMAL: "DECIMAL(38,6)",
+    ParameterType.BINARY: "VARBINARY",
+    ParameterType.ARRAY: "VARCHAR ARRAY",
+}
 
 FACTS = EngineFacts(
     # The limit makes the Query Server itself count what the region server sends.
@@ -218,6 +224,37 @@ class TestPhoenix(PhoenixBasis, EngineContract):
             await self.scanning(within_s=60)
             await session.cancel(handle)
         await self.no_scans(within_s=5)
+
+    @pytest.mark.capability("Parameters")
+    async def test_arrays_have_their_values_in_columns_of_their_kind(self, engine: Engine) -> None:
+        """The Query Server itself damages arrays that are bound: 64-bit elements in an INTEGER ARRAY."""
+        given: tuple[tuple[str, list[Any], list[Any]], ...] = (
+            ("INTEGER", [1, -2147483648], [1, -2147483648]),
+            ("BIGINT", [7, 2**63 - 1, -(2**63)], [7, 2**63 - 1, -(2**63)]),
+            ("DOUBLE", [1, 2.5, 1e300, -1e-5], [1.0, 2.5, 1e300, -1e-5]),
+            ("DECIMAL(20,3)", [1, {"type": "decimal", "value": "-12.5"}], [Decimal("1.000"), Decimal("-12.500")]),
+            ("VARCHAR", [*TEXTS, None, "z"], [*TEXTS, None, "z"]),
+            ("VARCHAR", [None, "z"], [None, "z"]),
+            ("BOOLEAN", [True, False], [True, False]),
+            ("DATE", [{"type": "date", "value": "2024-02-29"}], [dt.date(2024, 2, 29)]),
+            ("TIME", [{"type": "time", "value": "10:20:30.125"}], [dt.time(10, 20, 30, 125_000)]),
+            (
+                "TIMESTAMP",
+                [{"type": "timestamp", "value": "2024-01-31 10:20:30.125"}],
+                [dt.datetime(2024, 1, 31, 10, 20, 30, 125_000)],  # noqa: DTZ001 it has none
+            ),
+        )
+        async with engine.session(USER, SessionOptions(database="qs")) as session:
+            with every_case() as attempt:
+                for declared, values, read in given:
+                    with attempt(f"{declared} {values!r}"):
+                        await run(session, "DROP TABLE IF EXISTS arrays")
+                        await run(session, f"CREATE TABLE arrays (id BIGINT PRIMARY KEY, n BIGINT, a {declared} ARRAY)")
+                        engine.capabilities.parameters.require(read_parameters([values]))
+                        await run(session, self.bound("UPSERT INTO arrays VALUES (1, ?, ?)", 5, values))
+                        assert (await run(session, "SELECT n, a FROM arrays")).rows == [(5, read)]
+            any_of = self.bound("SELECT COUNT(*) FROM n WHERE n = ANY(?) AND n > ?", [1, 5, 7], 1)
+            assert (await run(session, any_of)).cell == 2
 
     @pytest.mark.parametrize("change", ["UPSERT INTO kept VALUES (2)", "CREATE TABLE other (a INTEGER PRIMARY KEY)"])
     async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, phoenix: HttpAddress, change: str):

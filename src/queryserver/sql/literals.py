@@ -8,9 +8,10 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from types import MappingProxyType
+from typing import Any
 
 from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType, digits_of
 
@@ -207,4 +208,40 @@ MYSQL = _MysqlLiterals(
     timestamp_tz="CONVERT_TZ(TIMESTAMP'{}', '+00:00', @@session.time_zone)",
     decimal="({})",
     decimal_digits=65,
+)
+
+
+def _phoenix_text(text: str) -> str:
+    return doubled_quotes(text.replace("\\", "\\\\"))
+
+
+class _PhoenixLiterals(Literals):
+    """For arrays, whose type is that of their first element: numbers of one array are all of the widest type."""
+
+    def write(self, number: int, one: Parameter) -> str:
+        kinds = {element.type for element in one.elements}
+        if T.DOUBLE in kinds:
+            one = replace(one, value=tuple(_as(T.DOUBLE, element, float) for element in one.elements))
+        elif T.DECIMAL in kinds:
+            one = replace(one, value=tuple(_as(T.DECIMAL, element, Decimal) for element in one.elements))
+        return Literals.write(self, number, one)
+
+    def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 the first may be smaller than the others
+        return f"CAST({value} AS BIGINT)"
+
+
+def _as(kind: ParameterType, one: Parameter, read: Callable[[Any], float | Decimal]) -> Parameter:
+    return replace(one, type=kind, value=read(one.value))
+
+
+PHOENIX = _PhoenixLiterals(
+    text=_phoenix_text,
+    binary="",
+    types=MappingProxyType({T.VARCHAR: "VARCHAR"}),
+    date="TO_DATE('{}')",
+    time="TO_TIME('1970-01-01 {}')",
+    timestamp="TO_TIMESTAMP('{}')",
+    double="CAST({} AS DOUBLE)",
+    decimal="CAST({} AS DECIMAL)",
+    array="ARRAY[{}]",
 )

@@ -7,7 +7,7 @@ A client sends a JSON list for `?` places, or a JSON object for `:name` places. 
 import math
 import re
 from base64 import b64decode
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -119,6 +119,8 @@ class ParameterSupport:
     decimal_digits: int = 38
     even_arrays: bool = False
     """Whether arrays in an array must have the same lengths."""
+    unfit: "Callable[[Parameter], str | None]" = field(default=lambda _: None, repr=False)
+    """Why the engine cannot hold a value of a type that it takes, such as `its time is finer than milliseconds`."""
 
     def require(self, parameters: Parameters) -> None:
         """Raises InvalidParameter for the first value that the engine cannot take."""
@@ -137,6 +139,8 @@ class ParameterSupport:
             return f"has more than the {self.decimal_digits} digits that decimals of this connector have."
         if self.even_arrays and _shape(one) is None:
             return "has arrays of different lengths in an array, which this connector cannot take."
+        if reason := self.unfit(one):
+            return f"has a value that this connector cannot hold: {reason}."
         return next((problem for element in one.elements if (problem := self._problem(element))), None)
 
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.engines.loading import cell_texts
 from queryserver.engines.statement_texts import PHOENIX, place_in
-from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType, Value
+from queryserver.sql.literals import PHOENIX as LITERALS
+from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
@@ -297,37 +298,59 @@ def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
     return [row + octets(1, _long(value)) for value, row in enumerate(rows, first)]
 
 
-PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ, ParameterType.ARRAY})
+def _reason(one: Parameter) -> str | None:
+    try:
+        if isinstance(one.value, tuple):
+            _require_array(one)
+        else:
+            typed_value(one)
+    except _Unfit as error:
+        return str(error)
+    return None
+
+
+def _require_array(one: Parameter) -> None:
+    """Raises _Unfit for what `ARRAY[…]` cannot hold: Phoenix makes 0 of a NULL among numbers."""
+    if not one.elements:
+        raise _Unfit("it has no empty arrays")
+    types = {element.type for element in one.elements if element.value is not None}
+    if types & {ParameterType.ARRAY, ParameterType.BINARY}:
+        raise _Unfit("arrays are of numbers, texts, dates and times")
+    if types != {ParameterType.VARCHAR} and any(element.value is None for element in one.elements):
+        raise _Unfit("only an array of texts has a null")
+    if any(isinstance(element.value, date) and element.value.year <= _GREGORIAN.year for element in one.elements):
+        raise _Unfit("dates of arrays are later than 1582")
+
+
+PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ}, unfit=_reason)
+
+
+def mark(number: int, one: Parameter) -> str:
+    """What stands in the place of a value. Arrays are literals: the Query Server damages those that it is sent."""
+    return LITERALS.write(number, one) if isinstance(one.value, tuple) else "?"
 
 
 def typed_value(one: Parameter) -> bytes:
-    """A value as a `TypedValue`. Raises StatementRejected for one that Phoenix cannot hold."""
-    try:
-        return _typed(one.value)
-    except _Unfit as error:
-        raise errors.StatementRejected(f"A parameter has a value that Phoenix cannot hold: {error}.") from error
-
-
-def _typed(value: Value) -> bytes:
-    match value:
+    """A value that is no array, as a `TypedValue`. Raises _Unfit; not for values that `PARAMETERS` permits."""
+    match one.value:
         case None:
             return number(1, _NULL) + number(_IS_NULL, 1)
-        case bool():
+        case bool() as value:
             return number(1, _BOOLEAN) + number(_BOOL_VALUE, value)
-        case int():
+        case int() as value:
             return _long(value)
-        case float():
+        case float() as value:
             return _double(value)
-        case Decimal():
+        case Decimal() as value:
             return number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(value, "f"))
-        case bytes():
+        case bytes() as value:
             return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, value)
-        case str():
+        case str() as value:
             return _text(value)
-        case tuple():
-            raise _Unfit("it is an array")
-        case _:
+        case date() | time() as value:
             return _moment(value)
+        case tuple():
+            raise TypeError("arrays are written")
 
 
 def _moment(value: date | time) -> bytes:

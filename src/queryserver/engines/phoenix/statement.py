@@ -167,8 +167,9 @@ FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds sever
 class PhoenixStatement(StatementSource):
     def __init__(self, connection: PhoenixConnection, sql: str | Bound) -> None:
         self._connection = connection
-        self._sql = written(sql, lambda _number, _one: "?")
-        self._values = sql.order if isinstance(sql, Bound) else ()
+        self._sql = written(sql, protocol.mark)
+        order = sql.order if isinstance(sql, Bound) else ()
+        self._values = [one for one in order if not isinstance(one.value, tuple)]
         self._keyword = first_word(self._sql, line_comments=("--", "//"))
         self._statement: int | None = None
         self._reader = AvaticaRowReader(())

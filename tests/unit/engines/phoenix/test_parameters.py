@@ -1,0 +1,46 @@
+"""Which values Phoenix takes as parameters, and what stands in their places (ADR 61)."""
+
+import pytest
+
+from queryserver.engines.phoenix.protocol import PARAMETERS, mark
+from queryserver.errors.base import InvalidParameter
+from queryserver.sql.parameters import read_parameters
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"type": "time", "value": "10:20:30.0001"}, "its time is finer than milliseconds"),
+        ({"type": "timestamp", "value": "1500-01-01 00:00:00.0001"}, "before the year 1583"),
+        ([], "it has no empty arrays"),
+        ([None, None], "only an array of texts has a null"),
+        ([1, None], "only an array of texts has a null"),
+        ([["a"], ["b"]], "arrays are of numbers, texts, dates and times"),
+        ([{"type": "binary", "value": "AP8="}], "arrays are of numbers, texts, dates and times"),
+        ([{"type": "date", "value": "1582-10-14"}], "dates of arrays are later than 1582"),
+        ([{"type": "time", "value": "10:20:30.0001"}], "its time is finer than milliseconds"),
+    ],
+)
+def test_what_phoenix_cannot_hold_is_refused_with_its_reason(value: object, reason: str):
+    with pytest.raises(
+        InvalidParameter, match=f"parameters: 2 has a value that this connector cannot hold: .*{reason}"
+    ):
+        PARAMETERS.require(read_parameters([1, value]))
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("it's", "?"),
+        (None, "?"),
+        ({"type": "array", "value": None}, "?"),
+        ([1, -5], "ARRAY[CAST(1 AS BIGINT), CAST(-5 AS BIGINT)]"),
+        ([1, 2.5], "ARRAY[CAST(1.0 AS DOUBLE), CAST(2.5 AS DOUBLE)]"),
+        ([1, {"type": "decimal", "value": "1.50"}], "ARRAY[CAST(1 AS DECIMAL), CAST(1.50 AS DECIMAL)]"),
+        (["it's", "a\\'b", None], r"ARRAY['it''s', 'a\\''b', CAST(NULL AS VARCHAR)]"),
+    ],
+)
+def test_arrays_are_written_and_all_else_is_bound(value: object, written: str):
+    parameters = read_parameters([value])
+    PARAMETERS.require(parameters)
+    assert mark(0, parameters.by_position[0]) == written
