@@ -1,17 +1,20 @@
 """Connections that are cut at any byte: no statement is lost or run twice, files are whole (issue 20, 3)."""
 
+import asyncio
 import random
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
+from tests.client.shell import Make
 
-from queryserver_client import ConnectionLost, Retries, connect
+from queryserver_client import ConnectionLost, Retries, connect, dbapi
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 WHOLE_ANSWER = 2600
@@ -130,3 +133,49 @@ async def test_a_server_that_cannot_be_reached_is_an_error_that_says_so():
     async with connect("http://127.0.0.1:9", token="t", retries=Retries(total_s=0.3)) as db:
         with pytest.raises(ConnectionLost, match="tries"):
             await db.query("duckdb", "SELECT 1")
+
+
+WHOLE_SESSION = 9_000
+"""More bytes than the answers have from the opening of a session to its end."""
+
+
+def insert_by_dbapi(url: str, token: str, table: str, number: int) -> None:
+    with dbapi.connect(url, "duckdb", token=token, retries=QUICK) as connection:
+        connection.execute(f"INSERT INTO {table} VALUES (?)", (number,))
+
+
+def insert_by_sqlalchemy(url: str, token: str, table: str, number: int) -> None:
+    engine = sa.create_engine(f"queryserver://:{token}@{url.removeprefix('http://')}/duckdb?scheme=http")
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"INSERT INTO {table} VALUES (:n)"), {"n": number})
+    engine.dispose()
+
+
+@pytest.mark.parametrize("insert", [insert_by_dbapi, insert_by_sqlalchemy])
+@pytest.mark.parametrize("step", [1100, pytest.param(97, marks=pytest.mark.slow)])
+async def test_a_transaction_that_is_cut_is_committed_once(
+    server: Server, line: Proxy, token: str, insert: Callable[[str, str, str, int], None], step: int
+):
+    table = f"cut_{uuid.uuid4().hex[:12]}"
+    cuts = [Cut(of_answers=at) for at in places(WHOLE_SESSION, step)]
+    cuts += [Cut(of_requests=at) for at in places(WHOLE_SESSION // 2, step)]
+    async with connect(server.url, token=token) as direct:
+        await direct.query("duckdb", f"CREATE TABLE {table} (n INTEGER)")
+        for number, cut in enumerate(cuts):
+            line.cuts = deque([cut])
+            await asyncio.to_thread(insert, line.url, token, table, number)
+        rows = await (await direct.query("duckdb", f"SELECT n FROM {table} ORDER BY n")).rows()
+    assert rows == [(number,) for number in range(len(cuts))], cuts
+
+
+@each(("way", "end"), (("of_requests", WHOLE_REQUEST), ("of_answers", WHOLE_ANSWER)))
+async def test_a_command_that_is_cut_runs_its_statement_once(
+    server: Server, line: Proxy, token: str, make: Make, way: str, end: int
+):
+    qs = make(QUERYSERVER_URL=line.url, QUERYSERVER_TOKEN=token)
+    for at in places(end, end // 3):
+        word = uuid.uuid4().hex
+        line.cuts = deque([Cut(**{way: at})])
+        ended = await qs("sql", "mysql", f"text {word}")
+        assert (ended.code, [list(one.values()) for one in ended.records]) == (0, [[word]]), ended.err
+        assert server.engine.executions.count(f"text {word}") == 1

@@ -58,7 +58,8 @@ def _dialect_of(url: URL) -> str:
     wanted = str(arguments["connector"])
     try:
         with connect(**arguments) as connection:
-            config: dict[str, Any] = connection.run(lambda: connection.client.transport.call("POST", "get_config"))
+            transport = connection.client.transport
+            config: dict[str, Any] = connection.run(lambda: transport.call("POST", "get_config", is_repeatable=True))
     except Error as error:
         raise exc.ArgumentError(
             f"the dialect of {url!r} is not known, because the server gave no answer: {error}\n"
