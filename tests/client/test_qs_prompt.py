@@ -1,4 +1,4 @@
-"""The prompt of `qs sql`, through a pseudo terminal (issue 20, section 4)."""
+"""The prompt of `qs sql`, and what other commands show, through a pseudo terminal (issue 20, section 4)."""
 
 import asyncio
 import fcntl
@@ -180,3 +180,16 @@ async def test_a_table_fits_the_terminal(qs: Qs):
     assert "NULL" in shown.text
     assert r"a\x1b[2Jb" in shown.text
     assert b"\x1b[2J" not in shown.printed
+
+
+async def test_the_copy_of_a_file_shows_how_much_of_it_is_there(qs: Qs, folder: str):
+    here, there = qs.directory / "large [red].bin", f"{folder}/large.bin"
+    here.write_bytes(os.urandom(12 * 1024 * 1024))
+    for words, name in (((str(here), there), here.name), ((there, str(qs.directory / "back.bin")), "large.bin")):
+        async with terminal(qs, "cp", *words) as shown:
+            await shown.shows(name)
+            await shown.shows("12.0/12.0 MiB")
+            assert await shown.end() == 0
+        lines = [line for line in re.split(r"[\r\n]+", shown.text) if line]
+        assert max(map(len, lines)) <= 100
+    assert (qs.directory / "back.bin").read_bytes() == here.read_bytes()
