@@ -2,7 +2,7 @@
 
 import datetime as dt
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -15,6 +15,7 @@ from queryserver_client.status import ACTIVE
 from queryserver_client.transport import segment
 
 if TYPE_CHECKING:
+    from queryserver_client.generated import AdminStatement, AdminStatementsResponse
     from queryserver_client.history import HistoryEntry
     from queryserver_client.sync import Connection
 
@@ -134,11 +135,13 @@ def _active(db: "Connection") -> "list[HistoryEntry]":
     return [entry for entry in db.history.search(is_active=True, limit=_LOOKED_AT) if entry.state in ACTIVE]
 
 
-def _of_all_users(db: "Connection") -> Iterator[Mapping[str, Any]]:
+def _of_all_users(db: "Connection") -> "Iterator[AdminStatement]":
     after: int | None = None
     while True:
         params = {"limit": 1000} | ({} if after is None else {"after": after})
-        body = db.loop.run(lambda: db.core.transport.call("GET", "admin/statements", params=params))  # noqa: B023
+        body: AdminStatementsResponse = db.loop.run(
+            lambda: db.core.transport.call("GET", "admin/statements", params=params)  # noqa: B023
+        )
         yield from body["statements"]
         after = body["next_after"]
         if after is None:

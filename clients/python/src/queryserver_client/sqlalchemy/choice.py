@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import exc
 from sqlalchemy.engine import URL
@@ -16,6 +16,9 @@ from queryserver_client.sqlalchemy.other import OtherDialect, TrinoDialect
 from queryserver_client.sqlalchemy.phoenix import PhoenixDialect
 from queryserver_client.sqlalchemy.postgresql import PostgresqlDialect
 from queryserver_client.sqlalchemy.sqlite import SqliteDialect
+
+if TYPE_CHECKING:
+    from queryserver_client.generated import ClientConfiguration
 
 CLASSES: Mapping[str, type[QueryserverDialect]] = {
     name: kind
@@ -59,7 +62,9 @@ def _dialect_of(url: URL) -> str:
     try:
         with connect(**arguments) as connection:
             transport = connection.client.transport
-            config: dict[str, Any] = connection.run(lambda: transport.call("POST", "get_config", is_repeatable=True))
+            config: ClientConfiguration = connection.run(
+                lambda: transport.call("POST", "get_config", is_repeatable=True)
+            )
     except Error as error:
         raise exc.ArgumentError(
             f"the dialect of {url!r} is not known, because the server gave no answer: {error}\n"
@@ -71,7 +76,7 @@ def _dialect_of(url: URL) -> str:
     return found
 
 
-def named_interpreter(config: Mapping[str, Any], wanted: str) -> str | None:
+def named_interpreter(config: "ClientConfiguration", wanted: str) -> str | None:
     """The dialect of the connector that a name means (Contract editor 1.7)."""
     editor = config["app_config"]["editor"]
     name = (wanted or editor["default_sql_interpreter"]).lower()
