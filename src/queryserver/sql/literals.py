@@ -20,6 +20,7 @@ T = ParameterType
 # No quote, no backslash, no `$` (Hive and Spark replace `${…}` also in quotes), no line break, no control character.
 _PLAIN = re.compile(r"[^\x00-\x1f'\"\\$`\x7f\x85\u2028\u2029]*")
 _INT = 2**31
+_ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,10 @@ class _MysqlLiterals(Literals):
 
     def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 digits are a BIGINT
         return str(value) if value >= 0 else f"({value})"
+
+    def _moment(self, value: dt.date | dt.time) -> str:
+        """With the fraction that the value has, which is that of its type."""
+        return _ENDING_ZEROS.sub(r"\1", super()._moment(value))
 
     def _double(self, value: float) -> str:
         text = repr(value)

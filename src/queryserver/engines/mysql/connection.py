@@ -28,7 +28,6 @@ from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.sql.literals import MYSQL
-from queryserver.sql.parameters import Parameter
 from queryserver.sql.places import Bound, written
 from queryserver.sql.splitter_scan import first_word
 
@@ -146,7 +145,6 @@ _CLEAN_UP_S = 5
 _COM_RESET_CONNECTION = 0x1F
 _PACKET_HEADER_BYTES = 4
 _BEGINNING_BYTES = 4096
-_NULL = 0xFB
 _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
 
@@ -230,18 +228,24 @@ class MysqlConnection(DriverConnection):
             if _is_of_the_driver(error) or number_of(error) in _NO_REFUSAL:
                 raise
             return False
-        return self._prepared.parameter_count == len(statement.order)
+        return self._prepared.parameter_count == sum(map(prepared.is_bound, statement.order))
 
-    async def start_prepared(self, values: Sequence[Parameter]) -> None:
-        """As `start`, of what was prepared last."""
-        cursor = self._cursor
-        statement_id: int = self._prepared._statement_id  # noqa: SLF001 its own execute reads all rows at once
-        await self._execute_command(prepared.COM_STMT_EXECUTE, prepared.execution(statement_id, values))
+    async def start_prepared(self, statement: Bound) -> None:
+        """As `start`, of what was prepared last. The driver's own execution reads all rows at once."""
+        body: bytes = self._prepared._execute_header + prepared.packed(statement.order)  # noqa: SLF001 its own part of it
+        await self._execute_command(prepared.COM_STMT_EXECUTE, body)
         await self._read_query_result(True)
-        await cursor._do_get_result()  # noqa: SLF001 as its own execute does
+        await self._cursor._do_get_result()  # noqa: SLF001 as its own execute does
         self._specs = prepared.row_specs(self.fields)
         if not self._specs:
             await self._drop_further_results()
+
+    async def speaks_utf8mb4(self) -> bool:
+        """Whether the session takes texts as this service sends them; a statement may have changed that."""
+        await self.start("SELECT @@character_set_client, @@character_set_connection")
+        names = await self.rows(2)
+        await self.drain()
+        return set(names[0]) == {b"utf8mb4"}
 
     async def _begin(self) -> Any:
         """A cursor for the next statement."""
@@ -326,7 +330,13 @@ class MysqlConnection(DriverConnection):
     async def read_packet(self, packet_type: Any = MysqlPacket) -> Any:
         """asyncmy calls this for each packet, except for rows that are in its buffer as a whole."""
         self._packet_bytes = 0
-        return await super().read_packet(packet_type)
+        try:
+            return await super().read_packet(packet_type)
+        except UnicodeDecodeError:
+            # The name of a column, in the middle of an answer.
+            self.close()
+            message = "The answer cannot be read: the name of a column is not UTF-8 (character_set_results)."
+            raise errors.OutcomeUnknown(message) from None
 
     async def _fill_buffer(self, need: int) -> None:
         """asyncmy calls this before it waits for the rest of a packet, or of a part of one (16 MiB - 1 at most)."""
@@ -350,7 +360,7 @@ class MysqlConnection(DriverConnection):
             proto = self._proto
             row = bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)])
             specs = self._specs
-            place = prepared.first_long_value(row, limit, specs) if specs else first_long_value(row, limit)
+            place = prepared.long_binary_value(row, limit, specs) if specs else prepared.long_text_value(row, limit)
             if place is not None and place < len(self.fields):
                 raise errors.cell_too_large(
                     limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name)
@@ -414,22 +424,6 @@ def _size_of(rows: Sequence[Sequence[Any]]) -> int:
     return sum(len(value) if isinstance(value, bytes) else _NUMBER_BYTES for value in values)
 
 
-def first_long_value(row: bytes, limit: int) -> int | None:
-    """The number of the first value of a row that is longer than `limit`, as far as its bytes are there.
-
-    In a text row each value stands behind its length (MySQL: Protocol::LengthEncodedInteger).
-    """
-    place, number = 0, 0
-    while found := prepared.length_at(row, place):
-        is_null = row[place] == _NULL
-        length, place = found
-        if not is_null and length > limit:
-            return number
-        place += 0 if is_null else length
-        number += 1
-    return None
-
-
 def _text(value: bytes | str | None) -> str:
     if isinstance(value, str):
         return value
@@ -438,10 +432,6 @@ def _text(value: bytes | str | None) -> str:
 
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
 """With `RETURNING` (MariaDB) the rows of the result are the changed ones."""
-
-_BINDS = (_CHANGES_ROWS - {"LOAD"}) | {"SELECT", "WITH", "VALUES", "TABLE", "CALL", "DO", "EXPLAIN", "DESCRIBE", "DESC"}
-"""Evaluate the marks of values. MariaDB prepares others, too, and keeps a trigger with the mark in its text."""
-_EXECUTED_COMMENT = re.compile(r"/\*M?!")
 
 
 class MysqlStatement(StatementSource):
@@ -471,28 +461,30 @@ class MysqlStatement(StatementSource):
             # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
-        values = await self._prepared_values()
+        bound = await self._prepared()
         with statement_errors(started=True, shows_text=isinstance(self._sql, str)):
-            if values:
-                await self._connection.start_prepared(values)
+            if bound is not None:
+                await self._connection.start_prepared(bound)
             else:
                 await self._connection.start(written(self._sql, MYSQL.write))
             fields = self._connection.fields
             declared = list(map(declare, fields))
             self.columns = tuple(one.column for one in declared)
-            readers = map(prepared.binary_reader, fields, declared) if values else map(column_reader, declared)
+            readers = map(prepared.binary_reader, fields, declared) if bound else map(column_reader, declared)
             self._readers = list(readers)
             self.is_open = bool(declared)
             if not declared:
                 await self._finish(self._connection.affected_rows())
 
-    async def _prepared_values(self) -> Sequence[Parameter]:
-        """Those that the server waits for; none: there are none, or they go as literals."""
+    async def _prepared(self) -> Bound | None:
+        """The statement, when the server waits for its values; else they go as literals."""
         sql = self._sql
-        if isinstance(sql, str) or self._keyword not in _BINDS or _EXECUTED_COMMENT.search(sql.statement):
-            return ()
+        if isinstance(sql, str) or not prepared.may_be_prepared(sql, self._keyword):
+            return None
         with statement_errors(started=False, shows_text=False):
-            return sql.order if sql.order and await self._connection.prepare_bound(sql) else ()
+            is_ascii = all(one.value.isascii() for one in sql.values if isinstance(one.value, str))
+            is_read_right = is_ascii or await self._connection.speaks_utf8mb4()
+            return sql if is_read_right and await self._connection.prepare_bound(sql) else None
 
     async def fetch(self, count: int) -> Rows:
         if not self.is_open:

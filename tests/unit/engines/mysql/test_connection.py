@@ -10,7 +10,8 @@ from asyncmy import errors as driver
 from tests.cases import each
 
 from queryserver.engines.mysql.catalog import read_histogram
-from queryserver.engines.mysql.connection import connect_errors, first_long_value, statement_errors
+from queryserver.engines.mysql.connection import connect_errors, statement_errors
+from queryserver.engines.mysql.prepared import long_text_value
 from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.protocol import ColumnStatistics
 from queryserver.errors.statements import (
@@ -105,7 +106,7 @@ LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
     (b"\xfd\xff\xff\x0f", None), (b"\xfd\x01\x00\x10", 0), (LONG[:5], None), (b"\x09abc", None),
     (b"", None))  # fmt: skip
 def test_the_first_long_value_is_found(row: bytes, number: int | None) -> None:
-    assert first_long_value(row, 0xFFFFF) == number
+    assert long_text_value(row, 0xFFFFF) == number
 
 
 DRIVER_CLASSES = [
