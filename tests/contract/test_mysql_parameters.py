@@ -71,7 +71,8 @@ def typed(kind: str, value: object) -> dict[str, object]:
         *(typed("date", "2024-01-31"), typed("time", "10:20:30"), typed("time", "10:20:30.25")),
         *(typed("timestamp", "2024-01-31 10:20:30"), typed("timestamp", "2024-01-31 10:20:30.125")),
         *(typed("timestamp_tz", "2024-01-31 10:20:30+02:00"), typed("timestamp_tz", "2024-01-31 10:20:30.5+02:00")),
-        *(typed("decimal", text) for text in ("-12.50", "-0.05", "0.5", "1234567890123.5")),
+        *(typed("decimal", text) for text in ("-12.50", "-0.05", "0.5", "1234567890123.5", "1000", "-7")),
+        *(typed("binary", "AP8="), typed("binary", "")),
         *(2.5, -1e-5, "Zoë 🐘", "", 7, -7, 2**31, True, None),
     ],
     ids=repr,
@@ -104,6 +105,16 @@ async def test_a_value_has_the_type_of_its_literal(session: EngineSession, value
         ("INSERT INTO kept VALUES ((VALUES (?))) RETURNING a", ["longer"]),
         ("INSERT INTO kept VALUES (?) ON DUPLICATE KEY UPDATE a = CONCAT(VALUES(a), ?)", ["twice", "longer"]),
         ("SELECT JSON_OBJECT('k', ?, 'l', ?) AS a", [True, "x"]),
+        ("INSERT INTO kept SET a = (VALUES (?)) RETURNING a", ["longer"]),
+        ("INSERT INTO kept SET a = ? RETURNING (VALUES (?))", ["b", "longer"]),
+        ("INSERT INTO kept(a) VALUE ((VALUES (?))) RETURNING a", ["longer"]),
+        ("REPLACE INTO kept(a) VALUE (?) RETURNING (VALUES (?))", ["b", "longer"]),
+        ("SELECT TIME(?) AS a, TIMESTAMP (?) AS b", ["10:20:30.25", "2024-01-31 10:20:30.25"]),
+        ("INSERT INTO kept VALUES (CONCAT(ROW_COUNT(), ?)) RETURNING a", ["é"]),
+        ("SELECT CONCAT(?, a), a LIKE ? ESCAPE ? FROM listed ORDER BY a", ["x", "v!_%", "!"]),
+        ("SELECT TRIM(LEADING ? FROM a), a REGEXP ?, ? BETWEEN ? AND ? FROM listed", ["v", "^v", "b", "a", "c"]),
+        ("SELECT a FROM listed WHERE a > ? GROUP BY a HAVING a <> ? ORDER BY a", ["a", "b"]),
+        ("SELECT DATE_ADD(?, INTERVAL ? DAY) AS a", [typed("date", "2024-01-31"), "1"]),
     ],
 )
 async def test_a_place_means_what_its_literal_does(session: EngineSession, sql: str, values: list[Any]):
@@ -147,6 +158,60 @@ async def test_texts_are_stored_as_they_are_in_every_character_set(session: Engi
         await run(session, bound("INSERT INTO stored VALUES (?, ?)", number, text))
     found = await run(session, "SELECT HEX(a) FROM stored ORDER BY n")
     assert [bytes.fromhex(row[0]).decode() for row in found.rows] == ["é", "🐘", "abc"]
+
+
+@pytest.mark.engine("mariadb")
+async def test_texts_compare_as_literals_do_in_every_collation(session: EngineSession):
+    for collation in ("utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_unicode_ci"):
+        await run(session, f"SET NAMES utf8mb4 COLLATE {collation}")
+        one = bound("SELECT ? = ?, COLLATION(?)", "a", "A", "x")
+        assert (await run(session, one)).rows == (await run(session, one.written(MYSQL.write))).rows
+
+
+@pytest.mark.engine("mariadb")
+async def test_the_session_is_asked_once_how_it_reads_texts(session: EngineSession):
+    async def questions() -> int:
+        sql = "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'com_select'"
+        return int((await run(session, sql)).cell)
+
+    for first, asked in (("SELECT 1", 0), ("SET @x = 1", 1), ("SELECT 1 /* */", 1)):
+        await run(session, first)
+        before = await questions()
+        for _ in range(3):
+            await run(session, bound("SELECT ?", "x"))
+        assert await questions() - before == 3 + asked + 1, first
+
+
+@pytest.mark.engine("mariadb")
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DATE ?",
+        "SELECT TIME ?",
+        "SELECT MD5 ?",
+        "SELECT `MD5` ?",
+        "SELECT 'v' IN ?",
+        "INSERT INTO kept VALUES ?",
+    ],
+)
+async def test_what_is_no_syntax_with_a_literal_is_none_with_a_place(session: EngineSession, sql: str):
+    await run(session, "CREATE OR REPLACE TABLE kept (a varchar(20))")
+    for value in ("2024-01-31", 2.5):
+        assert isinstance(await failure(session, bound(sql, value)), StatementRejected)
+
+
+@pytest.mark.engine("mariadb")
+async def test_a_row_that_begins_with_16_mib_is_no_end(mariadb: ServerAddress):
+    engine = engine_on(mariadb)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        for size in (2**24 - 10, 2**24 - 1, 2**24, 2**24 + 1):
+            for sql in (
+                f"SELECT REPEAT('x', {size}) AS t, 1 AS n",
+                bound(f"SELECT REPEAT(?, {size}) AS t, 1 AS n", "x"),
+            ):
+                answer = await run(session, sql)
+                assert [(len(text), n) for text, n in answer.rows] == [(size, 1)]
+    await engine.close()
 
 
 @pytest.mark.engine("mariadb")
@@ -235,7 +300,7 @@ async def test_a_procedure_gives_its_first_result(session: EngineSession):
         "CREATE OR REPLACE PROCEDURE two(n int) BEGIN SELECT seq + n AS a FROM seq_1_to_3; SELECT 'b' AS b; END",
     )
     for _ in range(2):
-        assert (await run_bound(session, "CALL two(?)", "10")).rows == [(11,), (12,), (13,)]
+        assert (await run(session, bound("CALL two(?)", "10"))).rows == [(11,), (12,), (13,)]
         assert (await run_bound(session, "SELECT ?", "5")).cell == "5"
 
 
@@ -387,7 +452,15 @@ def test_the_first_long_value_is_found_behind_numbers_and_nulls():
         ("INSERT INTO t SELECT ? UNION VALUES (?)", False),
         ("/*! INSERT */ SELECT ?", False),
         ("CREATE VIEW v AS SELECT ?", False),
-        ("CALL p(?)", True),
+        ("CALL p(?)", False),
+        ("INSERT INTO t (a, b) VALUE (?, ?)", True),
+        ("INSERT INTO t SET a = (VALUES (?))", False),
+        ("INSERT INTO t (a) VALUE ((VALUES (?)))", False),
+        ("SELECT time (?)", False),
+        ("SELECT timestamp, time FROM t WHERE time > ?", True),
+        ("SELECT ROW_COUNT(), ?", False),
+        ("SELECT DATE ?", False),
+        ("SELECT DATE(?)", True),
     ],
 )
 def test_statements_are_prepared_where_marks_mean_what_values_do(sql: str, prepared: bool):

@@ -141,9 +141,11 @@ def _text_of(error: Exception) -> str:
     return _CLIENT_HOST.sub("'", text) or "MySQL gave no reason."
 
 
+_READS_AS_LITERALS = "SELECT @@character_set_client = 'utf8mb4' AND @@collation_connection = COLLATION(_utf8mb4 X'61')"
 _CLEAN_UP_S = 5
 _COM_RESET_CONNECTION = 0x1F
 _PACKET_HEADER_BYTES = 4
+_LONGEST_PART = 2**24 - 1
 _BEGINNING_BYTES = 4096
 _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
@@ -156,6 +158,14 @@ class _RefusedLogin:
 
     def authenticate(self, packet: object) -> None:  # noqa: ARG002 asyncmy calls it so
         raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
+
+
+class _Packet(MysqlPacket):
+    """asyncmy asks each packet of a text result in this way whether it is the last one."""
+
+    def is_auth_switch_request(self) -> bool:
+        """A row whose first value has 16 MiB or more begins with the same byte."""
+        return bool(super().is_auth_switch_request()) and len(self.get_all_data()) < _LONGEST_PART
 
 
 class MysqlConnection(DriverConnection):
@@ -198,10 +208,13 @@ class MysqlConnection(DriverConnection):
         self._packet_bytes = 0
         self._row_count = 0
         self.has_ended = True
+        self.may_read_otherwise = True
+        """A statement may have changed the character set or the collation of texts."""
 
     async def set_up(self) -> None:
         """Make a new or reset session ours: each statement commits by itself, text is UTF-8."""
         await self.run("SET NAMES utf8mb4, autocommit = 1")
+        self.may_read_otherwise = False
 
     async def run(self, sql: str) -> None:
         """A statement of ours, its result dropped."""
@@ -216,10 +229,7 @@ class MysqlConnection(DriverConnection):
             await self._drop_further_results()
 
     async def prepare_bound(self, statement: Bound) -> bool:
-        """Let the server read a statement with marks for its values. False: it takes none in this one.
-
-        Such as in the places of literals behind `DATE`.
-        """
+        """Let the server read a statement with marks for its values. False: it takes none in one of the places."""
         await self._begin()
         text = statement.written(prepared.mark).encode(errors="surrogateescape")
         try:
@@ -240,12 +250,13 @@ class MysqlConnection(DriverConnection):
         if not self._specs:
             await self._drop_further_results()
 
-    async def speaks_utf8mb4(self) -> bool:
-        """Whether the session takes texts as this service sends them; a statement may have changed that."""
-        await self.start("SELECT @@character_set_client, @@character_set_connection")
-        names = await self.rows(2)
-        await self.drain()
-        return set(names[0]) == {b"utf8mb4"}
+    async def reads_texts_as_literals(self) -> bool:
+        """Whether a bound text has the character set and the collation that its literal has."""
+        if self.may_read_otherwise:
+            await self.start(_READS_AS_LITERALS)
+            self.may_read_otherwise = await self.rows(2) != [(b"1",)]
+            await self.drain()
+        return not self.may_read_otherwise
 
     async def _begin(self) -> Any:
         """A cursor for the next statement."""
@@ -327,7 +338,7 @@ class MysqlConnection(DriverConnection):
         del self._binary_rows[:count]
         return part
 
-    async def read_packet(self, packet_type: Any = MysqlPacket) -> Any:
+    async def read_packet(self, packet_type: Any = _Packet) -> Any:
         """asyncmy calls this for each packet, except for rows that are in its buffer as a whole."""
         self._packet_bytes = 0
         try:
@@ -447,8 +458,8 @@ class MysqlStatement(StatementSource):
     ) -> None:
         self._connection = connection
         self._sql = sql
-        text = sql if isinstance(sql, str) else sql.statement
-        self._keyword = first_word(text, line_comments=("--", "#"))
+        self._text = sql if isinstance(sql, str) else sql.statement
+        self._keyword = first_word(self._text, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
         self._readers: list[ColumnReader] = []
@@ -462,6 +473,8 @@ class MysqlStatement(StatementSource):
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
         bound = await self._prepared()
+        if self._keyword not in prepared.PLAIN or "/*" in self._text:
+            self._connection.may_read_otherwise = True
         with statement_errors(started=True, shows_text=isinstance(self._sql, str)):
             if bound is not None:
                 await self._connection.start_prepared(bound)
@@ -482,8 +495,8 @@ class MysqlStatement(StatementSource):
         if isinstance(sql, str) or not prepared.may_be_prepared(sql, self._keyword):
             return None
         with statement_errors(started=False, shows_text=False):
-            is_ascii = all(one.value.isascii() for one in sql.values if isinstance(one.value, str))
-            is_read_right = is_ascii or await self._connection.speaks_utf8mb4()
+            has_texts = any(isinstance(one.value, str) for one in sql.values)
+            is_read_right = not has_texts or await self._connection.reads_texts_as_literals()
             return sql if is_read_right and await self._connection.prepare_bound(sql) else None
 
     async def fetch(self, count: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Statements whose values the server binds (COM_STMT_EXECUTE), and the binary rows that it sends for them.
+"""Statements whose values the server binds (COM_STMT_EXECUTE), the binary rows that it sends for them, lengths in rows.
 
 asyncmy packs the values and unpacks rows; dates and times are unpacked here, as Python has no 0000-00-00.
 """
@@ -26,14 +26,29 @@ COM_STMT_EXECUTE = 0x17
 Spec = tuple[int, bool, int, None, None]
 """How asyncmy unpacks a column: type, whether it is unsigned, and no decoding of texts."""
 
-_CHANGES_LISTS = frozenset({"INSERT", "REPLACE"})
-_PREPARED = _CHANGES_LISTS | {"SELECT", "WITH", "UPDATE", "DELETE", "CALL", "DO", "EXPLAIN", "DESCRIBE", "DESC"}
-"""MariaDB prepares other statements, too, and keeps a trigger with the marks of values in its text."""
+PLAIN = frozenset({"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"})
+"""The first words of what is prepared. None of them changes how the session reads texts.
+
+MariaDB prepares others, too: it keeps a trigger with the marks of values in its text, and gives the OUT parameters of
+a procedure as rows.
+"""
 _VALUES = re.compile(r"\bVALUES\b", re.IGNORECASE)
+_ROWS = re.compile(r"\b(?:INSERT|REPLACE)\b[^()'\"]*(?:\([^()]*\))?\s*VALUES?\s*\((.*)", re.IGNORECASE | re.DOTALL)
 _VALUE_OF_COLUMN = re.compile(r"\bVALUES\s*\(\s*[\w`$.]+\s*\)", re.IGNORECASE)
-_ON_DUPLICATE = re.compile(r"\bON\s+DUPLICATE\s+KEY\b", re.IGNORECASE)
 _QUERY = re.compile(r"\b(?:SELECT|WITH)\b", re.IGNORECASE)
-_EXECUTED_COMMENT = re.compile(r"/\*M?!")
+_UNLIKE_LITERALS = re.compile(
+    r"/\*M?!"  # executed comments, of which nothing is known
+    r"|\bTIME(?:STAMP)?\s*\("  # have no fraction where they do not know the value yet
+    r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # are lost by what is sent before the statement
+    re.IGNORECASE,
+)
+_BEFORE_MARK = re.compile(r"(\w+|[`\"])\s+\(\?\)")
+_BEFORE_EXPRESSION = re.compile(
+    "SELECT|DISTINCT|ALL|WHERE|HAVING|ON|AND|OR|XOR|NOT|IS|LIKE|RLIKE|REGEXP|BETWEEN|CASE|WHEN|THEN|ELSE|DIV|MOD|BINARY"
+    "|INTERVAL|ESCAPE|BY|LIMIT|OFFSET|FROM|FOR|LEADING|TRAILING|BOTH|RETURNING",
+    re.IGNORECASE,
+)
+"""`DATE ?` and `MD5 ?` are no syntax, but `DATE (?)` and `MD5 (?)` are calls."""
 _MOST_SCALE = 30
 """Of a decimal of MySQL; MariaDB has 38."""
 
@@ -42,25 +57,25 @@ def may_be_prepared(statement: Bound, keyword: str) -> bool:
     """Whether marks mean the same as values in this statement, which begins with `keyword`.
 
     A table of `VALUES` that is no list of rows to insert has, on MariaDB, the types that it has without the values:
-    `VALUES (?), (2)` makes 0 of a text.
+    `VALUES (?), (2)` makes 0 of a text. In doubt, such as for a word in quotes, the answer is False.
     """
     text = statement.statement
-    if keyword not in _PREPARED or _EXECUTED_COMMENT.search(text) or not any(map(is_bound, statement.values)):
+    if keyword not in PLAIN or _UNLIKE_LITERALS.search(text) or not any(map(is_bound, statement.values)):
         return False
-    if keyword not in _CHANGES_LISTS:
-        return not _VALUES.search(text)
-    if _QUERY.search(text):
-        return not _VALUES.search(text)
-    rows, *changes = _ON_DUPLICATE.split(text)
-    return len(_VALUES.findall(rows)) <= 1 and not any(_VALUES.search(_VALUE_OF_COLUMN.sub("", one)) for one in changes)
+    if _VALUES.search(text):
+        rows = None if _QUERY.search(text) else _ROWS.search(text)
+        if rows is None or _VALUES.search(_VALUE_OF_COLUMN.sub("", rows[1])):
+            return False
+    return all(map(_BEFORE_EXPRESSION.fullmatch, _BEFORE_MARK.findall(statement.written(mark))))
 
 
 def is_bound(one: Parameter) -> bool:
-    """Integers, TRUE, FALSE and NULL are written.
+    """Whole numbers, TRUE, FALSE and NULL are written.
 
     Bound they are wider and no Booleans, and MariaDB takes a LIMIT of -1 as none.
     """
-    return not isinstance(one.value, int | None)
+    is_whole = isinstance(one.value, Decimal) and digits_of(one.value)[1] == 0
+    return not (is_whole or isinstance(one.value, int | None))
 
 
 def mark(number: int, one: Parameter) -> str:
@@ -68,15 +83,19 @@ def mark(number: int, one: Parameter) -> str:
 
     The brackets are for MariaDB: `LIMIT ?` takes a text, `LIMIT (?)` is no syntax, as with the literal.
     """
+    if not is_bound(one):
+        return MYSQL.write(number, one)
     match one.value:
-        case int() | None:
-            return MYSQL.write(number, one)
         case datetime(tzinfo=None) as value:
             return f"CAST(? AS DATETIME({_fraction(value)}))"
         case datetime() as value:  # only newer servers take an offset
             return f"CONVERT_TZ(CAST(? AS DATETIME({_fraction(value)})), '+00:00', @@session.time_zone)"
         case time() as value:
             return f"CAST(? AS TIME({_fraction(value)}))"
+        case date():
+            return "CAST(? AS DATE)"  # else a variable has its bytes
+        case bytes():
+            return "CAST(? AS BINARY)"
         case Decimal() as value:
             precision, scale = digits_of(value)
             return f"CAST(? AS DECIMAL({max(precision, scale + 1)},{scale}))" if scale <= _MOST_SCALE else "(?)"

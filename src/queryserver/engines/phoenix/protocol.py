@@ -318,8 +318,11 @@ def _require_array(one: Parameter) -> None:
         raise _Unfit("arrays are of numbers, texts, dates and times")
     if types != {ParameterType.VARCHAR} and any(element.value is None for element in one.elements):
         raise _Unfit("only an array of texts has a null")
-    if any(isinstance(element.value, date) and element.value.year <= _GREGORIAN.year for element in one.elements):
-        raise _Unfit("dates of arrays are later than 1582")
+    for value in (element.value for element in one.elements):
+        if isinstance(value, date) and value.year <= _GREGORIAN.year:
+            raise _Unfit("dates of arrays are later than 1582")
+        if isinstance(value, datetime) and value.microsecond % 1000:
+            raise _Unfit("its time is finer than milliseconds")
 
 
 PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ}, unfit=_reason)

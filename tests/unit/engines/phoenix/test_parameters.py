@@ -19,6 +19,7 @@ from queryserver.sql.parameters import read_parameters
         ([{"type": "binary", "value": "AP8="}], "arrays are of numbers, texts, dates and times"),
         ([{"type": "date", "value": "1582-10-14"}], "dates of arrays are later than 1582"),
         ([{"type": "time", "value": "10:20:30.0001"}], "its time is finer than milliseconds"),
+        ([{"type": "timestamp", "value": "2024-01-31 10:20:30.1234"}], "its time is finer than milliseconds"),
     ],
 )
 def test_what_phoenix_cannot_hold_is_refused_with_its_reason(value: object, reason: str):

@@ -72,7 +72,7 @@ _lock = threading.RLock()  # the garbage collector may release while it is held
 _shared: dict[Hashable, _Shared] = {}
 _open: "WeakSet[Closable]" = WeakSet()
 _abandoned: "deque[Callable[[], None]]" = deque()
-_closing: set[threading.Thread] = set()
+_closing: set[threading.Event] = set()
 _CLOSE_WITHIN_S = 5.0
 
 
@@ -130,19 +130,21 @@ def close_in_thread(close: Callable[[], None]) -> None:
     A program that ends waits for it for some seconds.
     """
 
+    is_closed = threading.Event()
+
     def closed() -> None:
         try:
-            with suppress(CancelledError, RuntimeError):  # the program has ended, and with it the loop
+            with suppress(CancelledError, RuntimeError):  # the loop has ended, with the program or its last connection
                 close()
         finally:
-            _closing.discard(thread)
+            is_closed.set()
+            _closing.discard(is_closed)
 
-    thread = threading.Thread(target=closed, daemon=True, name="queryserver-client-close")
-    _closing.add(thread)
+    _closing.add(is_closed)
     try:
-        thread.start()
+        threading.Thread(target=closed, daemon=True, name="queryserver-client-close").start()
     except RuntimeError:  # the program ends
-        _closing.discard(thread)
+        _closing.discard(is_closed)
         close_later(close)
 
 
@@ -171,7 +173,7 @@ if hasattr(os, "register_at_fork"):
 def _close_all() -> None:
     _close_abandoned()
     until = time.monotonic() + _CLOSE_WITHIN_S
-    for thread in list(_closing):
-        thread.join(max(0.0, until - time.monotonic()))
+    for is_closed in list(_closing):
+        is_closed.wait(max(0.0, until - time.monotonic()))
     for connection in list(_open):
         connection.close_at_exit()
