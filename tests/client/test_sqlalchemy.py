@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.schema import CreateTable
@@ -394,10 +395,10 @@ def test_times_bits_and_decimals_of_mysql_are_taken_as_they_come():
         return cell if process is None else process(cell)
 
     noon = dt.time(12)
-    for kind in (sa.Time(), sa.dialects.mysql.TIME(fsp=3)):
+    for kind in (sa.Time(), mysql.TIME(fsp=3)):
         assert [read(kind, cell) for cell in (noon, "-01:00:00", None)] == [noon, "-01:00:00", None]
     assert str(sa.cast(sa.literal("1"), sa.Numeric(10, 2)).compile(dialect=dialect)) == "CAST(? AS DECIMAL(10, 2))"
-    bits = sa.dialects.mysql.BIT(9)
+    bits = mysql.BIT(9)
     assert [read(bits, cell) for cell in (b"\x01\x05", True, None)] == [261, True, None]
 
 

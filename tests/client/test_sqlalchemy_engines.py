@@ -10,6 +10,7 @@ from uuid import uuid4
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 from tests.client.sqlalchemy_suite.running import WIDTH, run_whole_suite
 from tests.client.threads import in_thread
@@ -225,7 +226,7 @@ def test_mariadb_is_read_written_and_reflected(mariadb_url: str):
     engine = sa.create_engine(mariadb_url)
     assert engine.dialect.name == "mysql"
     table = values_table("items", primary_key=True)
-    table.c.moment.type = sa.dialects.mysql.DATETIME(fsp=6)
+    table.c.moment.type = mysql.DATETIME(fsp=6)
     check_reading_and_writing(engine, table)
     check_reflection(engine, table)
     assert sa.inspect(engine).get_pk_constraint("items")["constrained_columns"] == ["id"]
@@ -262,9 +263,9 @@ def test_times_and_bits_of_mariadb_are_read_and_only_rows_that_change_are_counte
     class Shift(Base):
         __tablename__ = "shifts"
         id: Mapped[int] = mapped_column(primary_key=True)
-        begins: Mapped[dt.time] = mapped_column(sa.dialects.mysql.TIME(fsp=6))
-        flag: Mapped[int] = mapped_column(sa.dialects.mysql.BIT(1))
-        flags: Mapped[int] = mapped_column(sa.dialects.mysql.BIT(9))
+        begins: Mapped[dt.time] = mapped_column(mysql.TIME(fsp=6))
+        flag: Mapped[int] = mapped_column(mysql.BIT(1))
+        flags: Mapped[int] = mapped_column(mysql.BIT(9))
 
     engine = sa.create_engine(mariadb_url)
     Base.metadata.create_all(engine)
