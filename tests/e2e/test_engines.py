@@ -83,8 +83,8 @@ async def fleet(
 
 @pytest.fixture(scope="class")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server."""
-    async with place.server() as node:
+    """A server that no other one takes for gone, however busy the machine is."""
+    async with place.server(editor__lease_timeout_s="60") as node:
         yield node
 
 
