@@ -67,6 +67,8 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        # Also of one that is canceled before it has begun, or while it connects.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
     made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
