@@ -15,7 +15,7 @@ from tests.refusals import raises_code
 
 from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 from queryserver.engines.mysql.prepared import date_text, datetime_text, long_binary_value, may_be_prepared, time_text
-from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.engines.protocol import EngineSession, OperationState, SessionOptions
 from queryserver.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.parameters import read_parameters
@@ -166,6 +166,14 @@ async def test_texts_compare_as_literals_do_in_every_collation(session: EngineSe
         await run(session, f"SET NAMES utf8mb4 COLLATE {collation}")
         one = bound("SELECT ? = ?, COLLATION(?)", "a", "A", "x")
         assert (await run(session, one)).rows == (await run(session, one.written(MYSQL.write))).rows
+
+
+@pytest.mark.engine("mariadb")
+async def test_settings_of_the_session_do_not_change_how_texts_are_read(mariadb: ServerAddress):
+    engine = engine_on(mariadb)
+    async with engine.session(USER, SessionOptions(settings={"character_set_client": "latin1"})) as session:
+        assert (await run(session, bound("SELECT HEX(?)", "é"))).cell == "C3A9"
+    await engine.close()
 
 
 @pytest.mark.engine("mariadb")

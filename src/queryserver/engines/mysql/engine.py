@@ -117,4 +117,5 @@ async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None
     """Apply the settings. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
     if options.settings:
         texts = {name: text if _NUMBER.fullmatch(text) else literal(text) for name, text in options.settings.items()}
+        connection.may_read_otherwise = True
         await connection.run(f"SET {', '.join(f'SESSION {backquoted(name)} = {text}' for name, text in texts.items())}")
