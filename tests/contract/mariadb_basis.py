@@ -1,6 +1,7 @@
 """What the tests on a real MariaDB share, whichever adapter speaks to it."""
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import ClassVar
 
 import pytest
@@ -9,7 +10,20 @@ from tests.contract.engine_driving import run
 from tests.engines.servers import ServerAddress
 from tests.ports import free_port
 
-from queryserver.engines.protocol import Engine
+from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
+from queryserver.engines.protocol import Engine, EngineSession
+
+CELL_LIMIT = 1024 * 1024
+
+
+@asynccontextmanager
+async def limited_session(server: ServerAddress) -> AsyncGenerator[EngineSession]:
+    """On the database `users`; values of its rows may have `CELL_LIMIT` bytes."""
+    address = MysqlAddress(server.host, server.port, "users", server.user, server.password, cell_max_bytes=CELL_LIMIT)
+    engine = MysqlEngine(address)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        yield session
+    await engine.close()
 
 
 class MariadbBasis:

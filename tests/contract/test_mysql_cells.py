@@ -3,28 +3,23 @@
 from collections.abc import AsyncGenerator
 
 import pytest
-from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
+from tests.contract.mariadb_basis import CELL_LIMIT, limited_session
 from tests.engines.servers import ServerAddress
 from tests.refusals import raises_code
 
-from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 from queryserver.engines.protocol import EngineSession
 from queryserver.errors.statements import RowTooLarge
 
 pytestmark = pytest.mark.engine("mariadb")
 
 MIB = 1024 * 1024
-LIMIT = MIB
 
 
 @pytest.fixture
 async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
-    address = MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password, cell_max_bytes=LIMIT)
-    engine = MysqlEngine(address)
-    async with engine.session(USER, NO_OPTIONS) as session:
+    async with limited_session(mariadb) as session:
         yield session
-    await engine.close()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +31,9 @@ async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
     ids=["first", "later"],
 )
 async def test_a_huge_cell_is_refused_by_its_header(session: EngineSession, sql: str, row: int, column: str):
-    with raises_code("cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "):
+    with raises_code(
+        "cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {CELL_LIMIT} "
+    ):
         await run(session, sql)
 
 

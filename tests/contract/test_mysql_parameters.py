@@ -9,6 +9,7 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import Answer, ended, failure, operation, run
 from tests.contract.engine_facts import TypeFact
 from tests.contract.engine_parameters import TEXTS, VALUES
+from tests.contract.mariadb_basis import CELL_LIMIT, limited_session
 from tests.contract.test_mysql_engine import FACTS, TYPES, engine_on
 from tests.engines.servers import ServerAddress
 from tests.refusals import raises_code
@@ -23,16 +24,12 @@ from queryserver.sql.places import Bound, StatementParameters
 from queryserver.sql.splitter_scan import first_word
 
 MIB = 1024 * 1024
-LIMIT = MIB
 
 
 @pytest.fixture
 async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
-    address = MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password, cell_max_bytes=LIMIT)
-    engine = MysqlEngine(address)
-    async with engine.session(USER, NO_OPTIONS) as session:
+    async with limited_session(mariadb) as session:
         yield session
-    await engine.close()
 
 
 def bound(statement: str, *values: object) -> Bound:
@@ -350,7 +347,9 @@ async def test_rows_above_16_mib_are_joined(mariadb: ServerAddress):
 async def test_a_huge_cell_is_refused_by_its_header(
     session: EngineSession, sql: str, values: list[Any], row: int, column: str
 ):
-    with raises_code("cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "):
+    with raises_code(
+        "cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {CELL_LIMIT} "
+    ):
         await run(session, bound(sql, *values))
 
 
