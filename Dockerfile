@@ -6,7 +6,7 @@ ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS build
 ARG EXTRAS=""
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 # strip for the wheels; a compiler for gssapi, which has none for Linux. Python's own images have its headers, Debian lacks them.
 RUN for extra in $EXTRAS; do \

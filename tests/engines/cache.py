@@ -51,17 +51,24 @@ def run_tool(
     environment: Mapping[str, str] | None = None,
     *,
     timeout_s: float = DOWNLOAD_TIMEOUT_S,
+    attempts: int = 1,
 ) -> str:
-    """What a package tool or compiler prints; the engine is unavailable when it fails or takes too long."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired:
-        unavailable(engine, f"{command[0]} did not end within {timeout_s:.0f} s")
-    except FileNotFoundError:
-        unavailable(engine, f"{command[0]} is not installed")
-    if done.returncode:
+    """What a package tool or compiler prints; the engine is unavailable when it fails or takes too long.
+
+    `attempts` above 1 are for commands that fetch from the network and can begin anew.
+    """
+    for _ in range(attempts):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            unavailable(engine, f"{command[0]} did not end within {timeout_s:.0f} s")
+        except FileNotFoundError:
+            unavailable(engine, f"{command[0]} is not installed")
+        if not done.returncode:
+            break
+    else:
         unavailable(engine, f"{command[0]} failed: {done.stdout[-1500:]}{done.stderr[-3000:]}")
     return done.stdout
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.engines.cache import RECIPES, cache_directory, kept, run_tool
+from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.servers import require, unavailable
 
 ENGINE = "image"
@@ -114,12 +114,12 @@ class _Buildah:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def run(self, *words: str | Path) -> str:
+    def run(self, *words: str | Path, attempts: int = 1) -> str:
         """What it prints; the image is unavailable when it fails."""
         storage = ["--root", self._directory / "storage", "--runroot", self._directory / "run"]
         command = ["buildah", *storage, "--storage-driver", "vfs", *words]
         environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._directory)}
-        return run_tool(ENGINE, command, environment, timeout_s=BUILD_TIMEOUT_S)
+        return run_tool(ENGINE, command, environment, timeout_s=BUILD_TIMEOUT_S, attempts=attempts)
 
     def base(self, tar: Path) -> str:
         """The name of the stand-in, imported."""
@@ -134,8 +134,9 @@ class _Buildah:
         """The name of the image of the Dockerfile."""
         arguments = ["--build-arg", f"BASE={_BASE}", "--build-arg", f"EXTRAS={extras}"]
         volumes = [word for volume in self._volumes() for word in ("--volume", volume)]
-        # The format of OCI has no health check.
-        self.run("bud", "--format", "docker", *arguments, *volumes, "--tag", "localhost/queryserver", PROJECT)
+        # The format of OCI has no health check. Two attempts: it fetches some hundred packages.
+        words = ["bud", "--format", "docker", *arguments, *volumes, "--tag", "localhost/queryserver"]
+        self.run(*words, PROJECT, attempts=2)
         return "localhost/queryserver"
 
     def mounted(self, image: str) -> Path:
@@ -148,13 +149,11 @@ class _Buildah:
         return json.loads(self.run("inspect", "--type", "image", image))["Docker"]["config"]
 
     def _volumes(self) -> list[str]:
-        """For building only: how pip of this machine reaches packages, and what it has downloaded before."""
-        packages = cache_directory() / "image-pip"
-        packages.mkdir(exist_ok=True)
+        """For building only: how pip of this machine reaches packages."""
         settings = _pip_settings()
         file = self._directory / "pip.conf"
         file.write_text("[global]\n" + "".join(f"{name} = {_indented(value)}\n" for name, value in settings.items()))
-        volumes = [f"{packages}:/root/.cache/pip", f"{file}:/etc/pip.conf:ro"]
+        volumes = [f"{file}:/etc/pip.conf:ro"]
         if certificate := settings.get("cert"):
             volumes.append(f"{certificate}:{certificate}:ro")
         return volumes
