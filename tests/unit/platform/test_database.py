@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -50,6 +52,24 @@ async def test_a_refused_statement_leaves_a_connection_that_works(database_dsn: 
         with pytest.raises(asyncpg.DivisionByZeroError):
             await database.value("select 1 / 0")
         assert await database.value(PID) == before
+
+
+async def test_arrays_of_known_types_cost_no_question_of_their_own(database_dsn: str) -> None:
+    values: Mapping[str, object] = {
+        "boolean": True,
+        "bytea": b"\0a",
+        "int": -1,
+        "bigint": 2**40,
+        "text": "a,b",
+        "timestamptz": datetime(2026, 2, 28, 23, 59, 59, 999999, tzinfo=UTC),
+        "uuid": UUID("7b0c3f0e-3c44-4c6a-9c3e-6e4a5b4e0c11"),
+    }
+    asked: list[str] = []
+    async with open_database(database_dsn, ONE) as database, database.connection() as connection:
+        with connection.query_logger(lambda record: asked.append(record.query)):
+            for kind, value in values.items():
+                assert await connection.fetchval(f"select $1::{kind}[]", [value, None]) == [value, None]
+    assert asked == [f"select $1::{kind}[]" for kind in values]
 
 
 async def test_an_abandoned_question_does_not_answer_the_next_one(database_dsn: str) -> None:
