@@ -19,6 +19,7 @@ from tests.ports import free_port
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SERVICE = "sql.example.org"
 RELOAD_TIMEOUT_S = 30
+_NO_CHANGES: Mapping[str, str] = {}
 _PROGRAMS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 
@@ -55,8 +56,8 @@ class Proxy:
 
 
 @contextmanager
-def nginx(servers: Sequence[int]) -> Generator[Proxy]:
-    """nginx in front of two servers at these loopback ports."""
+def nginx(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
+    """nginx in front of two servers at these loopback ports. `changes` are texts of its file and what replaces them."""
     with _ready_to_run("nginx", "nginx/nginx.conf") as (program, directory, settings, ports, authority):
         temporary = "".join(
             f"  {kind}_temp_path {directory}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -70,6 +71,7 @@ def nginx(servers: Sequence[int]) -> Generator[Proxy]:
                 "/etc/ssl/queryserver/tls.crt": f"{directory}/certificate.pem",
                 "/etc/ssl/queryserver/tls.key": f"{directory}/key.pem",
                 **_addresses(servers, "server queryserver-{number}:8888"),
+                **changes,
             },
         )
         command = [program, "-p", directory, "-e", "stderr", "-c", settings]
@@ -87,8 +89,8 @@ def nginx(servers: Sequence[int]) -> Generator[Proxy]:
 
 
 @contextmanager
-def haproxy(servers: Sequence[int]) -> Generator[Proxy]:
-    """HAProxy in front of two servers at these loopback ports."""
+def haproxy(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
+    """HAProxy in front of two servers at these loopback ports. `changes` as for nginx."""
     with _ready_to_run("haproxy", "haproxy/haproxy.cfg") as (program, directory, settings, ports, authority):
         pair = directory / "tls.pem"
         pair.touch(mode=0o600)
@@ -101,6 +103,7 @@ def haproxy(servers: Sequence[int]) -> Generator[Proxy]:
                 "bind :443 ssl": f"bind 127.0.0.1:{ports[1]} ssl",
                 "/etc/haproxy/tls.pem": str(pair),
                 **_addresses(servers, "queryserver-{number}:8888"),
+                **changes,
             },
         )
         run([program, "-c", "-f", settings], directory)

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ async def server(stack: AsyncExitStack, place: Installation, name: str, **more: 
         "desktop__logging__access_file": str(directory / "access"),
         "desktop__logging__audit_file": str(directory / "audit"),
         "filebrowser__local_root": str(place.directory / "files"),
+        # Nothing is taken over here: a lease that a busy machine does not lose.
+        "editor__lease_timeout_s": "60",
         **more,
     }
     return Server(await stack.enter_async_context(place.server(**settings)), directory)
@@ -209,22 +211,47 @@ async def test_without_any_server_clients_are_told_when_to_call_again(name: str,
     }[name]
 
 
+@asynccontextmanager
+async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
+    """The port of a server that is ready, and breaks calls off or never answers them."""
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            if b"is_ready" in await reader.readuntil(b"\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            if answers_late:
+                await ended.wait()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        ended.set()
+
+
+async def answer_of_proxy(proxy: Proxy, place: Installation) -> httpx.Response:
+    async with proxy.client() as http:
+        answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
+        while answer.status_code == 503:  # no check has passed yet
+            answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
+    return answer
+
+
 @pytest.mark.engine("haproxy")
 async def test_behind_haproxy_clients_are_told_of_a_server_that_breaks_off(place: Installation) -> None:
-    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if b"is_ready" in await reader.readuntil(b"\r\n"):
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(break_off, "127.0.0.1", 0) as broken:
-        port = broken.sockets[0].getsockname()[1]
+    async with faulty_server(answers_late=False) as port:
         with PROXIES["haproxy"]([port, free_port()]) as proxy:
-            async with proxy.client() as http:
-                answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
-                while answer.status_code == 503:  # no check has passed yet
-                    answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
+            answer = await answer_of_proxy(proxy, place)
     assert (answer.status_code, answer.json()["status"], answer.headers["Retry-After"]) == (502, -1, "2")
+    assert answer.json()["code"] == "service_unavailable"
+
+
+async def test_clients_are_told_of_a_server_that_does_not_answer(name: str, place: Installation) -> None:
+    limit = {"nginx": "proxy_read_timeout 90s", "haproxy": "timeout server 90s"}[name]
+    async with faulty_server(answers_late=True) as port:
+        with PROXIES[name]([port, port], {limit: limit.replace("90s", "1s")}) as proxy:
+            answer = await answer_of_proxy(proxy, place)
+    assert (answer.status_code, answer.json()["status"], answer.headers["Retry-After"]) == (504, -1, "2")
     assert answer.json()["code"] == "service_unavailable"
 
 
