@@ -23,7 +23,7 @@ from tests.api.driving import open_api
 from tests.api.serving import served
 from tests.cases import each
 from tests.client.conftest import Server
-from tests.client.sqlalchemy_suite.running import WIDTH, run_suite, run_whole_suite
+from tests.client.sqlalchemy_suite.running import WIDTH, run_suite
 from tests.client.threads import in_thread
 from tests.fixtures.database import execute
 
@@ -458,16 +458,9 @@ async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgre
         yield f"queryserver+%s://:{await server.token()}@{url.removeprefix('http://')}/%s?scheme=http"
 
 
-FEW = "InsertBehaviorTest or RowCountTest"
-
-
-async def test_a_little_of_the_dialect_suite_of_sqlalchemy(suite_url: str):
-    await run_suite(suite_url % ("duckdb", "duckdb"), "-k", FEW)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", ENGINES if WIDTH else ENGINES[:1])
 async def test_the_dialect_suite_of_sqlalchemy(suite_url: str, engine: str):
     """All of it, in one run. `make dialects` runs it on the other engines too; each takes some three minutes."""
-    await run_whole_suite(suite_url % (engine, engine))
+    await run_suite(suite_url % (engine, engine))

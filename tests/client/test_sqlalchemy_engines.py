@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
-from tests.client.sqlalchemy_suite.running import WIDTH, run_whole_suite
+from tests.client.sqlalchemy_suite.running import WIDTH, run_suite
 from tests.client.threads import in_thread
 from tests.e2e.harness import running_server
 from tests.engines.servers import HttpAddress, ServerAddress
@@ -382,4 +382,4 @@ def test_phoenix_is_read_written_and_reflected(phoenix_url: str):
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not WIDTH, reason="`make dialects` runs SQLAlchemy's dialect suite, for five minutes")
 async def test_the_dialect_suite_of_sqlalchemy_on_mariadb(mariadb_url: str):
-    await run_whole_suite(mariadb_url.replace("queryserver:", "queryserver+mysql:"))
+    await run_suite(mariadb_url.replace("queryserver:", "queryserver+mysql:"))

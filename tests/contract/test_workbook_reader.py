@@ -271,6 +271,7 @@ REPEATED = 'table:number-columns-repeated="2000000000"'
 NUMBER = 'office:value-type="float" office:value="1"'
 
 
+@pytest.mark.slow
 @pytest.mark.importer(49)
 @pytest.mark.importer(61)
 @each(

@@ -15,18 +15,15 @@ NO_COMBINATIONS = "not test_multi_get and not test_get_multi"
 """All but the 700 combinations of arguments with which tables are reflected together."""
 
 
-async def run_whole_suite(url: str) -> None:
-    await run_suite(url, *(() if WIDTH == "all" else ("-k", NO_COMBINATIONS)))
-
-
-async def run_suite(url: str, *arguments: str) -> None:
+async def run_suite(url: str) -> None:
     """In a process of its own: the plugin of SQLAlchemy changes pytest for all tests."""
+    chosen = () if WIDTH == "all" else ("-k", NO_COMBINATIONS)
     schemas = ("CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2")
     if "+sqlite:" not in url:
         await asyncio.to_thread(run_all, url, *schemas)
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", "pytest", "-c", "suite.ini", "--confcutdir=.", "-q", "suite.py", f"--dburi={url}"],
-        *["-p", "tests.client.sqlalchemy_suite.plugin", *arguments],
+        *["-p", "tests.client.sqlalchemy_suite.plugin", *chosen],
         cwd=SUITE,
         env={**os.environ, "PYTHONPATH": str(SUITE.parents[2])},
         stdout=asyncio.subprocess.PIPE,

@@ -307,6 +307,7 @@ class TestAvro:
     def test_values_that_are_no_records(self):
         assert b"".join(pieces(Codec.AVRO, avro("long", [(2, b"\x02\x03")]))) == b"1\n-2\n"
 
+    @pytest.mark.slow
     @pytest.mark.security("S10")
     async def test_records_that_grow_in_memory_end_with_the_worker(self):
         multiplied: object = "null"
