@@ -165,7 +165,7 @@ async def test_a_wait_that_is_longer_than_the_time_for_retries_is_an_error_at_on
         with pytest.raises(TooManyRequests) as caught:
             await db.transport.call("GET", "x")
     assert (caught.value.retry_after, caught.value.code) == (300, "login_throttled")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 async def test_the_time_for_retries_ends(monkeypatch: pytest.MonkeyPatch):

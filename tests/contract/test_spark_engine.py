@@ -139,7 +139,7 @@ class TestSpark(SparkBasis, EngineContract):
         begun = time.monotonic()
         with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
             await followed_to_its_end(engine, token)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
 
 
 @pytest.mark.engine("sparksql")
