@@ -19,6 +19,7 @@ import orjson
 import structlog
 from arq.connections import ArqRedis
 from arq.worker import Worker, func
+from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from queryserver.administration.broker_check import broker_connections
@@ -33,7 +34,7 @@ _RETRY_S = 1.0
 _CONNECT_WITHIN_S = 1.0
 _CALL_WITHIN_S = 5.0
 _SILENCE_S = 30.0
-_CANCEL_AGAIN_S = 0.1
+_CANCEL_AGAIN_S = 1.0
 _MOST_UNSENT = 10_000
 # arq has no blocking read, so each job puts a token into a list on which workers wait: one token wakes one worker,
 # which reads the queue then. A token is lost with the worker that took it; so the queue is read without one too.
@@ -54,6 +55,25 @@ Job: TypeAlias = Callable[[str], Awaitable[object]]
 class _Unsent:
     function: str
     job_id: str
+
+
+class _Pipeline(Pipeline):
+    async def reset(self) -> None:
+        """A connection whose answers were not awaited is closed; redis-py would keep it, in use by nobody."""
+        try:
+            await super().reset()
+        finally:
+            if self.connection is not None:
+                pool: Any = self.connection_pool  # redis-py says that it may be one of its other, blocking client
+                await self.connection.disconnect(nowait=True)
+                await pool.release(self.connection)
+                self.connection = None
+
+
+class _Redis(ArqRedis):
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        pool: Any = self.connection_pool
+        return _Pipeline(pool, self.response_callbacks, transaction, shard_hint)
 
 
 class RedisBroker:
@@ -192,9 +212,7 @@ class RedisBroker:
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[ArqRedis]:
         pool = broker_connections(self._settings, connect_within_s=_CONNECT_WITHIN_S, answer_within_s=_CALL_WITHIN_S)
-        redis = ArqRedis(
-            pool, job_serializer=orjson.dumps, job_deserializer=orjson.loads, default_queue_name=self.queue
-        )
+        redis = _Redis(pool, job_serializer=orjson.dumps, job_deserializer=orjson.loads, default_queue_name=self.queue)
         try:
             async with asyncio.timeout(_CALL_WITHIN_S):
                 await redis.ping()

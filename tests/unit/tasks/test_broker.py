@@ -1,8 +1,9 @@
 """The queue in a real Valkey: what wakes whom, and what a lost broker costs (Contract platform 10.2)."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from uuid import UUID, uuid4
 
 import pytest
@@ -212,6 +213,33 @@ async def repeated(call: Callable[[], None], holds: Callable[[], bool]) -> None:
         while not holds():
             call()
             await asyncio.sleep(0.05)
+
+
+async def test_a_broker_that_no_longer_answers_is_left_with_nothing_open() -> None:
+    """After the first cancel redis-py waits for a new connection, after the second for nothing.
+
+    What is not closed warns when it is collected.
+    """
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            while command := await reader.read(4096):
+                if b"EXISTS" in command:
+                    asked.set()
+                if asked.is_set():
+                    await ended.wait()
+                # Of the commands of one packet each gets an answer.
+                writer.write((b"+PONG\r\n" if b"PING" in command else b"+OK\r\n") * command.count(b"*"))
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        broker = RedisBroker(TaskServerSettings.model_validate({"broker_url": f"redis://127.0.0.1:{port}"}))
+        async with broker.running():
+            broker.statement_waits(STATEMENT, fence=0)
+            await asyncio.wait_for(asked.wait(), 60)
+        ended.set()
+    gc.collect()
 
 
 def test_an_address_whose_port_is_none_is_refused_without_its_text():
