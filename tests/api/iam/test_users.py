@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
@@ -13,12 +14,12 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, sign_in, verdict
 from tests.cases import each
-from tests.timing import at_best
+from tests.timing import at_best, processor_s
 
 from queryserver.errors.base import NameTaken
 from queryserver.identity.model import AuthenticatedUser, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
-from queryserver.identity.users import Groups
+from queryserver.identity.users import Groups, UserSummary
 from queryserver.platform.settings.desktop import AuthSettings
 
 T = TypeVar("T")
@@ -315,14 +316,14 @@ async def test_many_users_hold_nobody_up(admin: Caller) -> None:
     longest_s: list[float] = []
 
     async def watched(call: Awaitable[T]) -> T:
-        """What it gives; how long others had to wait for their turn goes to `longest_s`."""
-        loop, waited = asyncio.get_running_loop(), [0.0]
+        """What it gives; the most processor time between two turns of others goes to `longest_s`."""
+        waited = [0.0]
 
         async def watch() -> None:
             while True:
-                began = loop.time()
+                began = time.thread_time()
                 await asyncio.sleep(0)
-                waited.append(loop.time() - began)
+                waited.append(time.thread_time() - began)
 
         watcher = asyncio.create_task(watch())
         try:
@@ -331,7 +332,11 @@ async def test_many_users_hold_nobody_up(admin: Caller) -> None:
             watcher.cancel()
             longest_s.append(max(waited))
 
-    assert await at_best(held_up_s, below_s=0.1) == 2 * 10001
+    # What one user costs, ten thousand times: the machine may be slow.
+    in_one_piece_s = processor_s(
+        lambda: [UserSummary(n, f"user{n}", ("default",), True, False, False) for n in range(10001)]
+    )
+    assert await at_best(held_up_s, below_s=0.8 * in_one_piece_s) == 2 * 10001
     body = await told(admin, "get_users")
     assert (body["count"], len(body["users"]), body["users"][1]["groups"]) == (10001, 10001, ["default"])
     assert (await told(admin, "get_users", page=10, limit=1000))["count"] == 10001
