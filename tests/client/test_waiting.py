@@ -52,10 +52,11 @@ def closed() -> httpx.Response:
     "end",
     [
         lambda: httpx.Response(504, text="<html>Gateway Time-out</html>"),
+        lambda: httpx.Response(504, json={"status": -1, "code": "service_unavailable", "message": "Not in time."}),
         lambda: httpx.Response(503, json={"message": "Endpoint request timed out"}),
         closed,
     ],
-    ids=["504", "503 in JSON", "closed"],
+    ids=["504", "504 with a code", "503 in JSON", "closed"],
 )
 async def test_a_statement_that_takes_longer_than_a_proxy_waits_runs_once_and_to_its_end(
     server: Server, end: Callable[[], httpx.Response], monkeypatch: pytest.MonkeyPatch

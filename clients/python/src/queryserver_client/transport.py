@@ -42,6 +42,7 @@ _HELD_SHORTER_S = 300.0
 """For how long calls are held for less then: it may have been a connection that broke by chance."""
 _NO_PLACE = "too_many_streams"
 _TIMED_OUT = 408
+_GATEWAY_TIMED_OUT = 504
 _BODY_SENT = "send_request_body.complete"
 
 
@@ -164,7 +165,10 @@ class Transport:
             if error.code == _NO_PLACE and call.is_optional:
                 raise error
             is_ours = bool(error.code)
-            if not is_ours and (error.status == _TIMED_OUT or error.status >= 500):
+            # No server answers 504; the proxies of `deploy/` give theirs a code.
+            if error.status == _GATEWAY_TIMED_OUT or (
+                not is_ours and (error.status == _TIMED_OUT or error.status >= 500)
+            ):
                 self._note_end(call, began)
             if isinstance(error, AuthenticationError) and not is_renewed:
                 is_renewed = True
