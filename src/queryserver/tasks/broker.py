@@ -34,7 +34,7 @@ _RETRY_S = 1.0
 _CONNECT_WITHIN_S = 1.0
 _CALL_WITHIN_S = 5.0
 _SILENCE_S = 30.0
-_CANCEL_AGAIN_S = 1.0
+_CANCEL_AGAIN_S = 0.1
 _MOST_UNSENT = 10_000
 # arq has no blocking read, so each job puts a token into a list on which workers wait: one token wakes one worker,
 # which reads the queue then. A token is lost with the worker that took it; so the queue is read without one too.
@@ -59,15 +59,18 @@ class _Unsent:
 
 class _Pipeline(Pipeline):
     async def reset(self) -> None:
-        """A connection whose answers were not awaited is closed; redis-py would keep it, in use by nobody."""
+        """Gives its connection back, whatever happens; redis-py would keep it, in use by nobody."""
+        if self.connection is not None and not self.connection.is_connected:
+            # A closed connection watches nothing. redis-py would open it again, to a broker that may not answer.
+            self.watching = False
         try:
             await super().reset()
         finally:
-            if self.connection is not None:
+            connection, self.connection = self.connection, None
+            if connection is not None:
                 pool: Any = self.connection_pool  # redis-py says that it may be one of its other, blocking client
-                await self.connection.disconnect(nowait=True)
-                await pool.release(self.connection)
-                self.connection = None
+                await connection.disconnect(nowait=True)
+                await pool.release(connection)
 
 
 class _Redis(ArqRedis):
