@@ -225,8 +225,10 @@ async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
                 await ended.wait()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
-        ended.set()
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            ended.set()
 
 
 async def answer_of_proxy(proxy: Proxy, place: Installation) -> httpx.Response:

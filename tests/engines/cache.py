@@ -55,9 +55,10 @@ def run_tool(
 ) -> str:
     """What a package tool or compiler prints; the engine is unavailable when it fails or takes too long.
 
-    `attempts` above 1 are for commands that fetch from the network and can begin anew.
+    `attempts` above 1 are for commands that fetch from the network and can begin anew. One that takes too long is not
+    begun again.
     """
-    for _ in range(attempts):
+    for attempt in range(attempts):
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, timeout=timeout_s
@@ -68,6 +69,7 @@ def run_tool(
             unavailable(engine, f"{command[0]} is not installed")
         if not done.returncode:
             break
+        print(f"{command[0]} failed, attempt {attempt + 1} of {attempts}: {done.stderr[-3000:]}")
     else:
         unavailable(engine, f"{command[0]} failed: {done.stdout[-1500:]}{done.stderr[-3000:]}")
     return done.stdout

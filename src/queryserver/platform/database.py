@@ -255,7 +255,7 @@ async def _prepare_connection(connection: Connection) -> None:
     await connection.set_type_codec("jsonb", encoder=to_json, decoder=orjson.loads, schema="pg_catalog")
     # asyncpg asks the server, on each new connection, what an array consists of: 10 ms of its time for the first kind
     # of array, 4 ms for each other. There is no public way to tell it; a release without this one asks.
-    with suppress(AttributeError, KeyError, TypeError):
+    with suppress(AttributeError, KeyError, TypeError, asyncpg.InterfaceError, asyncpg.InternalClientError):
         connection._protocol.get_settings().register_data_types(_ARRAYS)  # noqa: SLF001
 
 
