@@ -18,6 +18,8 @@ from tests.rewriting import rewrite_assertions
 
 settings.load_profile(QUICK)
 
+_LONG_S = 600
+
 pytest_plugins = [
     "tests.fixtures.clocks",
     "tests.fixtures.database",
@@ -99,12 +101,22 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `engine(name)` run when their engine is asked for, and then nothing else runs."""
+    """Tests marked `engine(name)` run when their engine is asked for, and then nothing else runs.
+
+    Others that may take many minutes come first: one at the end would run alone, the other processors idle.
+    """
     wanted = config.getoption("--engine")
+    if wanted is None:
+        items.sort(key=lambda item: _time_limit_s(item) < _LONG_S)
     chosen = [item for item in items if _is_wanted(item, wanted)]
     if len(chosen) < len(items):
         config.hook.pytest_deselected(items=_without(items, chosen))
         items[:] = chosen
+
+
+def _time_limit_s(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return mark.args[0] if mark else 0
 
 
 def _is_wanted(item: pytest.Item, wanted: str | None) -> bool:
