@@ -2,14 +2,18 @@
 
 import asyncio
 import datetime as dt
+import gc
 import os
 import sys
+import threading
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.client.conftest import QUICK, Server
+from tests.client.threads import in_thread
 
 from queryserver_client import (
     Conflict,
@@ -22,6 +26,7 @@ from queryserver_client import (
     connect,
     connect_sync,
 )
+from queryserver_client.sync import Loop
 
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
 
@@ -227,3 +232,28 @@ async def test_httpx_is_all_that_rows_and_downloads_need(server: Server, target:
         "pyarrow is needed: pip install 'queryserver-client[arrow]'",
     ]
     assert (target / "rows.parquet").stat().st_size > 0
+
+
+@in_thread
+def test_an_iterator_that_the_garbage_collector_finds_waits_for_nothing():
+    """Its thread may hold what the loop needs to close it."""
+    loop, held, closed = Loop(), threading.Lock(), threading.Event()
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            with held:
+                closed.set()
+
+    items = loop.iterate(numbers)
+    assert next(items) == 1
+    found: list[object] = [items]
+    found.append(found)
+    del items, found
+    with held:
+        gc.collect()
+        assert not closed.is_set()
+    assert closed.wait(60)
+    loop.close()

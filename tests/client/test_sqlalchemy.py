@@ -3,6 +3,7 @@
 import datetime as dt
 import gc
 import re
+import threading
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from functools import partial
@@ -168,7 +169,7 @@ def test_what_the_garbage_collector_finds_in_the_thread_of_the_client_is_replace
             found = held.pop().connection.dbapi_connection
             assert isinstance(found, dbapi.Connection)
             # No thread of a loop may wait for another loop: two could wait for each other.
-            assert found._client.loop.is_current
+            assert found._client.loop.must_not_wait
             del found
             gc.collect()
 
@@ -184,6 +185,30 @@ def test_what_the_garbage_collector_finds_in_the_thread_of_the_client_is_replace
         with engine.connect() as connection:
             assert connection.scalar(sa.select(sa.func.count()).select_from(items)) == 0
     assert "Traceback" not in caplog.text
+    items.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@in_thread
+def test_what_the_garbage_collector_finds_while_a_call_is_waited_for_is_replaced(
+    engine: sa.Engine, items: sa.Table, monkeypatch: pytest.MonkeyPatch
+):
+    """It may come where the thread holds the lock of what it waits for, which the loop needs to end the wait."""
+    items.metadata.create_all(engine)
+    allocate = threading._allocate_lock  # pyright: ignore[reportAttributeAccessIssue] which Condition.wait calls
+    with engine.connect() as connection:
+        held = [engine.connect()]
+        held[0].execute(items.insert(), {"name": "a"})
+
+        def collect() -> threading.Lock:
+            monkeypatch.undo()
+            held.clear()
+            gc.collect()
+            return allocate()
+
+        monkeypatch.setattr(threading, "_allocate_lock", collect)
+        assert connection.scalar(sa.select(sa.func.count()).select_from(items)) == 0
+        assert held == []
     items.metadata.drop_all(engine)
     engine.dispose()
 

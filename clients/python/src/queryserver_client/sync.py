@@ -6,11 +6,13 @@ server, and goes on when that is done.
 """
 
 import atexit
+import gc
 import os
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -48,10 +50,34 @@ _STOP_WITHIN_S = 5.0
 _serving = threading.local()
 
 
+class _Collector:
+    """The garbage collector of this process."""
+
+    def __init__(self) -> None:
+        self._thread = 0
+
+    def watch(self) -> None:
+        callbacks = getattr(gc, "callbacks", [])  # only CPython has them
+        if self._note not in callbacks:
+            callbacks.append(self._note)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs in this thread, below what calls this."""
+        return self._thread == threading.get_ident()
+
+    def _note(self, phase: str, _counts: object) -> None:
+        self._thread = threading.get_ident() if phase == "start" else 0
+
+
+_collector = _Collector()
+
+
 class Loop:
     """The event loop of a connection, in a thread of its own."""
 
     def __init__(self) -> None:
+        _collector.watch()
         self._process = os.getpid()
         self._running: dict[Future[Any], threading.Event] = {}
         # Else a call that has begun might not be among those that are running yet. The garbage collector may come while
@@ -70,12 +96,13 @@ class Loop:
         return self._process == os.getpid()
 
     @property
-    def is_current(self) -> bool:
-        """Whether this is the thread of a loop: the garbage collector may run there, and must wait for no other either.
+    def must_not_wait(self) -> bool:
+        """Whether this is the thread of a loop, or the garbage collector runs in this thread.
 
-        Two that wait for each other would do so for ever.
+        Two loops that wait for each other would do so for ever. And the garbage collector may come where its thread
+        holds what the loop needs for its answer: the lock of imports, of a handler of logs, of a future.
         """
-        return getattr(_serving, "is_loop", False)
+        return getattr(_serving, "is_loop", False) or _collector.is_here
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""
@@ -124,12 +151,20 @@ class Loop:
         async def close() -> None:
             await items.aclose()
 
+        def closed() -> None:
+            # The connection is closed, and what the iterator held.
+            with suppress(RuntimeError, ConfigurationError, CancelledError):
+                self.run(close)
+
         try:
             while (item := self.run(step)) is not end:
                 yield item
         finally:
-            with suppress(RuntimeError, ConfigurationError):  # the connection is closed, and what the iterator held
-                self.run(close)
+            if self.must_not_wait:
+                with suppress(RuntimeError):  # the program ends
+                    start_new_thread(closed, ())
+            else:
+                closed()
 
     def close(self) -> None:
         """End the thread. In a child made by fork there is none."""

@@ -180,7 +180,7 @@ class Connection:
         if self._is_exiting:
             return  # the end of the session has undone them
         self._require_open()
-        if self._in_transaction and self._client.loop.is_current:
+        if self._in_transaction and self._client.loop.must_not_wait:
             self.close()  # a pool has lost it: its session ends
             return
         try:
@@ -195,7 +195,7 @@ class Connection:
         if not self._client.loop.is_ours:
             self._is_closed = True  # it is that of the parent, whose threads may hold the lock for ever
             return
-        if self._client.loop.is_current:
+        if self._client.loop.must_not_wait:
             if not self._is_closed:
                 self._is_closed = True
                 servers.close_in_thread(partial(_close, self._client, self._session))

@@ -8,6 +8,7 @@ import atexit
 import os
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import CancelledError
@@ -125,11 +126,10 @@ def close_later(close: Callable[[], None]) -> None:
 
 
 def close_in_thread(close: Callable[[], None]) -> None:
-    """For the garbage collector in a thread that `close` waits for: at once, in a thread of its own.
+    """For the garbage collector where it must not wait: at once, in a thread of its own.
 
     A program that ends waits for it for some seconds.
     """
-
     is_closed = threading.Event()
 
     def closed() -> None:
@@ -142,7 +142,7 @@ def close_in_thread(close: Callable[[], None]) -> None:
 
     _closing.add(is_closed)
     try:
-        threading.Thread(target=closed, daemon=True, name="queryserver-client-close").start()
+        start_new_thread(closed, ())  # threading would wait until it has begun
     except RuntimeError:  # the program ends
         _closing.discard(is_closed)
         close_later(close)
