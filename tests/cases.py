@@ -1,5 +1,6 @@
 """Many cases of one rule as one test: an item costs pytest more than what most of them check."""
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,12 +14,15 @@ FAILURES = (Exception, pytest.fail.Exception)
 
 
 def each(
-    names: str | Sequence[str], *values: Any, ids: Callable[[Any], object] | Iterable[str] = repr
+    names: str | Sequence[str],
+    *values: Any,
+    ids: Callable[[Any], object] | Iterable[str] = repr,
+    at_once: bool = False,
 ) -> Callable[[Any], Any]:
     """Runs a test for every value, as `pytest.mark.parametrize` would, in one item; names every case that fails.
 
     The values follow the names, or are in one list or other iterable. Fixtures are made once for all cases. Two of
-    these decorators give all combinations.
+    these decorators give all combinations. `at_once` begins all cases before any has ended: for those that mostly wait.
     """
     names = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
     chosen = values[0] if len(values) == 1 else values
@@ -29,7 +33,7 @@ def each(
         shown = [given[number]] if given else [str(ids(value)) for value in cases[number].values()]  # type: ignore[operator]
         return f"case: {', '.join(shown)}"
 
-    return lambda test: _looped(test, cases, described)
+    return lambda test: _looped(test, cases, described, at_once=at_once)
 
 
 def each_made(
@@ -58,7 +62,7 @@ def each_made(
     return looped
 
 
-def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[int], str]) -> Any:
+def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[int], str], *, at_once: bool) -> Any:
     signature = inspect.signature(test)
     fixtures = [parameter for name, parameter in signature.parameters.items() if name not in cases[0]]
     assert len(fixtures) == len(signature.parameters) - len(cases[0]), f"{test.__name__} takes no {list(cases[0])}"
@@ -66,9 +70,18 @@ def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[int], s
     @wraps(test)
     async def awaited(*args: Any, **given: Any) -> None:
         with every_case() as attempt:
-            for number, case in enumerate(cases):
+
+            async def one(number: int, case: dict[str, Any]) -> None:
                 with attempt(partial(described, number)):
                     await test(*args, **given, **case)
+
+            if at_once:
+                async with asyncio.TaskGroup() as group:
+                    for number, case in enumerate(cases):
+                        group.create_task(one(number, case))
+            else:
+                for number, case in enumerate(cases):
+                    await one(number, case)
 
     @wraps(test)
     def called(*args: Any, **given: Any) -> None:

@@ -81,7 +81,7 @@ def served(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch) -> Served:
 
     monkeypatch.setattr(stores, "build_result_files", wrapped)
     # No cancel is confirmed while the store is slow.
-    return Served(small_api(cancel_wait_s=5), made)
+    return Served(small_api(cancel_wait_s=1), made)
 
 
 def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:

@@ -107,7 +107,7 @@ async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: 
     assert not server.service.sessions
 
 
-@each("transport", TRANSPORTS)
+@each("transport", TRANSPORTS, at_once=True)
 async def test_a_session_whose_connection_is_held_is_ended_over_another(transport: str) -> None:
     async with scripted(transport, limits=replace(TO_THE_END, end_s=4)) as (server, engine):
         server.service.keeps_sessions = True

@@ -5,6 +5,7 @@ Statements (words separated by spaces, `then` joins a result with its end):
     rows 823 [wide 100]       so many integers from 0 on, or texts of that width
     rows 10 then fail <text>  the rows, then a failure
     sleep 30 [then rows 5]    works so long, then finishes (without a result set), or answers rows
+    work [then rows 5]        works until `finish` of the engine is set
     fail <text>               fails with that message
     deny <text>               fails with that message, for lack of a right
     ddl                       finishes without a result set
@@ -19,7 +20,7 @@ Statements (words separated by spaces, `then` joins a result with its end):
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -51,6 +52,7 @@ class Script:
     """What a statement will do."""
 
     sleep_s: float = 0
+    works: bool = False
     names: tuple[str, ...] = ()
     rows: int | None = None
     width: int = 0
@@ -81,7 +83,8 @@ class _Operation:
 class FakeEngine:
     """Counts what services do: `executions`, `cancels`, `sessions_opened`, `running`.
 
-    `reachable` may be switched off and on at any time; `databases` are the names that sessions may ask for.
+    `reachable` may be switched off and on at any time; `finish` ends what works; `databases` are the names that
+    sessions may ask for.
     """
 
     def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
@@ -90,6 +93,7 @@ class FakeEngine:
         self._sessions: set[FakeSession] = set()
         self._closed = False
         self.reachable = True
+        self.finish = asyncio.Event()
         self.databases = frozenset({"main"})
         self.executions: list[str] = []
         self.cancels = 0
@@ -237,7 +241,12 @@ class FakeSession:
 
     async def _work(self, operation: _Operation) -> None:
         script = operation.script
-        if script.sleep_s and await _was_stopped(operation.stop, script.sleep_s):
+        if script.works:
+            await _either(operation.stop, self._engine.finish)
+        elif script.sleep_s:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(operation.stop.wait(), script.sleep_s)
+        if (script.works or script.sleep_s) and operation.stop.is_set():
             operation.state = OperationState.CANCELED
         elif script.failure is not None and not script.has_result_set:
             refusal = StatementDenied if script.is_denied else StatementRejected
@@ -257,6 +266,8 @@ _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
     (r"change (\d+)", lambda found: Script(modified_rows=int(found[1]))),
     (r"sleep ([\d.]+)", lambda found: Script(sleep_s=float(found[1]))),
     (r"sleep ([\d.]+) then rows (\d+)", lambda found: Script(float(found[1]), names=("n",), rows=int(found[2]))),
+    (r"work", lambda _: Script(works=True)),
+    (r"work then rows (\d+)", lambda found: Script(works=True, names=("n",), rows=int(found[1]))),
     (r"rows (\d+)", lambda found: Script(names=("n",), rows=int(found[1]))),
     (r"rows (\d+) wide (\d+)", lambda found: Script(names=("n",), rows=int(found[1]), width=int(found[2]))),
     (r"rows (\d+) then fail (.*)", lambda found: Script(names=("n",), rows=int(found[1]), failure=found[2])),
@@ -283,13 +294,13 @@ def _values(words: Sequence[str]) -> Script:
     return Script(names=("n",), rows=len(values), values=values)
 
 
-async def _was_stopped(stop: asyncio.Event, seconds: float) -> bool:
+async def _either(*events: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in events]
     try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return False
-    return True
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def _batch(script: Script, start: int) -> pa.RecordBatch:

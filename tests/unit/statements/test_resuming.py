@@ -51,16 +51,17 @@ def assert_whole_result(entry: Entry, rows: int) -> None:
 async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) -> None:
     engine = ResumableFakeEngine(pages_once=pages_once)
     fleet = Fleet(engine=engine)
-    assignment = fleet.leases.add("sleep 8 then rows 5000", owner=None)
+    assignment = fleet.leases.add("work then rows 5000", owner=None)
     entry = fleet.leases.of(assignment)
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     assert not terminal(entry)
     assert entry.owner is None
+    engine.finish.set()
     async with fleet.runner("second").running():
         await until(lambda: terminal(entry))
     assert_whole_result(entry, 5000)
-    assert engine.executions == ["sleep 8 then rows 5000"]
+    assert engine.executions == ["work then rows 5000"]
     assert engine.cancels == 0
 
 
@@ -120,7 +121,7 @@ async def test_a_statement_that_the_engine_forgot_has_no_known_outcome() -> None
 async def test_an_engine_that_is_away_is_waited_for() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
-    entry = fleet.leases.of(fleet.leases.add("sleep 8 then rows 10", owner=None))
+    entry = fleet.leases.of(fleet.leases.add("work then rows 10", owner=None))
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     engine.reachable = False
@@ -128,6 +129,7 @@ async def test_an_engine_that_is_away_is_waited_for() -> None:
         await asyncio.sleep(1)
         assert not terminal(entry)
         engine.reachable = True
+        engine.finish.set()
         await until(lambda: terminal(entry))
     assert_whole_result(entry, 10)
 

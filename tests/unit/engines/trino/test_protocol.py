@@ -197,18 +197,18 @@ def patience(broken: str) -> TrinoTimeouts:
     return NEVER if broken == "no answer" else PATIENT
 
 
-@each("broken", BROKEN)
+@each("broken", BROKEN, at_once=True)
 async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
     assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=patience(broken)) == [(7,)]
 
 
-@each("broken", BROKEN)
+@each("broken", BROKEN, at_once=True)
 async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
     timeouts = replace(patience(broken), retry_s=4 if broken == "no answer" else 1.5)
     assert isinstance(await refused(ONE_ROW[0], BROKEN[broken](), timeouts=timeouts), OutcomeUnknown)
 
 
-@each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON")
+@each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON", at_once=True)
 async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
     timeouts = patience(broken)
     async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server, timeouts=timeouts) as session:
