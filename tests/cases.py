@@ -14,10 +14,7 @@ FAILURES = (Exception, pytest.fail.Exception)
 
 
 def each(
-    names: str | Sequence[str],
-    *values: Any,
-    ids: Callable[[Any], object] | Iterable[str] = repr,
-    at_once: bool = False,
+    names: str | Sequence[str], *values: Any, ids: Callable[[Any], object] | Iterable[str] = repr, at_once: bool = False
 ) -> Callable[[Any], Any]:
     """Runs a test for every value, as `pytest.mark.parametrize` would, in one item; names every case that fails.
 

@@ -15,7 +15,8 @@ from tests.engines.servers import ServerAddress
 from tests.refusals import raises_code
 
 from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
-from queryserver.engines.mysql.prepared import date_text, datetime_text, long_binary_value, may_be_prepared, time_text
+from queryserver.engines.mysql.prepared import may_be_prepared
+from queryserver.engines.mysql.values import date_text, datetime_text, long_binary_value, time_text
 from queryserver.engines.protocol import EngineSession, OperationState, SessionOptions
 from queryserver.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.sql.literals import MYSQL

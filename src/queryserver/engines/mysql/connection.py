@@ -22,7 +22,15 @@ from asyncmy.protocol import MysqlPacket, parse_binary_rows_from_buffer
 from queryserver import errors
 from queryserver.engines.connections import no_connection
 from queryserver.engines.mysql import prepared
-from queryserver.engines.mysql.values import column_reader, declare
+from queryserver.engines.mysql.values import (
+    Spec,
+    binary_reader,
+    column_reader,
+    declare,
+    long_binary_value,
+    long_text_value,
+    row_specs,
+)
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
@@ -199,7 +207,7 @@ class MysqlConnection(DriverConnection):
         self._database = options.get("database")
         self._cursor: Any = None
         self._prepared: Any = None
-        self._specs: tuple[prepared.Spec, ...] = ()
+        self._specs: tuple[Spec, ...] = ()
         """Of the columns of a result in binary rows."""
         self._binary_rows: list[tuple[Any, ...]] = []
         """Unpacked, and not yet taken."""
@@ -246,7 +254,7 @@ class MysqlConnection(DriverConnection):
         await self._execute_command(prepared.COM_STMT_EXECUTE, body)
         await self._read_query_result(True)
         await self._cursor._do_get_result()  # noqa: SLF001 as its own execute does
-        self._specs = prepared.row_specs(self.fields)
+        self._specs = row_specs(self.fields)
         if not self._specs:
             await self._drop_further_results()
 
@@ -371,7 +379,7 @@ class MysqlConnection(DriverConnection):
             proto = self._proto
             row = bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)])
             specs = self._specs
-            place = prepared.long_binary_value(row, limit, specs) if specs else prepared.long_text_value(row, limit)
+            place = long_binary_value(row, limit, specs) if specs else long_text_value(row, limit)
             if place is not None and place < len(self.fields):
                 raise errors.cell_too_large(
                     limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name)
@@ -483,7 +491,7 @@ class MysqlStatement(StatementSource):
             fields = self._connection.fields
             declared = list(map(declare, fields))
             self.columns = tuple(one.column for one in declared)
-            readers = map(prepared.binary_reader, fields, declared) if bound else map(column_reader, declared)
+            readers = map(binary_reader, fields, declared) if bound else map(column_reader, declared)
             self._readers = list(readers)
             self.is_open = bool(declared)
             if not declared:

@@ -1,30 +1,17 @@
-"""Statements whose values the server binds (COM_STMT_EXECUTE), the binary rows that it sends for them, lengths in rows.
-
-asyncmy packs the values and unpacks rows; dates and times are unpacked here, as Python has no 0000-00-00.
-"""
+"""Statements whose values the server binds (COM_STMT_EXECUTE): which may be, what is written in the places and sent."""
 
 import re
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from functools import partial
-from typing import Any
 
-import pyarrow as pa
-from asyncmy.constants import FIELD_TYPE, FLAG
 from asyncmy.protocol import pack_binary_params
 
-from queryserver.engines.mysql.values import column_reader, misfit_reader, read_texts
-from queryserver.engines.values import ColumnReader, DeclaredColumn, Values
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.parameters import Parameter, digits_of
 from queryserver.sql.places import Bound
 
 COM_STMT_EXECUTE = 0x17
-
-Spec = tuple[int, bool, int, None, None]
-"""How asyncmy unpacks a column: type, whether it is unsigned, and no decoding of texts."""
 
 PLAIN = frozenset({"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"})
 """The first words of what is prepared. None of them changes how the session reads texts.
@@ -116,145 +103,3 @@ def _sent(one: Parameter) -> object:
     if isinstance(one.value, datetime) and one.value.tzinfo is not None:
         return one.value.astimezone(UTC).replace(tzinfo=None)
     return one.value
-
-
-_WIDTHS = {
-    FIELD_TYPE.TINY: 1,
-    FIELD_TYPE.SHORT: 2,
-    FIELD_TYPE.YEAR: 2,
-    FIELD_TYPE.LONG: 4,
-    FIELD_TYPE.INT24: 4,
-    FIELD_TYPE.LONGLONG: 8,
-    FIELD_TYPE.FLOAT: 4,
-    FIELD_TYPE.DOUBLE: 8,
-}
-"""Bytes of numbers; all else stands behind its length."""
-
-
-def row_specs(fields: Sequence[Any]) -> tuple[Spec, ...]:
-    """For asyncmy: numbers as they are; all else, dates and times too, as the bytes behind their length."""
-    return tuple(
-        (
-            field.type_code if field.type_code in _WIDTHS else FIELD_TYPE.VAR_STRING,
-            bool(field.flags & FLAG.UNSIGNED),
-            0,
-            None,
-            None,
-        )
-        for field in fields
-    )
-
-
-_LENGTH_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-_NULL = 0xFB
-
-
-def length_at(row: bytes, place: int) -> tuple[int, int] | None:
-    """A length and where it ends (MySQL: Protocol::LengthEncodedInteger); None when its bytes are not there."""
-    if place >= len(row):
-        return None
-    width = _LENGTH_BYTES.get(row[place], 0)
-    end = place + 1 + width
-    if end > len(row):
-        return None
-    return (int.from_bytes(row[place + 1 : end], "little") if width else row[place]), end
-
-
-def long_text_value(row: bytes, limit: int) -> int | None:
-    """The number of the first value of a text row that is longer than `limit`, as far as its bytes are there."""
-    place, number = 0, 0
-    while found := length_at(row, place):
-        is_null = row[place] == _NULL
-        length, place = found
-        if not is_null and length > limit:
-            return number
-        place += 0 if is_null else length
-        number += 1
-    return None
-
-
-def long_binary_value(row: bytes, limit: int, specs: Sequence[Spec]) -> int | None:
-    """As `long_text_value`, of a binary row: a byte, a bit for each NULL, and the other values."""
-    place = 1 + (len(specs) + 9) // 8
-    nulls = int.from_bytes(row[1:place], "little") >> 2
-    for number, (code, *_) in enumerate(specs):
-        if nulls >> number & 1:
-            continue
-        if code in _WIDTHS:
-            place += _WIDTHS[code]
-            continue
-        found = length_at(row, place)
-        if found is None:
-            return None
-        length, place = found
-        if length > limit:
-            return number
-        place += length
-    return None
-
-
-_DATES = frozenset({FIELD_TYPE.DATE, FIELD_TYPE.NEWDATE})
-_DATETIMES = frozenset({FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP})
-_MOST_DIGITS = 6
-
-
-def binary_reader(field: Any, declared: DeclaredColumn) -> ColumnReader:
-    """What reads the column's values out of binary rows."""
-    code = field.type_code
-    if code in _WIDTHS:
-        return misfit_reader(declared, _read_numbers)
-    digits = field.scale if 0 < field.scale <= _MOST_DIGITS else 0
-    if code in _DATES:
-        return misfit_reader(declared, partial(_read_moments, date, date_text))
-    if code in _DATETIMES:
-        return misfit_reader(declared, partial(_read_moments, datetime, partial(datetime_text, digits=digits)))
-    if code == FIELD_TYPE.TIME:
-        return misfit_reader(declared, partial(_read_as_texts, partial(time_text, digits=digits)))
-    return column_reader(declared)
-
-
-def _read_numbers(wanted: pa.DataType, values: Values) -> pa.Array:
-    return pa.array(values, wanted)
-
-
-_PARTS = {size: struct.Struct(form).unpack for size, form in ((4, "<HBB"), (7, "<HBBBBB"), (11, "<HBBBBBI"))}
-"""Zeros at the end are not sent."""
-
-
-def _read_moments(kind: type[date], text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
-    if wanted != pa.string():
-        try:
-            return pa.array([None if value is None else kind(*_PARTS[len(value)](value)) for value in values], wanted)
-        except (KeyError, ValueError):  # out of the calendar
-            pass
-    return _read_as_texts(text, wanted, values)
-
-
-def _read_as_texts(text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
-    return read_texts(wanted, [None if value is None else text(value) for value in values])
-
-
-def date_text(value: bytes) -> str:
-    """As the text protocol writes it; `value` has 0, 4, 7 or 11 bytes."""
-    value = value.ljust(4, b"\0")
-    return f"{int.from_bytes(value[:2], 'little'):04}-{value[2]:02}-{value[3]:02}"
-
-
-def datetime_text(value: bytes, digits: int) -> str:
-    value = value.ljust(11, b"\0")
-    clock = f"{value[4]:02}:{value[5]:02}:{value[6]:02}"
-    return f"{date_text(value)} {clock}{_fraction_text(value[7:11], digits)}"
-
-
-_CLOCK = struct.Struct("<BIBBB").unpack_from
-
-
-def time_text(value: bytes, digits: int) -> str:
-    """`value`: whether it is negative, days, hours, minutes, seconds and microseconds: 0, 8 or 12 bytes."""
-    negative, days, hours, minutes, seconds = _CLOCK(value.ljust(8, b"\0"))
-    text = "%02d:%02d:%02d" % (days * 24 + hours, minutes, seconds)  # noqa: UP031 half the time of an f-string
-    return f"{'-' if negative else ''}{text}{_fraction_text(value[8:], digits) if digits else ''}"
-
-
-def _fraction_text(microseconds: bytes, digits: int) -> str:
-    return f".{int.from_bytes(microseconds, 'little'):06}"[: digits + 1] if digits else ""

@@ -1,9 +1,13 @@
-"""What MySQL declares about the columns of a result: names and types of Contract editor 6.3.
+"""Columns and values of MySQL: names and types of Contract editor 6.3, and what reads text rows and binary ones.
 
 The server sends a type code, flags, a length in bytes and a character set; the declared type is put together from them.
+asyncmy unpacks rows; dates and times of binary ones are unpacked here, as Python has no 0000-00-00.
 """
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -118,10 +122,10 @@ def _bytes_per_character(charset_id: int) -> int:
 
 def column_reader(declared: DeclaredColumn) -> ColumnReader:
     """What reads the column's values, which come as bytes."""
-    return misfit_reader(declared, read_texts)
+    return _misfit_reader(declared, _read_texts)
 
 
-def misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
+def _misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
     """`read` raises pa.ArrowInvalid for values that the column's type cannot carry."""
     name, native = declared.column.name, declared.column.native_type
     refusal = (
@@ -132,7 +136,7 @@ def misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values]
     return ColumnReader(declared.arrow, read, refusal, text_refusal=no_text)
 
 
-def read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
+def _read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
     """Values as the server writes them. Raises pa.ArrowInvalid."""
     if wanted == pa.binary():
         return pa.array(values, wanted)
@@ -141,3 +145,148 @@ def read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
     if wanted == pa.null():
         return pa.nulls(len(values))
     return pa.array(values, pa.string()).cast(wanted)
+
+
+Spec = tuple[int, bool, int, None, None]
+"""How asyncmy unpacks a column: type, whether it is unsigned, and no decoding of texts."""
+
+_WIDTHS = {
+    FIELD_TYPE.TINY: 1,
+    FIELD_TYPE.SHORT: 2,
+    FIELD_TYPE.YEAR: 2,
+    FIELD_TYPE.LONG: 4,
+    FIELD_TYPE.INT24: 4,
+    FIELD_TYPE.LONGLONG: 8,
+    FIELD_TYPE.FLOAT: 4,
+    FIELD_TYPE.DOUBLE: 8,
+}
+"""Bytes of numbers; all else stands behind its length."""
+
+
+def row_specs(fields: Sequence[Any]) -> tuple[Spec, ...]:
+    """For asyncmy: numbers as they are; all else, dates and times too, as the bytes behind their length."""
+    return tuple(
+        (
+            field.type_code if field.type_code in _WIDTHS else FIELD_TYPE.VAR_STRING,
+            bool(field.flags & FLAG.UNSIGNED),
+            0,
+            None,
+            None,
+        )
+        for field in fields
+    )
+
+
+_LENGTH_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+_NULL = 0xFB
+
+
+def length_at(row: bytes, place: int) -> tuple[int, int] | None:
+    """A length and where it ends (MySQL: Protocol::LengthEncodedInteger); None when its bytes are not there."""
+    if place >= len(row):
+        return None
+    width = _LENGTH_BYTES.get(row[place], 0)
+    end = place + 1 + width
+    if end > len(row):
+        return None
+    return (int.from_bytes(row[place + 1 : end], "little") if width else row[place]), end
+
+
+def long_text_value(row: bytes, limit: int) -> int | None:
+    """The number of the first value of a text row that is longer than `limit`, as far as its bytes are there."""
+    place, number = 0, 0
+    while found := length_at(row, place):
+        is_null = row[place] == _NULL
+        length, place = found
+        if not is_null and length > limit:
+            return number
+        place += 0 if is_null else length
+        number += 1
+    return None
+
+
+def long_binary_value(row: bytes, limit: int, specs: Sequence[Spec]) -> int | None:
+    """As `long_text_value`, of a binary row: a byte, a bit for each NULL, and the other values."""
+    place = 1 + (len(specs) + 9) // 8
+    nulls = int.from_bytes(row[1:place], "little") >> 2
+    for number, (code, *_) in enumerate(specs):
+        if nulls >> number & 1:
+            continue
+        if code in _WIDTHS:
+            place += _WIDTHS[code]
+            continue
+        found = length_at(row, place)
+        if found is None:
+            return None
+        length, place = found
+        if length > limit:
+            return number
+        place += length
+    return None
+
+
+_DATES = frozenset({FIELD_TYPE.DATE, FIELD_TYPE.NEWDATE})
+_DATETIMES = frozenset({FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP})
+_MOST_DIGITS = 6
+
+
+def binary_reader(field: Any, declared: DeclaredColumn) -> ColumnReader:
+    """What reads the column's values out of binary rows."""
+    code = field.type_code
+    if code in _WIDTHS:
+        return _misfit_reader(declared, _read_numbers)
+    digits = field.scale if 0 < field.scale <= _MOST_DIGITS else 0
+    if code in _DATES:
+        return _misfit_reader(declared, partial(_read_moments, date, date_text))
+    if code in _DATETIMES:
+        return _misfit_reader(declared, partial(_read_moments, datetime, partial(datetime_text, digits=digits)))
+    if code == FIELD_TYPE.TIME:
+        return _misfit_reader(declared, partial(_read_as_texts, partial(time_text, digits=digits)))
+    return column_reader(declared)
+
+
+def _read_numbers(wanted: pa.DataType, values: Values) -> pa.Array:
+    return pa.array(values, wanted)
+
+
+_PARTS = {size: struct.Struct(form).unpack for size, form in ((4, "<HBB"), (7, "<HBBBBB"), (11, "<HBBBBBI"))}
+"""Zeros at the end are not sent."""
+
+
+def _read_moments(kind: type[date], text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
+    if wanted != pa.string():
+        try:
+            return pa.array([None if value is None else kind(*_PARTS[len(value)](value)) for value in values], wanted)
+        except (KeyError, ValueError):  # out of the calendar
+            pass
+    return _read_as_texts(text, wanted, values)
+
+
+def _read_as_texts(text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
+    return _read_texts(wanted, [None if value is None else text(value) for value in values])
+
+
+def date_text(value: bytes) -> str:
+    """As the text protocol writes it; `value` has 0, 4, 7 or 11 bytes."""
+    value = value.ljust(4, b"\0")
+    return f"{int.from_bytes(value[:2], 'little'):04}-{value[2]:02}-{value[3]:02}"
+
+
+def datetime_text(value: bytes, digits: int) -> str:
+    value = value.ljust(11, b"\0")
+    clock = f"{value[4]:02}:{value[5]:02}:{value[6]:02}"
+    return f"{date_text(value)} {clock}{_fraction_text(value[7:11], digits)}"
+
+
+_CLOCK = struct.Struct("<BIBBB").unpack_from
+
+
+def time_text(value: bytes, digits: int) -> str:
+    """`value`: whether it is negative, days, hours, minutes, seconds and microseconds: 0, 8 or 12 bytes."""
+    negative, days, hours, minutes, seconds = _CLOCK(value.ljust(8, b"\0"))
+    text = "%02d:%02d:%02d" % (days * 24 + hours, minutes, seconds)  # noqa: UP031 half the time of an f-string
+    return f"{'-' if negative else ''}{text}{_fraction_text(value[8:], digits) if digits else ''}"
+
+
+def _fraction_text(microseconds: bytes, digits: int) -> str:
+    return f".{int.from_bytes(microseconds, 'little'):06}"[: digits + 1] if digits else ""

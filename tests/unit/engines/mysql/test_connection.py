@@ -11,8 +11,7 @@ from tests.cases import each
 
 from queryserver.engines.mysql.catalog import read_histogram
 from queryserver.engines.mysql.connection import connect_errors, statement_errors
-from queryserver.engines.mysql.prepared import long_text_value
-from queryserver.engines.mysql.values import column_reader, declare
+from queryserver.engines.mysql.values import column_reader, declare, long_text_value
 from queryserver.engines.protocol import ColumnStatistics
 from queryserver.errors.statements import (
     CredentialsRequired,
