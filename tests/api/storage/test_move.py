@@ -46,6 +46,15 @@ async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(eva: Cal
     assert place.all() == {"d": None, "d/x": b"x", "d/other": None, "d/other/y": b"y"}
 
 
+@pytest.mark.storage(56)
+async def test_a_name_is_checked_where_it_is_new(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(**{"x": b"x", "a\\b": b"y", "d": None})
+    assert await refused(eva, "move", src_path=place.at("x"), dest_path=place.at("d/a\\b")) == (400, "invalid_name")
+    assert (await eva.post("storage/move", src_path=place.at("a\\b"), dest_path=place.at("d/"))).status_code == 200
+    assert place.all() == {"x": b"x", "d": None, "d/a\\b": b"y"}
+
+
 @pytest.mark.storage(63)
 @each("call", ["move", "copy"])
 @every_store

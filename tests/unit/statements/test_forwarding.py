@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.timing import settle
 
-from queryserver.errors.statements import EngineTimeout, MetadataNotFound, database_not_found
+from queryserver.errors.statements import EngineTimeout, EngineUnavailable, MetadataNotFound, database_not_found
 from queryserver.statements.forwarding import Flights
 
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
@@ -98,4 +98,5 @@ async def test_the_end_ends_all_work():
         joined = asyncio.create_task(flights.join("a", work, budget=LONG))
         await settle()
     assert work.canceled == 1
-    await asyncio.gather(joined, return_exceptions=True)
+    with pytest.raises(EngineUnavailable, match="ended this work"):
+        await joined

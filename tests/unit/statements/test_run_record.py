@@ -79,7 +79,7 @@ async def test_the_byte_cap_keeps_what_fits_and_says_so() -> None:
     store, shown = MemoryResults(), Shown()
     filling = spool(store, shown, size_bytes=2_000_000)
     while filling.truncated_reason is None:
-        await filling.add(batch(1000, 1000))
+        await filling.add(batch(700, 1000))
     kept = await filling.finish()
     assert kept.truncated_reason is TruncationReason.BYTE_LIMIT
     assert 1_900 <= kept.rows <= 2_000

@@ -1,6 +1,7 @@
 """Answers of WebHDFS: listings and failures."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ from queryserver.errors.files import (
     StorageUnavailable,
     StoreQuotaExceeded,
 )
-from queryserver.files.stores.webhdfs.statuses import RemoteFailure
+from queryserver.files.stores.webhdfs.statuses import RemoteFailure, file_status
 from queryserver.files.stores.webhdfs.tree import ListingScanner
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def scanned(answer: bytes, cut: int) -> tuple[list[dict[str, Any]], int]:
@@ -52,6 +55,14 @@ def test_every_entry_is_found_wherever_the_answer_is_cut(names, cut, remaining, 
         [json.loads(json.dumps(entry).encode("utf-8", "replace")) for entry in entries],
         remaining,
     )
+
+
+def test_what_a_store_does_not_tell_is_unset():
+    told = {"type": "FILE", "length": 3, "modificationTime": 1_700_000_000_000, "permission": "1644"}
+    status = file_status(told, "a")
+    assert (status.permissions, status.has_acl, status.owner, status.group) == (0o1644, False, "", "")
+    assert (status.accessed_at, status.block_size, status.replication, status.file_id) == (EPOCH, 0, 0, "")
+    assert file_status({**told, "aclBit": True}, "a").has_acl
 
 
 def test_a_listing_without_batches_has_nothing_remaining():
