@@ -92,7 +92,6 @@ async def test_a_session_has_its_database_whichever_server_opens_it(small_api: A
             assert (await caller.page(body["history_uuid"]))["data"] == [["main"]]
             closing = {"session": {"type": "duckdb", "id": session}}
             assert (await caller.send("POST", "editor/close_session", json=closing)).status_code == 200
-            # The holder closes what it holds when it hears of it, long before it looks.
             await until(lambda closed=session: closed not in held.ids())
 
 
