@@ -3,7 +3,7 @@
 A new interface is a folder of `engines` (`engines/protocol.py`), a function and a row here, its options a model in
 `connectors/options.py`, its listing a row in `connectors/catalogue.txt`. A new dialect of `hiveserver2` is a row of
 `HS2_OPTIONS` there and of `VARIANTS` of the engine; urls of the interface `sqlalchemy` are read by
-`connectors/urls.py`. What the importer can do for a dialect is in the tables of `imports/model.py`.
+`connectors/urls.py`. What else a dialect has: docs/engines.md, "Add an engine".
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -2,7 +2,7 @@
 
 A new scheme is a member of `Scheme` with its rows and its authority in `files/model.py`, settings in
 `platform/settings/stores.py`, a folder in `files/stores` with a function that builds its store (`files/protocol.py`)
-from them, and a row of `_MODULES` here.
+from them, and a row of `_MODULES` here; `_homes` says where its users have their homes.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping

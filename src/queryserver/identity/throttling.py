@@ -1,4 +1,7 @@
-"""The throttle of logins: limits on failed ones, by name and by address (Contract platform 3.8)."""
+"""The throttle of logins: limits on failed ones, by name and by address (Contract platform 3.8).
+
+How many there may be, and in which time, is set by `AuthSettings` in `platform/settings/desktop.py`.
+"""
 
 import hashlib
 import unicodedata

@@ -1,6 +1,7 @@
 """Previews, headers and detection of files (Contract importer 4, 5, 7).
 
-How much is read and shown is set in `imports/model.py`: PREVIEW_ROWS, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES.
+Limits are in `imports/model.py`: what detection reads (SAMPLE_BYTES), what types are found in (SAMPLE_RECORDS,
+SAMPLE_TEXT_BYTES), and how many rows are shown (PREVIEW_ROWS), to which `formats/cell_types/header.py` cuts.
 """
 
 import asyncio
