@@ -9,8 +9,8 @@ from queryserver.administration.build import ConfigurationServices
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import MetadataServices
 from queryserver.connectors.connection_tests import ConnectionTests
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.instances import StoredConnectors
+from queryserver.connectors.registry import Connectors
 from queryserver.files.build import StorageServices
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import RequestLimits, Streams

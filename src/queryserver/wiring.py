@@ -15,9 +15,9 @@ from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import metadata_cache, metadata_services
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored

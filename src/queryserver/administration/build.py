@@ -7,7 +7,7 @@ from queryserver.administration.client_configuration import ClientConfiguration,
 from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.files.places import Stores
 from queryserver.platform.database import Database
 from queryserver.platform.settings.tree import Settings, SettingsFinding

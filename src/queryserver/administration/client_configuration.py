@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import quote
 
-from queryserver.connectors.engines import Connectors, takes_sql
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors, takes_sql
 from queryserver.files.model import Scheme
 from queryserver.files.places import Caller, Stores
 from queryserver.identity.model import DOWNLOAD, IMPORTER, User

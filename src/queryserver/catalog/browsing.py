@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 from queryserver.catalog import questions
 from queryserver.catalog.lookups import Lookups
 from queryserver.catalog.questions import CatalogQuestion, DescribedColumn, TableList
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import function_not_found

@@ -9,7 +9,7 @@ from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
 from queryserver.catalog.explaining import Explanations
 from queryserver.catalog.lookups import AnswerListener, Lookups
 from queryserver.catalog.samples import Samples
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database
 from queryserver.platform.limits import ByteBudget

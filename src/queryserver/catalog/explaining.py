@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from queryserver.catalog.lookups import Lookups
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import EngineCapabilities, EngineSession
 from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge

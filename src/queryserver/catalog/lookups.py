@@ -15,8 +15,8 @@ import structlog
 from queryserver import errors
 from queryserver.catalog.cache import MetadataCache
 from queryserver.catalog.questions import BY_KIND, CatalogQuestion
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots

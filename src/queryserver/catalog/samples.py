@@ -11,8 +11,8 @@ import orjson
 
 from queryserver.catalog.lookups import Lookups
 from queryserver.catalog.questions import column_of, nested_type
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import SAMPLE_ROWS, SampleKind
 from queryserver.engines.sessions import run
 from queryserver.errors.base import InvalidParameter

@@ -1,4 +1,7 @@
-"""`statements list`, `show` and `stop`: what runs, whose, since when (Contract platform 12)."""
+"""`statements list`, `show` and `stop`: what runs, whose, since when (Contract platform 12).
+
+What ends them by age is in `cli/cleanup.py`, which closes sessions too.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict

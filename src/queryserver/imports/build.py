@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from queryserver.catalog.build import MetadataServices
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.files.places import Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.users import UserDirectory

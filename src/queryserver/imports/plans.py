@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from queryserver import errors
 from queryserver.catalog.lookups import Lookups
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, TableName
 from queryserver.errors.files import invalid_columns

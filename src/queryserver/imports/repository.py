@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import LoadingEngine, TableName
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineError, EngineUnavailable

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from queryserver.catalog.lookups import Lookups
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
 from queryserver.platform.addresses import address_rules

@@ -14,8 +14,8 @@ import orjson
 import structlog
 
 from queryserver.catalog.questions import CatalogQuestion, TableList
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import CatalogEngine, DatabaseDescription, TableDescription, TableKind
 from queryserver.errors.base import QueryServerError
 from queryserver.identity.model import User

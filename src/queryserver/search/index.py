@@ -10,8 +10,8 @@ from functools import partial
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import METADATA, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.threads import FairThreads, Stop

@@ -13,8 +13,8 @@ import structlog
 
 from queryserver import errors
 from queryserver.catalog.lookups import Lookups
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Catalog
 from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics

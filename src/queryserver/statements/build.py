@@ -11,7 +11,7 @@ from uuid import UUID
 
 import structlog
 
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import Streams
 from queryserver.platform.computing_protocol import Computing

@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 import structlog
 
 from queryserver import errors
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.connectors.secrets import masked
 from queryserver.engines.protocol import Credentials, Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired

@@ -13,8 +13,8 @@ import orjson
 import structlog
 
 from queryserver import errors
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database, Notices

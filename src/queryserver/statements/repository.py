@@ -129,7 +129,7 @@ select {_STATUS}, columns, size_bytes, cursor_row, inline_result,
     array(
         select array[number, start_row, rows, size_bytes, fence]::bigint[] from result_segments as segment
         where statement_id = $1 and inline_result is null
-            and segment.start_row < coalesce($2::bigint, cursor_row) + $3::bigint
+            and segment.start_row - $3::bigint < coalesce($2::bigint, cursor_row)
             and segment.start_row + segment.rows > coalesce($2::bigint, cursor_row)
         order by number
     ) as segments

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import structlog
 
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import DatabaseUnavailable, stopping
 from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory

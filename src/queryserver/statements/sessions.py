@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from queryserver.connectors.engines import Connectors, key_named
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors, key_named
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter, NotSupported, too_many_sessions
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, UnknownDialect, session_not_found

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.errors.statements import OperationNotFound
 from queryserver.identity.limits import StreamPlace, Streams
 from queryserver.identity.model import User

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from queryserver import errors
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT

@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 
 from queryserver import errors
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics

@@ -8,7 +8,7 @@ from functools import partial
 
 from queryserver.administration.broker_check import ping_broker
 from queryserver.connectors.engine_builders import EngineBuilder
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.connectors.repository import ConnectorRepository, keys_meant
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.files.upload_repository import OrphanSweep

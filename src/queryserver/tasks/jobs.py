@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_never, cast
 
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import InvalidParameter, NotSupported, unknown_user
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.users import UserDirectory

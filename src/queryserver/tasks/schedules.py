@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queryserver import errors
-from queryserver.connectors.engines import Connectors
+from queryserver.connectors.registry import Connectors
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import UsernameRule
 from queryserver.platform.deployment import Role

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.api.driving import Api, Caller, until
 
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
 from queryserver.search.feeding import scope_key
 from queryserver.search.model import ScopeKey

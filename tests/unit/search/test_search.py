@@ -8,8 +8,8 @@ import pytest
 from tests.cases import each
 
 from queryserver.connectors.engine_builders import EngineBuilder
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import StorageUnavailable
 from queryserver.errors.statements import CatalogUnavailable, SourceNotConfigured

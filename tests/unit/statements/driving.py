@@ -12,8 +12,8 @@ from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.results import MemoryResults
 from tests.fakes.statements import OWNER, Entry, MemoryLeases, MemorySessions, MemoryUsers, PlainSealer
 
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings

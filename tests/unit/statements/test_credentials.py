@@ -10,8 +10,8 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.statements import PlainSealer
 from tests.unit.statements.driving import ANA, CONNECTOR
 
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Credentials, EngineCapabilities
 from queryserver.statements.engine_sessions import CredentialBook
 

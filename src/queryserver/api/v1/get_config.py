@@ -12,8 +12,8 @@ from queryserver.administration.client_configuration import Browser, Configurati
 from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.connectors.engines import takes_sql
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import takes_sql
 from queryserver.connectors.types import flags_of
 from queryserver.platform.settings.tree import Settings
 

@@ -313,8 +313,9 @@ async def test_a_directory_that_the_service_may_not_write_is_refused(tmp_path):
     (root / "closed").chmod(0o700 if os.geteuid() == 0 else 0)
     for directory in (root / "shared", root / "docs", root):
         directory.chmod(0o555)
-    for parent in (tmp_path, *(parent for parent in tmp_path.parents if parent.name.startswith(("pytest-", "popen-")))):
-        parent.chmod(0o755)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & stat.S_IXOTH:
+            parent.chmod(0o755)
     ran = await run_program(READ_ONLY, root)
     for directory in (root, root / "closed"):
         directory.chmod(0o755)

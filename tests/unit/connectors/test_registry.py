@@ -10,8 +10,8 @@ from tests.fakes.engine import FakeEngine
 from tests.refusals import raises_code
 from tests.unit.statements.driving import ANA, CONNECTOR, until
 
-from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, PermissionDenied
 from queryserver.errors.statements import EngineUnavailable, UnknownDialect, interface_not_supported
 from queryserver.identity.model import User
