@@ -284,7 +284,7 @@ class LimitsSettings(Section):
 
 
 class RetentionSettings(Section):
-    """The automatic clean-up. How long a result is kept is no matter of it: `EditorSettings.result_retention_h`."""
+    """The automatic clean-up. `editor.result_retention_h` says how long a result is kept."""
 
     tasks_days: Days = 30
     """How long ended tasks are listed."""
