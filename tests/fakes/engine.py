@@ -19,8 +19,8 @@ Statements (words separated by spaces, `then` joins a result with its end):
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -241,11 +241,9 @@ class FakeSession:
 
     async def _work(self, operation: _Operation) -> None:
         script = operation.script
-        if script.works:
-            await _either(operation.stop, self._engine.finish)
-        elif script.sleep_s:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(operation.stop.wait(), script.sleep_s)
+        if script.works or script.sleep_s:
+            until = self._engine.finish.wait() if script.works else asyncio.sleep(script.sleep_s)
+            await _first(operation.stop.wait(), until)
         if (script.works or script.sleep_s) and operation.stop.is_set():
             operation.state = OperationState.CANCELED
         elif script.failure is not None and not script.has_result_set:
@@ -294,8 +292,8 @@ def _values(words: Sequence[str]) -> Script:
     return Script(names=("n",), rows=len(values), values=values)
 
 
-async def _either(*events: asyncio.Event) -> None:
-    waits = [asyncio.create_task(event.wait()) for event in events]
+async def _first(*awaited: Coroutine[object, object, object]) -> None:
+    waits = [asyncio.create_task(one) for one in awaited]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
