@@ -24,7 +24,8 @@ def main(url: str, folder: str) -> None:
         for statement in TABLES:
             connection.exec_driver_sql(statement)
     file = Path(folder, "generated_models.py")
-    command = [Path(sys.executable).with_name("sqlacodegen"), url, "--tables", "model_authors,model_books"]
+    # The program in bin/ names the Python of the folder that the environment was made in.
+    command = [sys.executable, "-m", "sqlacodegen", url, "--tables", "model_authors,model_books"]
     subprocess.run([*command, "--outfile", file], check=True, timeout=100)
     specification = importlib.util.spec_from_file_location("generated_models", file)
     models = importlib.util.module_from_spec(specification)
