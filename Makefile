@@ -47,8 +47,8 @@ test-fleet: $(DEV) ## Run the tests of the editor with the task server on: its s
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --task-server $(or $(ARGS),$(EDITOR_TESTS))
 
 .PHONY: test-engines
-test-engines: $(DEV) ## Run the tests that need real engines, two engines at a time (E=hive for one)
-	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(if $(E),,-n 2 --dist loadgroup) $(ARGS)
+test-engines: $(DEV) ## Run the tests that need real engines, three engines at a time (E=hive for one)
+	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(if $(E),,-n 3 --dist loadgroup) $(ARGS)
 
 .PHONY: properties
 properties: $(DEV) ## Run the tests of properties with four times the examples of make test

@@ -142,11 +142,6 @@ async def present_schema(dsn: str) -> Schema:
             await connection.close(timeout=5)
 
 
-async def present_revision(dsn: str) -> str | None:
-    """The schema version of the database; None when it was never migrated."""
-    return (await present_schema(dsn)).version
-
-
 _PRESENT = """
     select version_num, (select value from facts where name = $1 || version_num) as oldest_program from alembic_version
 """

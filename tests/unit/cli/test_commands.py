@@ -13,7 +13,7 @@ from tests.e2e.harness import running_server
 from tests.fixtures.database import execute
 from tests.fixtures.program import Ended, run
 
-from queryserver.platform.migrations import newest_revision, present_revision
+from queryserver.platform.migrations import newest_revision, present_schema
 
 PASSWORD = "correct horse battery"
 
@@ -147,11 +147,11 @@ async def test_a_schema_of_another_version_is_not_served(command, database_dsn, 
 async def test_auto_migrate_upgrades_before_it_serves(tmp_path: Path, unmigrated_dsn: str) -> None:
     settings = {"QUERYSERVER__DESKTOP__DATABASE__AUTO_MIGRATE": "true"}
     async with running_server(tmp_path / "data", database_dsn=unmigrated_dsn, settings=settings):
-        assert await present_revision(unmigrated_dsn) == newest_revision()
+        assert (await present_schema(unmigrated_dsn)).version == newest_revision()
     await execute(unmigrated_dsn, "update alembic_version set version_num = '9999'")
     command = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=unmigrated_dsn, **settings)
     assert (await command("serve", "--port", "0")).code == 3
-    assert await present_revision(unmigrated_dsn) == "9999"
+    assert (await present_schema(unmigrated_dsn)).version == "9999"
 
 
 async def test_the_life_of_a_user(command: Command) -> None:

@@ -17,7 +17,6 @@ from queryserver.platform.migrations import (
     migrate,
     newest_revision,
     oldest_program,
-    present_revision,
     present_schema,
     refusal,
     require_usable,
@@ -72,7 +71,7 @@ def test_a_program_runs_on_its_own_schema_and_on_newer_ones_that_permit_it(versi
 
 @pytest.mark.platform(52)
 async def test_migrating_at_once_and_again_leaves_one_schema(unmigrated_dsn):
-    assert await present_revision(unmigrated_dsn) is None
+    assert (await present_schema(unmigrated_dsn)).version is None
     await asyncio.gather(migrate(unmigrated_dsn), migrate(unmigrated_dsn))
     await migrate(unmigrated_dsn)
     assert await present_schema(unmigrated_dsn) == Schema(newest_revision(), "0018")
@@ -82,7 +81,7 @@ async def test_a_schema_that_this_program_does_not_know_stays_as_it_is(database_
     await execute(database_dsn, "update alembic_version set version_num = '0017'")
     with pytest.raises(SchemaMismatch, match="schema version 0017, which this program does not know"):
         await migrate(database_dsn)
-    assert await present_revision(database_dsn) == "0017"
+    assert (await present_schema(database_dsn)).version == "0017"
 
 
 async def test_a_database_without_the_table_of_facts_is_refused_in_words(unmigrated_dsn):
