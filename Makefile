@@ -40,7 +40,7 @@ test: $(DEV) ## Run all tests but the slow ones and those on real engines, four 
 
 .PHONY: test-slow
 test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, hostile users, much data, fuzzing
-	$(BIN)/pytest -n 2 --dist worksteal -m slow $(ARGS)
+	$(BIN)/pytest -n 4 --dist worksteal -m slow $(ARGS)
 
 .PHONY: test-fleet
 test-fleet: $(DEV) ## Run the tests of the editor with the task server on: its statements run in workers
