@@ -115,11 +115,16 @@ def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
         inside = pc.and_(inside, contains(names, term))
     some = names.filter(inside)
     worst = pa.repeat(_number(NameFit.EXACT), len(some))
-    spaced_names = pc.replace_substring_regex(some, pattern=r"[^\pL\pN]", replacement=" ")
-    words = pc.binary_join_element_wise("", spaced_names, " ") if terms else some
+    words = _in_blanks(some) if terms else some
     for term in terms:
         worst = pc.max_element_wise(worst, _positions(some, words, term))
     return pc.replace_with_mask(pa.repeat(_number(NameFit.NOT_IN_NAME), len(names)), inside, worst)
+
+
+def _in_blanks(names: pa.Array) -> pa.Array:
+    """Names with a blank before, between and behind their words."""
+    spaced = pc.replace_substring_regex(names, pattern=r"[^\pL\pN]", replacement=" ")
+    return pc.binary_join_element_wise("", spaced, " ")
 
 
 def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
@@ -258,9 +263,8 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
     types = query.filters.get("type")
     wanted = pa.array([code for code, kind in enumerate(KINDS) if _is_type(kind, types)], pa.int8())
     objects = pc.and_(parents, pc.is_in(segment.kinds, value_set=wanted))
-    columns = _all(len(segment.codes))
-    if parents is not objects or view.alive is not None or query.filters:
-        columns = parents.take(segment.parents)
+    is_whole_view = view.alive is None and not query.filters
+    columns = _all(len(segment.codes)) if is_whole_view else parents.take(segment.parents)
     if not _is_type(FIELD, types):
         columns = _all(len(segment.codes), value=False)
     for term in query.terms:
