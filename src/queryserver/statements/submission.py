@@ -316,7 +316,7 @@ class Submissions:
             handle, named = before.handle, before.in_named_session
             owner = await self._holder(handle.session_id)
             return _Session(handle.session_id, handle.session_guid, named, owner, shared and not named)
-        session_id, guid = await self.records.new_session_id(), new_session_guid()
+        guid, session_id = new_session_guid(), await self.records.new_session_id()
         if not shared:
             return _Session(session_id, guid, named=False, owner=None)
         # Statements that open a session with the same options share one (Contract editor 9.3).
