@@ -220,9 +220,10 @@ class _Leaving:
 
 def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
     from prompt_toolkit import PromptSession  # noqa: PLC0415
-    from prompt_toolkit.history import FileHistory  # noqa: PLC0415
+    from prompt_toolkit.history import FileHistory, InMemoryHistory  # noqa: PLC0415
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent  # noqa: PLC0415
     from prompt_toolkit.lexers import PygmentsLexer  # noqa: PLC0415
+    from prompt_toolkit.utils import is_dumb_terminal  # noqa: PLC0415
     from pygments.lexers.sql import SqlLexer  # noqa: PLC0415
 
     from queryserver_client.cli.completion import SqlCompleter  # noqa: PLC0415
@@ -245,7 +246,8 @@ def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
         f"{connector}> ",
         multiline=True,
         prompt_continuation=lambda width, _number, _wrapped: "-> ".rjust(width),
-        history=FileHistory(str(history)),
+        # A dumb terminal cannot show it; a task that reads it could take what a signal raises (`_Leaving.awaited`).
+        history=InMemoryHistory() if is_dumb_terminal() else FileHistory(str(history)),
         completer=SqlCompleter(shell.catalog, [*shell.commands, "\\q"]),
         complete_in_thread=True,
         complete_while_typing=True,
