@@ -80,6 +80,8 @@ class Client:
     repeats: bool
     done: int = 0
     failed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """By a server that begins nothing any more: as many calls as come while its statements may finish."""
     stopped: bool = False
 
     async def run(self) -> None:
@@ -113,12 +115,11 @@ class Client:
                 return answer.json()
             assert answer.status_code in REPEATED, answer.text
             assert "Retry-After" in answer.headers
-            if not self.repeats and answer.json()["code"] == "stopping":
-                return None  # as long as statements may finish there: as many calls as come in that time
             if not self.repeats:
                 break
             await asyncio.sleep(float(answer.headers["Retry-After"]))
-        self.failed.append(f"{path} {answer.status_code} {answer.text}")
+        is_stopping = answer.json()["code"] == "stopping"
+        (self.refused if is_stopping else self.failed).append(f"{path} {answer.status_code} {answer.text}")
         return None
 
 
@@ -164,12 +165,16 @@ async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> No
             await all_go_on(clients)
             for member in members:
                 known = [len(client.failed) for client in clients]
+                refused = [len(client.refused) for client in clients]
                 await member.restart()
                 await all_go_on(clients)
                 lost = [client.failed[start:] for client, start in zip(clients, known, strict=True)]
                 assert not any(lost[:CLIENTS]), [*filter(None, lost)]
                 most = 1 if member.is_server else 0
                 assert max(len(one) for one in lost) <= most, [*filter(None, lost)]
+                turned_away = [client.refused[start:] for client, start in zip(clients, refused, strict=True)]
+                assert not any(turned_away[:CLIENTS]), turned_away
+                assert member.is_server or not any(turned_away), turned_away
         finally:
             for client in clients:
                 client.stopped = True
