@@ -172,6 +172,55 @@ async def test_a_certificate_that_is_not_accepted_is_told_at_once(tmp_path: Path
     assert (caught.value.attempts, caught.value.is_sent, tries) == (1, False, [])
 
 
+async def test_a_server_without_tls_is_reported_at_once_and_with_the_address_to_use():
+    tries: list[bytes] = []
+
+    async def answer_in_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tries.append(await reader.read(1))
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer_in_http, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with connect(f"https://127.0.0.1:{port}", token="none", retries=Retries(total_s=600)) as db:
+            with pytest.raises(ConnectionLost, match=r"does not use TLS.*http://.*\?scheme=http") as caught:
+                await asyncio.wait_for(db.query("duckdb", "SELECT 1"), 60)
+    assert (caught.value.attempts, caught.value.is_sent, len(tries)) == (1, False, 1)
+
+
+async def test_a_server_that_never_answered_is_retried_for_a_short_time_and_the_wait_is_logged(
+    caplog: pytest.LogCaptureFixture,
+):
+    retries = Retries(total_s=3600, first_s=0.01, most_s=0.02, unreached_s=0.1)
+    async with connect("http://127.0.0.1:9", token="none", retries=retries) as db:
+        with pytest.raises(ConnectionLost, match=r"http://127\.0\.0\.1:9: POST editor/execute") as caught:
+            await asyncio.wait_for(db.query("duckdb", "SELECT 1"), 60)
+    assert caught.value.attempts > 1
+    assert [record.getMessage().partition(":9: ")[2] for record in caplog.records] == [
+        "All connection attempts failed; retrying for up to 0.1 s"
+    ]
+
+
+async def test_a_server_that_has_answered_is_retried_for_the_whole_time():
+    answers = iter([httpx.Response(200, json={"status": 0})])
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        if (response := next(answers, None)) is None:
+            raise httpx.ConnectError("refused")
+        return response
+
+    retries = Retries(total_s=0.2, first_s=0.01, most_s=0.02, unreached_s=0)
+    async with connect(
+        "http://server", token="none", retries=retries, http_transport=httpx.MockTransport(answer)
+    ) as db:
+        await db.transport.call("GET", "x")
+        with pytest.raises(ConnectionLost) as caught:
+            await db.transport.call("GET", "x")
+    assert caught.value.attempts > 2
+
+
 @each(
     "sql, begins",
     (

@@ -48,8 +48,22 @@ def sample() -> Mapping[str, SampleTable]:
     return {table.name: table for table in sample_tables()}
 
 
+async def printed_twice(script: Path, server: ServerProcess) -> str:
+    """What a shell script of the README prints, the second time it runs. A shell stops at the first failure."""
+    command = ["bash", "-e", "-u", "-o", "pipefail", str(script)]
+    await printed(command, server, script.parent)
+    return await printed(command, server, script.parent)
+
+
 async def printed(command: Sequence[str], server: ServerProcess, directory: Path) -> str:
-    """What the command prints in `directory`, told of the server as the README says."""
+    """What the command prints in `directory`."""
+    code, output, errors = await run(command, server, directory)
+    assert (code, errors) == (0, "")
+    return output
+
+
+async def run(command: Sequence[str], server: ServerProcess, directory: Path) -> tuple[int | None, str, str]:
+    """Exit code, stdout and stderr of a command that gets the server's address as the README says."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,
@@ -64,8 +78,7 @@ async def printed(command: Sequence[str], server: ServerProcess, directory: Path
         process.kill()
         await process.wait()
         raise
-    assert (process.returncode, errors.decode()) == (0, "")
-    return output.decode()
+    return process.returncode, output.decode(), errors.decode()
 
 
 def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, Decimal]]:
@@ -83,10 +96,7 @@ def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, 
 async def test_the_shell_sequence_runs_as_printed(server, sample, tmp_path) -> None:
     script = tmp_path / "sequence.sh"
     script.write_text(block("bash"))
-    # The options only make the shell stop at the first thing that goes wrong.
-    status, rows, *log, closed = (
-        await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)
-    ).splitlines()
+    status, rows, *log, closed = (await printed_twice(script, server)).splitlines()
 
     expected = sales_by_country(sample)
     assert status == "available"
@@ -104,16 +114,14 @@ async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: Ser
     script.write_text(login() + block("shell", "Files"))
     content = "country,sales\nPortugal,12.50\n"
     (tmp_path / "sales.csv").write_text(content)
-    count, *shown, made, digest, renamed, restored = (
-        await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)
-    ).splitlines()
+    count, *shown, made, digest, renamed, restored = (await printed_twice(script, server)).splitlines()
 
     assert int(count) >= 6
     assert len("\n".join(shown)) <= 201
-    assert made == "file:///shared/reports"
+    assert re.fullmatch(r"file:///shared/reports-[0-9]+", made)
     assert digest == hashlib.sha256(content.encode()).hexdigest()
-    assert renamed.startswith("Renamed 'file:///shared/reports/sales.csv' to 'file:///shared/reports/2026.csv'")
-    assert restored == "file:///shared/reports/2026.csv"
+    assert renamed.startswith(f"Renamed '{made}/sales.csv' to '{made}/2026.csv'")
+    assert restored == f"{made}/2026.csv"
     assert (tmp_path / "end.csv").read_text() == content[-10:]
 
 
@@ -122,9 +130,7 @@ async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path
     script = tmp_path / "tables.sh"
     script.write_text(login() + block("shell", "From a file to a table"))
     (tmp_path / "sales.csv").write_text("country,orders,sales\nPortugal,3,12.50\nChile,5,99.25\n")
-    kind, has_header, columns, *tables = (
-        await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)
-    ).splitlines()
+    kind, has_header, columns, *tables = (await printed_twice(script, server)).splitlines()
 
     assert (kind, has_header) == ("csv", "True")
     assert ast.literal_eval(columns) == [
@@ -141,13 +147,7 @@ async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path
 async def test_a_data_source_is_added_as_printed(server: ServerProcess, tmp_path: Path) -> None:
     script = tmp_path / "sources.sh"
     script.write_text(login() + block("shell", "Data sources"))
-    assert (await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)).splitlines() == [
-        "True",
-        "[[42]]",
-        "duckdb",
-        "0",
-        "0",
-    ]
+    assert (await printed_twice(script, server)).splitlines() == ["True", "[[42]]", "duckdb", "0", "0", "0"]
 
 
 async def test_the_python_script_runs_as_printed(server, sample, tmp_path) -> None:
@@ -175,7 +175,30 @@ def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
     shown = block("bash") + "".join(block("shell", section) for section in sections)
     begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)
     assert begins
-    assert set(begins) <= {"curl", "python3", "pick", "call", "look", "print", "for", "do", "done"}
+    assert set(begins) <= {
+        "curl",
+        "python3",
+        "pick",
+        "call",
+        "look",
+        "date",
+        "for",
+        "do",
+        "done",
+        "body",
+        "try",
+        "except",
+    }
+
+
+async def test_a_refused_call_of_the_shell_sequence_shows_the_message_of_the_server(server, tmp_path) -> None:
+    script = tmp_path / "refused.sh"
+    script.write_text(login() + 'call "$B/api/v1/editor/execute/nope" -d "statement=SELECT 1" | pick history_uuid\n')
+    _, _, errors = await run(["bash", str(script)], server, tmp_path)
+    assert "dialect_not_found" in errors
+    script.write_text(login().replace("username=admin", "username=stranger"))
+    _, _, errors = await run(["bash", str(script)], server, tmp_path)
+    assert "No active account" in errors
 
 
 def test_the_toml_of_the_readme_is_a_valid_settings_file(tmp_path: Path) -> None:

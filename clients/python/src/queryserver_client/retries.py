@@ -31,9 +31,15 @@ class Retries:
     first_s: float = 0.1
     most_s: float = 5.0
     """The longest wait where the server names none."""
+    unreached_s: float = 10.0
+    """In place of a longer `total_s` until the server has answered for the first time: the address may be wrong."""
 
     def begin(self) -> "Attempts":
         return Attempts(self)
+
+    def for_s(self, *, is_reached: bool) -> float:
+        """Seconds from the first failure until a call is given up."""
+        return self.total_s if is_reached else min(self.total_s, self.unreached_s)
 
 
 class Attempts:
@@ -41,29 +47,29 @@ class Attempts:
 
     def __init__(self, retries: Retries) -> None:
         self._retries = retries
-        self._until: float | None = None
+        self._failed_at: float | None = None
         self._wait_s = retries.first_s
         self.made = 0
 
-    async def pause(self, retry_after_s: float | None = None) -> bool:
+    async def pause(self, retry_after_s: float | None = None, *, is_reached: bool = True) -> bool:
         """Wait before the next try. False, at once, when that would end after the time for retries."""
         self.made += 1
         now = anyio.current_time()
-        if self._until is None:
-            self._until = now + self._retries.total_s
+        if self._failed_at is None:
+            self._failed_at = now
         # Many clients must not come back together.
         wait_s = self._wait_s * random.uniform(0.5, 1)  # noqa: S311
         if retry_after_s is not None:
             wait_s = retry_after_s + wait_s / 10
         self._wait_s = min(self._wait_s * 2, self._retries.most_s)
-        if now + wait_s > self._until:
+        if now + wait_s > self._failed_at + self._retries.for_s(is_reached=is_reached):
             return False
         await anyio.sleep(wait_s)
         return True
 
     def progressed(self) -> None:
         """Something arrived: the next failure counts as the first one."""
-        self._until, self._wait_s = None, self._retries.first_s
+        self._failed_at, self._wait_s = None, self._retries.first_s
 
 
 class Rest:

@@ -5,6 +5,7 @@ Everything of this package that calls the server does it through `Transport.call
 """
 
 import json
+import logging
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -44,6 +45,12 @@ _NO_PLACE = "too_many_streams"
 _TIMED_OUT = 408
 _GATEWAY_TIMED_OUT = 504
 _BODY_SENT = "send_request_body.complete"
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
+"""Reasons of OpenSSL for bytes that are no TLS: the releases of OpenSSL differ."""
+_LOGGED_FROM_TRY = 5
+"""A server that has answered before: shorter outages, of about a second, are not logged."""
+
+log = logging.getLogger("queryserver_client")
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ class Transport:
         self.timeout_s = timeout_s
         self.rest_of_events = Rest(_EVENTS_REST_S, _MOST_EVENTS_REST_S)
         """Is on while events are not tried, because a proxy between was seen to hold them back (`events.py`)."""
+        self._is_reached = False
         self._most_held_s, self._held_shorter_until = float("inf"), 0.0
         """For how long a call may be held, half of what was ended between, and until when that is so."""
         self._credentials = credentials
@@ -193,6 +201,7 @@ class Transport:
         try:
             request = self._request(call, token, sent)
             response = await self._http.send(request, stream=True)
+            self._is_reached = True
             if not is_streamed or not response.is_success:
                 await _read(response)
         except (httpx.TransportError, httpx.DecodingError) as error:
@@ -202,17 +211,24 @@ class Transport:
             again = call.is_repeatable or not is_sent
             if isinstance(error, httpx.UnsupportedProtocol):
                 raise ConfigurationError(f"{self.url} is not the address of a server") from error
-            refusal = _refused_certificate(error) if isinstance(error, httpx.ConnectError) else None
+            refusal = _tls_refusal(error) if isinstance(error, httpx.ConnectError) else None
             if refusal is not None:  # time does not change it
-                message = f"{self.url}: the certificate is not accepted: {refusal.verify_message}"
-                raise ConnectionLost(message, attempts=max(1, attempts.made)) from error
-            if again and await attempts.pause():
-                return None
+                raise ConnectionLost(f"{self.url}: {refusal}", attempts=max(1, attempts.made)) from error
             what = str(error) or type(error).__name__
+            if again:
+                self._log_retry(what, attempts)
+                if await attempts.pause(is_reached=self._is_reached):
+                    return None
             tries = max(1, attempts.made)
-            message = f"{call.method} {call.path}: {what} ({tries} {'try' if tries == 1 else 'tries'})"
+            message = f"{self.url}: {call.method} {call.path}: {what} ({tries} {'try' if tries == 1 else 'tries'})"
             raise ConnectionLost(message, attempts=tries, is_sent=is_sent) from error
         return response
+
+    def _log_retry(self, what: str, attempts: Attempts) -> None:
+        """Once for each call: a program that only waits looks as if it hung."""
+        for_s = self.retries.for_s(is_reached=self._is_reached)
+        if for_s > 0 and attempts.made == (_LOGGED_FROM_TRY if self._is_reached else 0):
+            log.warning("%s: %s; retrying for up to %g s", self.url, what, for_s)
 
     def _note_end(self, call: Call, began: float) -> None:
         """What was held so long did not come through, and would not the next time."""
@@ -293,9 +309,15 @@ class Sent:
             self._is_complete = self.is_ever_possible = True
 
 
-def _refused_certificate(error: httpx.ConnectError) -> ssl.SSLCertVerificationError | None:
-    made_of = error.__cause__.args[:1] if error.__cause__ is not None else ()  # of httpcore, which wraps the failure
-    return next((one for one in made_of if isinstance(one, ssl.SSLCertVerificationError)), None)
+def _tls_refusal(error: httpx.ConnectError) -> str | None:
+    """Why TLS with this server cannot work, now or later; None for failures that may pass."""
+    causes = error.__cause__.args[:1] if error.__cause__ is not None else ()  # of httpcore, which wraps the failure
+    cause = next((one for one in causes if isinstance(one, ssl.SSLError)), None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the certificate is not accepted: {cause.verify_message}"
+    if cause is not None and cause.reason in _NO_TLS:
+        return "the server does not use TLS: begin the address with http:// (in a URL of SQLAlchemy: ?scheme=http)"
+    return None
 
 
 def segment(text: str) -> str:

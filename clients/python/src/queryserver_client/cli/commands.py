@@ -1,5 +1,6 @@
 """The commands of `qs`. Each imports what it needs when it runs: `qs --help` loads neither HTTP nor Arrow."""
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -237,6 +238,7 @@ def run() -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     end_in_order()
+    logging.basicConfig(format="qs: %(message)s", level=logging.WARNING)
     app()
 
 
