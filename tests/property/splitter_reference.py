@@ -5,7 +5,7 @@ from dataclasses import dataclass
 BACKSLASH = {"hive", "impala", "sparksql", "mysql", "phoenix", "snowflake"}
 E_STRINGS = {"postgresql", "duckdb"}
 DOLLARS = {"postgresql", "duckdb", "snowflake"}
-BACK_TICKS = {"hive", "impala", "sparksql", "mysql", "sqlite"}
+BACK_TICKS = {"hive", "impala", "sparksql", "mysql", "sqlite", "duckdb"}
 SLASHES = {"phoenix", "snowflake"}
 NESTED = {"postgresql", "duckdb", "sparksql"}
 
@@ -200,8 +200,11 @@ class Reference:
 
     def statement_stop(self, tokens: list[Token], content: int) -> int:
         """Index of the token that ends the statement, len(tokens) if none does."""
-        plain_stop = content
-        while plain_stop < len(tokens) and tokens[plain_stop].kind != "end":
+        plain_stop, depth = content, 0
+        while plain_stop < len(tokens) and (tokens[plain_stop].kind != "end" or depth):
+            text = self.s[tokens[plain_stop].start : tokens[plain_stop].stop]
+            if self.d == "postgresql" and text in ("(", ")"):
+                depth = depth + 1 if text == "(" else max(depth - 1, 0)
             plain_stop += 1
         if self.word(tokens[content]) not in ("CREATE", "EXPLAIN"):
             return plain_stop

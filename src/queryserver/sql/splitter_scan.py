@@ -49,6 +49,7 @@ class Rules:
     delimiter_lines: bool = False
     triggers: bool = False
     atomic_bodies: bool = False
+    parentheses: bool = False
     one_statement: bool = False
 
 
@@ -70,8 +71,8 @@ _RULES = {
     "mysql": _MYSQL,
     "phoenix": Rules(backslash=True, slash_comments=True),
     "sqlite": Rules(back_ticks=True, brackets=True, triggers=True),
-    "postgresql": Rules(e_strings=True, dollar_quotes=True, nested_comments=True, atomic_bodies=True),
-    "duckdb": Rules(e_strings=True, dollar_quotes=True, nested_comments=True),
+    "postgresql": Rules(e_strings=True, dollar_quotes=True, nested_comments=True, atomic_bodies=True, parentheses=True),
+    "duckdb": Rules(e_strings=True, back_ticks=True, dollar_quotes=True, nested_comments=True),
     "hplsql": Rules(one_statement=True),
     "trino": _STANDARD,
     "presto": _STANDARD,
@@ -94,13 +95,15 @@ _UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile
 class Lexis:
     """The patterns of one dialect.
 
-    `gap` takes blanks and comments; `text` takes statement text up to a `;`, `text_and_semicolons` takes `;` too.
+    `gap` takes blanks and comments; `text` takes statement text up to a sign of `stops`, `text_and_semicolons` takes
+    `;` too.
     `block_head` also stops before the word BEGIN, `block_body` before CASE and END, but not at `;`.
     `marks` stops at the marks of parameters.
     `quoted` takes the inside of a literal with backslash escapes.
     """
 
     rules: Rules
+    stops: str
     gap: Take
     text: Take
     text_and_semicolons: Take
@@ -114,10 +117,15 @@ class Lexis:
 
 @cache
 def _lexis(rules: Rules) -> Lexis:
+    stops = ";()" if rules.parentheses else ";"
+    text = _text(rules, stops=stops)
+    if rules.parentheses:  # those without others inside are taken whole
+        text.append(rf"\((?:{'|'.join(text)}){{0,64}}+\)")
     return Lexis(
         rules=rules,
+        stops=stops,
         gap=_pieces([r"\s{1,4096}+", *_comments(rules)]),
-        text=_pieces(_text(rules, stops=";")),
+        text=_pieces(text),
         text_and_semicolons=_pieces(_text(rules, stops="")),
         block_head=_pieces(_text(rules, stops=";", words="BEGIN")),
         block_body=_pieces(_text(rules, stops="", words="CASE|END")),
@@ -338,9 +346,17 @@ class _Scanner:
 
     def _plain_end(self, position: int) -> int:
         """Where the terminator of the statement stands, or the end of the script."""
-        if self._terminator == ";":
-            return self._advance(position, self._lexis.text, self._size, ";")
-        return self._delimiter(position)
+        if self._terminator != ";":
+            return self._delimiter(position)
+        stops, depth = self._lexis.stops, 0
+        while (position := self._advance(position, self._lexis.text, self._size, stops)) < self._size:
+            mark = self._script[position]
+            if mark == ";" and depth == 0:
+                break
+            if mark != ";":
+                depth = depth + 1 if mark == "(" else max(depth - 1, 0)  # as psql counts
+            position += 1
+        return position
 
     def _delimiter(self, position: int) -> int:
         size, found = self._size, NOWHERE

@@ -1,6 +1,7 @@
 """Contract editor 5: statements, positions, hashes, and which one runs next."""
 
 import time
+from pathlib import Path
 
 import pytest
 from tests.cases import each
@@ -105,7 +106,13 @@ def test_blanks_and_comments_are_no_statement(script: str, dialect: str):
     ("postgresql", "SELECT $1$; SELECT $é$;$é$", ["SELECT $1$", "SELECT $é$;$é$"]),
     ("hive", "SELECT $$; SELECT $$", ["SELECT $$", "SELECT $$"]),
     ("sqlite", "SELECT [a;b], `c;``d`; SELECT 2", ["SELECT [a;b], `c;``d`", "SELECT 2"]),
-    ("duckdb", "SELECT [1, 2]; SELECT `; SELECT `", ["SELECT [1, 2]", "SELECT `", "SELECT `"]),
+    (
+        "duckdb",
+        "SELECT [1, 2]; SELECT 1 AS `a;``b`; SELECT `a\\`; SELECT '`'; SELECT 2",
+        ["SELECT [1, 2]", "SELECT 1 AS `a;``b`", "SELECT `a\\`", "SELECT '`'", "SELECT 2"],
+    ),
+    ("duckdb", "SELECT 1; SELECT `open; SELECT 2", ["SELECT 1", "SELECT `open; SELECT 2"]),
+    ("postgresql", "SELECT `; SELECT `", ["SELECT `", "SELECT `"]),
     ("postgresql", "SELECT 1 /* a /* ; */ ; */; SELECT 2", ["SELECT 1 /* a /* ; */ ; */", "SELECT 2"]),
     ("hive", "SELECT 1 /* a /* ; */ ; SELECT 2", ["SELECT 1 /* a /* ; */", "SELECT 2"]),
     (
@@ -188,6 +195,40 @@ def test_sqlite_trigger_without_a_body_ends_at_its_terminator():
 )
 def test_postgresql_atomic_body_is_one_statement(routine: str):
     assert texts(f"{routine}; SELECT 2", "postgresql") == [routine, "SELECT 2"]
+
+
+FIELD = Path(__file__).parents[2] / "field" / "sql"
+
+
+def test_the_rule_of_the_field_is_the_third_statement_of_its_script():
+    *_, rule = found = texts((FIELD / "06_postgresql_create_rule.sql").read_text(), "postgresql")
+    assert len(found) == 3
+    assert rule == (
+        "CREATE RULE rr AS ON INSERT TO rl_a DO ALSO (INSERT INTO rl_b VALUES (new.i); "
+        "INSERT INTO rl_b VALUES (new.i + 1))"
+    )
+
+
+@pytest.mark.item(73)
+@each(
+    "statement",
+    "create or replace rule r as on delete to v do instead (delete from a where (i = old.i); delete from b)",
+    "CREATE RULE r AS ON UPDATE TO t DO INSTEAD (\n  SELECT ')'; -- )\n  /* ) */ NOTIFY x;\n  SELECT $a$)$a$;\n)",
+    "COPY (INSERT INTO t VALUES (1); SELECT 1) TO STDOUT",
+    "WITH d AS (DELETE FROM t RETURNING (a); SELECT 1) SELECT * FROM d",
+    f"CREATE RULE r AS ON INSERT TO a DO ALSO ({'((' * 300}SELECT 1{'))' * 300}; {'SELECT (2); ' * 9_000})",
+)
+def test_nothing_is_cut_within_parentheses_on_postgresql(statement: str):
+    assert texts(f"SELECT (1); {statement}; SELECT f((2), 3);", "postgresql") == [
+        "SELECT (1)", statement, "SELECT f((2), 3)",
+    ]  # fmt: skip
+    assert len(texts(statement, "trino")) > 1
+
+
+def test_a_parenthesis_that_opens_nothing_closes_nothing_and_an_open_one_reaches_to_the_end():
+    """As psql counts; the server says what is wrong."""
+    assert texts("SELECT 1); SELECT (2; SELECT 3", "postgresql") == ["SELECT 1)", "SELECT (2; SELECT 3"]
+    assert texts("SELECT (2; SELECT 3", "mysql") == ["SELECT (2", "SELECT 3"]
 
 
 def test_transaction_begin_and_end_are_statements_of_their_own():
@@ -282,6 +323,10 @@ HOSTILE = [
     ("mysql", "';\"--\\`#/*"),
     ("postgresql", "$a$b$c "),
     ("postgresql", "E'\\'/*$;"),
+    ("postgresql", "("),
+    ("postgresql", "(a;)"),
+    ("postgresql", "(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+    ("duckdb", "`;'"),
     ("postgresql", "CREATE FUNCTION f() BEGIN ATOMIC CASE "),
     ("sqlite", "CREATE TRIGGER t BEGIN ; END "),
     ("mysql", "DELIMITER aaaaaaaaaaaaaab\naaaa"),
