@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch, separator_required, sheet_required
@@ -72,6 +72,14 @@ class ReadingOptions:
     """None: detected."""
     formats: GivenFormats = NOT_GIVEN
     """Of the dates and numbers of a text."""
+    skip_rows: int | None = None
+    """Lines of a text, or rows of a worksheet, above the table. None: detected."""
+    comment: str | None = None
+    """What comment lines of a text begin with, `""`: there are none. None: detected."""
+    escape: str | None = None
+    """The escape character, `""`: there is none. None: detected."""
+    null_words: tuple[str, ...] | None = None
+    """Cells of a text that mean NULL. None: detected for each column."""
 
     @classmethod
     def given(
@@ -84,20 +92,32 @@ class ReadingOptions:
         record_separator: str | None = None,
         encoding: str | None = None,
         formats: GivenFormats = NOT_GIVEN,
+        skip_rows: int | None = None,
+        comment: str | None = None,
+        escape: str | None = None,
+        null_words: Sequence[str] | None = None,
     ) -> Self:
         """The parameters of a call, with None for absent ones. Raises sheet_required, InvalidParameter."""
         if file_type is FileType.EXCEL:
             if sheet_name is None:
                 raise sheet_required("Sheet name is required for Excel files.")
-            return cls(file_type, sheet_name)
+            return cls(file_type, sheet_name, skip_rows=skip_rows)
         if file_type in RECORD_TYPES:
             return cls(file_type)
         encoding = None if encoding is None else encoding_of(encoding)
         field = field_separator or _USUAL_SEPARATORS.get(file_type)
+        common: dict[str, Any] = {
+            "encoding": encoding,
+            "formats": formats,
+            "skip_rows": skip_rows,
+            "comment": None if comment is None else comment_of(comment),
+            "escape": None if escape is None else escape_of(escape),
+            "null_words": None if null_words is None else tuple(null_words),
+        }
         if field is None:
-            return cls(file_type, None, None, quote_char, record_separator, encoding, formats)
+            return cls(file_type, None, None, quote_char, record_separator, **common)
         delimiters = delimiters_of(field, quote=quote_char, record=record_separator)
-        return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
+        return cls(file_type, delimiters=delimiters, **common)
 
     def require_separator(self) -> None:
         if self.file_type is FileType.DELIMITED and self.delimiters is None:
@@ -368,6 +388,24 @@ def delimiters_of(field: str, *, quote: str | None = None, record: str | None = 
     if record_text in field_text or (quote_text and quote_text in field_text + record_text):
         raise InvalidParameter("field_separator, quote_char and record_separator must differ and not hold each other.")
     return Delimiters(field=field_text, quote=quote_text or None, record=record_text)
+
+
+def comment_of(value: str) -> str:
+    """What comment lines begin with; `""` for none, which a caller writes as `\\0`. Raises InvalidParameter."""
+    text = _checked("comment", value)
+    if text == NO_QUOTE:
+        return ""
+    if "\0" in text or "\n" in text or "\r" in text:
+        raise InvalidParameter("comment must not hold U+0000 or line ends.")
+    return text
+
+
+def escape_of(value: str) -> str:
+    """The escape character; `""` for none, which a caller writes as `\\0`. Raises InvalidParameter."""
+    text = _checked("escape", value)
+    if len(text) != 1:
+        raise InvalidParameter("escape must be one character.")
+    return "" if text == NO_QUOTE else text
 
 
 def _checked(name: str, value: str) -> str:

@@ -231,4 +231,8 @@ def _reading_of(reading: Mapping[str, Any]) -> ReadingOptions:
         reading["record_separator"],
         reading["encoding"],
         GivenFormats(**reading["formats"]),
+        reading["skip_rows"],
+        reading["comment"],
+        reading["escape"],
+        None if reading["null_words"] is None else tuple(reading["null_words"]),
     )

@@ -26,6 +26,9 @@ SAMPLE_RECORDS = 10_000
 SAMPLE_TEXT_BYTES = 8 * 1024 * 1024
 """What types are detected from: whichever ends first (Contract importer 7.4)."""
 
+MAX_SKIPPED_LINES = 10_000
+"""How many lines above a table a call may give."""
+
 PREVIEW_ROWS = 50
 """The rows that a preview shows (Contract importer 7)."""
 

@@ -16,7 +16,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.header import Analysis, PreviewColumn
-from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
@@ -27,6 +27,9 @@ from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
 
 _MAX_BODY_BYTES = 1024 * 1024
+_OF_READING = {
+    "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows", "comment", "escape",
+}  # fmt: skip
 _MISSING = "No file was submitted."
 # Answers up to these sizes are written on the event loop: 2,000 columns take some 10 ms.
 _CELLS_AT_ONCE = 2_000
@@ -79,10 +82,10 @@ async def _file(call: ImporterCall, asked: requests.MetadataParameters | request
 
 
 def _reading(asked: requests.HeaderParameters) -> ReadingOptions:
-    named = asked.model_dump(include={"sheet_name", "field_separator", "quote_char", "record_separator", "encoding"})
-    has_formats = isinstance(asked, requests.ColumnParameters)
-    formats = GivenFormats(asked.date_format, asked.number_format) if has_formats else NOT_GIVEN
-    return ReadingOptions.given(asked.file_type, **named, formats=formats)
+    named = asked.model_dump(include=_OF_READING)
+    if isinstance(asked, requests.ColumnParameters):
+        named |= {"formats": GivenFormats(asked.date_format, asked.number_format), "null_words": asked.null_words}
+    return ReadingOptions.given(asked.file_type, **named)
 
 
 def _has_header(asked: requests.ColumnParameters) -> bool:

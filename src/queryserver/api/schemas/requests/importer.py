@@ -20,6 +20,8 @@ from queryserver.api.schemas.fields import (
     Text,
     Whole,
     as_domain_error,
+    is_clean,
+    json_of,
     must,
     one_of,
     parse,
@@ -29,10 +31,11 @@ from queryserver.api.schemas.requests.editor import IdempotencyHeader
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest
 from queryserver.errors.files import invalid_columns, invalid_dialect
 from queryserver.formats.cell_types.written_forms import UnknownFormat, date_format
-from queryserver.imports.model import FileType, Origin
+from queryserver.imports.model import MAX_SKIPPED_LINES, FileType, Origin
 from queryserver.platform.text import MAX_DEPTH, parse_json
 
 _SHOWN_CHARACTERS = 100
+_MAX_NULL_WORDS, _MAX_NULL_WORD = 100, 100
 _NO_CHOICE = frozenset({"enum", "literal_error"})
 _DIALECT = "sql_dialect"
 _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
@@ -53,6 +56,16 @@ def _date_form(value: str) -> str:
     return value
 
 
+def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
+    """A JSON array of texts, in forms and queries as text."""
+    value = json_of(value, reading)
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > _MAX_NULL_WORDS:
+        raise must(f"be a JSON array of at most {_MAX_NULL_WORDS} texts.")
+    if not all(isinstance(one, str) and is_clean(one) and len(one) <= _MAX_NULL_WORD for one in value):
+        raise must(f"hold texts of at most {_MAX_NULL_WORD} characters.")
+    return tuple(value)
+
+
 class MetadataParameters(Fields):
     file_path: Text = Field(description="The reference of an upload, or a path of a store.")
     import_type: GivenOrigin
@@ -69,6 +82,20 @@ class HeaderParameters(Fields):
     quote_char: Text | None = Field(default=None, description='One character, or `\\0` for none; `"` by default.')
     record_separator: Text | None = Field(default=None, description="1 to 8 characters; a line feed by default.")
     encoding: Text | None = Field(default=None, description="Detected by default.")
+    skip_rows: Annotated[int, Whole(0, MAX_SKIPPED_LINES)] | None = Field(
+        default=None,
+        description="How many lines of a text, or rows of a worksheet, stand above the table. Detected by default.",
+    )
+    comment: Text | None = Field(
+        default=None,
+        description="What the lines begin with that are comments: 1 to 8 characters, raw or with backslash escapes, or"
+        " `\\0` for none. Detected by default.",
+    )
+    escape: Text | None = Field(
+        default=None,
+        description="The character that takes away the meaning of a separator or quote behind it, mostly a backslash;"
+        " `\\0` for none. Detected by default.",
+    )
 
 
 class ColumnParameters(HeaderParameters):
@@ -85,6 +112,11 @@ class ColumnParameters(HeaderParameters):
         default=None,
         description="The number 1234.5 as the text writes it. Detected by default, where the first rows leave no"
         " doubt.",
+    )
+    null_words: Annotated[tuple[str, ...] | None, BeforeValidator(_null_words)] = Field(
+        default=None,
+        description='Cells that mean NULL in every column, as a JSON array: `["NA", "--"]`; `[]` for none. By default'
+        " those that alone keep a column from being one of numbers, dates, times or booleans, in that column only.",
     )
 
 
