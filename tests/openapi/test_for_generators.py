@@ -15,7 +15,7 @@ from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category
 from queryserver.engines.protocol import TableKind
 from queryserver.files.model import EntryKind, LongOperationState, Scheme
-from queryserver.formats.cell_types.header import Oddity
+from queryserver.formats.cell_types.analysis import Oddity
 from queryserver.formats.columns import LimitSource, ResultType, Truncation, TruncationReason
 from queryserver.formats.unpacking import Codec
 from queryserver.imports.model import FileType

@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of_array, facts_of_cells
-from queryserver.formats.cell_types.header import (
+from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     WidthUncertain,
     analyse_blocks,
     analyse_records,
-    has_header,
-    header_names,
     sample_width,
 )
+from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of_array, facts_of_cells
+from queryserver.formats.cell_types.header import has_header, header_names
 from queryserver.formats.delimited.records import BlockReader, RecordReader
 from queryserver.imports.model import BLANKS, MAX_COLUMNS, CellKind, Delimiters, QuotedText
 

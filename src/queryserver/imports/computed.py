@@ -5,17 +5,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from queryserver.errors.files import file_empty, record_too_long
-from queryserver.formats.cell_types.classes import classify
-from queryserver.formats.cell_types.header import (
-    COMPARED_RECORDS,
+from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     Analysis,
     WidthUncertain,
     analyse_blocks,
     analyse_records,
-    has_header,
     sample_width,
 )
+from queryserver.formats.cell_types.classes import classify
+from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.delimited.encodings import Decoder, detect_encoding
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader

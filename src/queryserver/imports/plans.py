@@ -17,7 +17,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
-from queryserver.formats.cell_types.header import PreviewColumn
+from queryserver.formats.cell_types.analysis import PreviewColumn
 from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.detection import ReadingOptions

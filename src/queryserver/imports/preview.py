@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
+from queryserver.formats.cell_types.analysis import Analysis, analyse_records
+from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.detection import Detected, ReadingOptions, recognise, recognise_given
 from queryserver.imports import model
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE

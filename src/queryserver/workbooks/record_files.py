@@ -16,8 +16,9 @@ from pyarrow import types
 
 from queryserver import errors
 from queryserver.formats.avro import AvroFile
+from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn, SampleWarning
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
-from queryserver.formats.cell_types.header import Analysis, Oddity, PreviewColumn, SampleWarning, header_names
+from queryserver.formats.cell_types.header import header_names
 from queryserver.formats.columns import Column, ResultType, kernels, parts
 from queryserver.formats.conversion import RANGES, arrow_type
 from queryserver.formats.download.texts import texts

@@ -6,7 +6,8 @@ import pytest
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.formats.cell_types.header import PreviewColumn, header_names
+from queryserver.formats.cell_types.analysis import PreviewColumn
+from queryserver.formats.cell_types.header import header_names
 from queryserver.formats.conversion import TargetColumn
 from queryserver.imports.model import STRING, BaseType, ColumnType, Delimiters, Origin
 from queryserver.imports.plans import (

@@ -12,7 +12,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
-from queryserver.formats.cell_types.header import Analysis
+from queryserver.formats.cell_types.analysis import Analysis
 from queryserver.formats.detection import Detected, ReadingOptions
 from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES

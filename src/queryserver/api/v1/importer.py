@@ -15,7 +15,7 @@ from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.files.model import repaired
-from queryserver.formats.cell_types.header import Analysis, PreviewColumn
+from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn
 from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream

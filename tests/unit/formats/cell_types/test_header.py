@@ -8,18 +8,16 @@ import pytest
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.formats.cell_types.classes import classify
-from queryserver.formats.cell_types.header import (
+from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     Analysis,
     WidthUncertain,
     analyse_blocks,
     analyse_records,
-    has_header,
-    header_names,
-    numbered_names,
     sample_width,
 )
+from queryserver.formats.cell_types.classes import classify
+from queryserver.formats.cell_types.header import has_header, header_names, numbered_names
 from queryserver.formats.delimited.records import Block, RecordReader
 from queryserver.formats.detection import detect
 from queryserver.imports.model import (

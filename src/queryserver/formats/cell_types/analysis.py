@@ -1,0 +1,231 @@
+"""Previews: the number of columns, their names and types, first rows, and warnings (Contract importer 7.3)."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+
+import pyarrow as pa
+
+from queryserver.errors.files import file_empty, record_too_long
+from queryserver.formats.cell_types.classes import column_type
+from queryserver.formats.cell_types.header import header_names, numbered_names
+from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
+from queryserver.formats.columns import kernels
+from queryserver.formats.delimited.records import Block
+from queryserver.imports.model import PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
+
+FIRST_RECORDS = PREVIEW_ROWS + 1
+"""How many first records `analyse_blocks` takes: a header and what is shown."""
+
+REPLACEMENT = "\ufffd"
+
+_LISTED_RECORDS = 10
+
+
+class Oddity(StrEnum):
+    """`code` of a warning of a preview."""
+
+    LONG_ROWS = "long_rows"
+    SHORT_ROWS = "short_rows"
+    UNCLOSED_QUOTE = "unclosed_quote"
+    UNDECODABLE = "undecodable"
+    TRUNCATED_SAMPLE = "truncated_sample"
+
+
+@dataclass(slots=True)
+class SampleWarning:
+    """How often something odd is in the sample, and the numbers of the first ten records of it (from 1).
+
+    `undecodable` counts characters, the others count records; `truncated_sample` has count 1 and no records.
+    """
+
+    code: Oddity
+    count: int = 0
+    rows: list[int] = field(default_factory=list[int])
+
+    def add(self, record: int) -> None:
+        self.count += 1
+        if len(self.rows) < _LISTED_RECORDS:
+            self.rows.append(record)
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewColumn:
+    name: str
+    type: ColumnType
+    format: str | None = None
+    """How its cells write dates or numbers, where these are not in the plain forms (Contract importer 12.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A preview. `rows`: at most 50, each of exactly one plain `str` per column, `""` where there is no cell.
+
+    `is_whole`: the types are those of the whole file.
+    """
+
+    columns: Sequence[PreviewColumn]
+    rows: Sequence[Sequence[str]]
+    warnings: Sequence[SampleWarning]
+    has_header: bool
+    is_whole: bool
+    fields: Sequence[str] = ()
+    """The names of columns in a file of records; `columns` may have other names, which are all different."""
+    encoding: str = "utf-8"
+    """Of a text: the given one, else the detected one."""
+
+
+class WidthUncertain(Exception):
+    """Too many records are longer or shorter than the first ones: the most frequent width must be counted exactly."""
+
+
+def sample_width(records: Iterable[Cells], *, has_header: bool) -> int:
+    """The number of columns: of the header, or the most frequent among the records (the larger one of two).
+
+    0 if there are no records. Of records that are only the first of a sample this is a guess unless there is a header;
+    `analyse_blocks` raises WidthUncertain if it was wrong.
+    """
+    if has_header:
+        return next((len(record) for record in records), 0)
+    counts = Counter(len(record) for record in records)
+    return max(counts, key=lambda width: (counts[width], width), default=0)
+
+
+def analyse_records(
+    records: Iterable[Cells],
+    *,
+    has_header: bool,
+    is_whole: bool,
+    unclosed: Sequence[int] = (),
+    undecodable: int = 0,
+    given: GivenFormats = NOT_GIVEN,
+) -> Analysis:
+    """The preview of a sample, from all its records (the header first, if there is one).
+
+    `is_whole`: the sample is the whole file. `unclosed`: numbers of records with an unclosed quote.
+    `undecodable`: how many characters could not be decoded. Raises file_empty.
+    """
+    source = iter(records)
+    sample = list(islice(source, SAMPLE_RECORDS + has_header))
+    is_whole = is_whole and next(source, None) is None
+    _check_not_empty(sample, is_whole=is_whole)
+    width = sample_width(sample, has_header=has_header)
+    odd = _Oddities()
+    for number, record in enumerate(sample, 1):
+        if len(record) != width:
+            (odd.long if len(record) > width else odd.short).add(number)
+        if undecodable and any(REPLACEMENT in cell for cell in record):
+            odd.undecodable.add(number)
+    for number in unclosed:
+        if number <= len(sample):
+            odd.unclosed.add(number)
+    data = sample[has_header:]
+    facts = [measured([cells[at] for cells in data if len(cells) > at], given) for at in range(width)]
+    return _answer(sample, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
+
+
+def analyse_blocks(
+    first_records: Sequence[Cells],
+    blocks: Iterable[Block],
+    *,
+    has_header: bool,
+    is_whole: bool,
+    undecodable: int = 0,
+    given: GivenFormats = NOT_GIVEN,
+) -> Analysis:
+    """The preview of a sample of text, from its first FIRST_RECORDS records and from the Blocks of all of it.
+
+    The Blocks start with the first record (a header is in them, too) and were read with the width that `sample_width`
+    gives for the first records. The other arguments are those of `analyse_records`. Raises file_empty; WidthUncertain:
+    analyse all records instead.
+    """
+    _check_not_empty(first_records, is_whole=is_whole)
+    odd = _Oddities()
+    parts: list[pa.RecordBatch] = []
+    left = SAMPLE_RECORDS + has_header
+    source = iter(blocks)
+    for block in source:
+        rows = min(block.columns.num_rows, left)
+        odd.add_block(block, rows, undecodable=bool(undecodable))
+        parts.append(block.columns.slice(0, rows))
+        left -= rows
+        if not left:
+            is_whole = is_whole and rows == block.columns.num_rows and next(source, None) is None
+            break
+    if not parts:
+        return analyse_records(
+            first_records, has_header=has_header, is_whole=is_whole, undecodable=undecodable, given=given
+        )
+    if not has_header and (odd.long.count + odd.short.count) * 2 >= SAMPLE_RECORDS - left:
+        raise WidthUncertain
+    width = sample_width(first_records, has_header=has_header)
+    # Kernels have a price per call: one call over all blocks is worth a copy of the column.
+    columns = (pa.concat_arrays([part.column(position) for part in parts]) for position in range(width))
+    facts = [measured(cells[int(has_header) :], given) for cells in columns]
+    return _answer(first_records, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
+
+
+def _check_not_empty(records: Sequence[Cells], *, is_whole: bool) -> None:
+    if not records:
+        if is_whole:
+            raise file_empty("File is empty.")
+        raise record_too_long("The first record of the file is too long.")
+
+
+def _answer(
+    records: Sequence[Cells],
+    facts: Sequence[Measured],
+    warnings: list[SampleWarning],
+    *,
+    has_header: bool,
+    is_whole: bool,
+) -> Analysis:
+    width = len(facts)
+    names = header_names(records[0], width) if has_header else numbered_names(width)
+    # Plain text, without the attributes of the subclasses of `str`.
+    shown = [
+        [str(cell) for cell in record[:width]] + [""] * (width - len(record))
+        for record in records[has_header : PREVIEW_ROWS + has_header]
+    ]
+    if not is_whole and len(shown) < PREVIEW_ROWS:
+        warnings.append(SampleWarning(Oddity.TRUNCATED_SAMPLE, 1))
+    columns = [
+        PreviewColumn(name, column_type(one.facts, is_whole=is_whole), one.format)
+        for name, one in zip(names, facts, strict=True)
+    ]
+    return Analysis(columns, shown, warnings, has_header, is_whole)
+
+
+class _Oddities:
+    """Counts records of the wrong width, with open quotes, and with undecodable characters."""
+
+    def __init__(self) -> None:
+        self.long = SampleWarning(Oddity.LONG_ROWS)
+        self.short = SampleWarning(Oddity.SHORT_ROWS)
+        self.unclosed = SampleWarning(Oddity.UNCLOSED_QUOTE)
+        self.undecodable = SampleWarning(Oddity.UNDECODABLE)
+
+    def add_block(self, block: Block, rows: int, *, undecodable: bool) -> None:
+        """Count the first `rows` rows of a block."""
+        for warning, indexes in (
+            (self.long, block.long_rows),
+            (self.short, block.short_rows),
+            (self.unclosed, block.unclosed),
+            (self.undecodable, _undecodable_rows(block.columns) if undecodable else ()),
+        ):
+            for index in indexes:
+                if index < rows:
+                    warning.add(block.first_record + index)
+
+    def found(self, undecodable: int) -> list[SampleWarning]:
+        self.undecodable.count = undecodable
+        return [warning for warning in (self.long, self.short, self.unclosed, self.undecodable) if warning.count]
+
+
+def _undecodable_rows(columns: pa.RecordBatch) -> Iterator[int]:
+    found = pa.array([False] * columns.num_rows)
+    for cells in columns.columns:
+        found = kernels.or_(found, kernels.fill_null(kernels.match_substring(cells, REPLACEMENT), False))
+    return (index for index, is_found in enumerate(found.to_pylist()) if is_found)
