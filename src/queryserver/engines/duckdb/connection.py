@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -15,10 +16,11 @@ from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
 from queryserver.engines.duckdb.binding import marked
-from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, refuse_repetition, tokens_of
+from queryserver.engines.duckdb.defects import refuse_sizes
+from queryserver.engines.duckdb.guard import StoredDefinitions, Token, kind_of, refuse_reach, tokens_of
 from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
-from queryserver.engines.threaded import NO_USER, Interrupted
+from queryserver.engines.threaded import NO_USER, STOP_S, Interrupted
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.literals import DUCKDB
@@ -39,8 +41,11 @@ _WHY_CLOSED = (
     ("No such file", "The database file does not exist."),
 )
 
-# An internal error ends DuckDB's database instance: all its connections refuse work from then on.
+# An internal error of a statement that runs ends DuckDB's database instance: all its connections refuse work from
+# then on. One while it is planned does not.
 FATAL: tuple[type[duckdb.Error], ...] = (duckdb.FatalException, duckdb.InternalException)
+_ENDING = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
+_INTERRUPT_AGAIN_S = 0.05
 
 
 @contextmanager
@@ -220,12 +225,17 @@ class DuckdbConnection:
         user_id: int = NO_USER,
         cell_max_bytes: int = 16 * 1024 * 1024,
         room: TemporaryRoom | None = None,
-        on_end: Callable[[], None] = lambda: None,
+        stored: StoredDefinitions | None = None,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_end` is called when an internal error has ended the database, for all of its connections."""
+        """`has_ended`, called after an internal error, says whether that has ended the database of all connections."""
         self.native = connection
         """The driver's own connection, for statements of ours."""
-        self._on_end = on_end
+        self.held = threading.RLock()
+        """While the driver is at work on it, or on its answer."""
+        self._has_ended = has_ended
+        self._stored = stored
+        self._answer: DuckdbAnswer | None = None
         self._root = root
         self._owned = owned
         self._user_id = user_id
@@ -236,12 +246,15 @@ class DuckdbConnection:
 
     def run(self, statement: str | Bound) -> "DuckdbAnswer":
         """The text must hold one statement at most (Contract security T23)."""
-        if not isinstance(statement, Bound):
-            return self._begin(statement)
-        with _without_excerpt():
-            answer = self._begin(statement.written(DUCKDB.write), statement)
-        answer.hide_excerpts()
-        return answer
+        with self.held:
+            if not isinstance(statement, Bound):
+                answer = self._begin(statement)
+            else:
+                with _without_excerpt():
+                    answer = self._begin(statement.written(DUCKDB.write), statement)
+                answer.hide_excerpts()
+            self._answer = answer
+            return answer
 
     def _begin(self, text: str, bound: Bound | None = None) -> "DuckdbAnswer":
         """`text` has the values of `bound` as literals, for the guard (ADR 61)."""
@@ -252,8 +265,7 @@ class DuckdbConnection:
                 return self._run(text, bound)
             except (duckdb.Error, errors.QueryServerError) as error:
                 if isinstance(error, FATAL) or isinstance(error.__cause__, FATAL):
-                    self.is_usable = False
-                    self._on_end()
+                    self._check_end()
                 if isinstance(error, errors.StatementRejected) and error.sqlstate is None:
                     error.classed(_sqlstate_of(error.message))  # a refusal of ours, in DuckDB's words
                 raise
@@ -264,7 +276,7 @@ class DuckdbConnection:
             try:
                 self.native.execute(setting)
             except FATAL as error:
-                self._on_end()
+                self._check_end()
                 raise errors.EngineUnavailable(
                     "The database is opened anew after an internal error; try again."
                 ) from error
@@ -282,6 +294,24 @@ class DuckdbConnection:
             if self._owned is not None:
                 self._owned.close()
 
+    def end(self) -> None:
+        """Stop what runs and close: its database has ended, and cannot be opened again before. Limited in time."""
+        self.is_usable = False
+        give_up = time.monotonic() + STOP_S
+        while not (is_held := self.held.acquire(timeout=_INTERRUPT_AGAIN_S)) and time.monotonic() < give_up:
+            self.interrupt()
+        if is_held:
+            try:
+                if self._answer is not None:
+                    self._answer.lose()
+                self.close()
+            finally:
+                self.held.release()
+
+    def _check_end(self) -> None:
+        if self._has_ended():
+            self.is_usable = False
+
     def _run(self, text: str, bound: Bound | None) -> "DuckdbAnswer":
         tokens = tokens_of(text)
         with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
@@ -292,7 +322,9 @@ class DuckdbConnection:
                 raise errors.StatementRejected("Parser Error: one statement at a time.")
             statement, lines_before = self._without_comments_before(statements[0], text)
             refuse_reach(self.native, statement, text, tokens)
-            refuse_repetition(tokens, self._cell_max_bytes)
+            if self._stored is not None:
+                self._stored.refuse(tokens)
+            refuse_sizes(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
             relation = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
             if relation is None:
@@ -386,6 +418,8 @@ class DuckdbConnection:
         columns = tuple(Column(name, result_type(one), str(one)) for name, one in zip(names, types, strict=True))
 
         def error_of(text: str) -> errors.QueryServerError | None:
+            if _ENDING.search(text):
+                self._check_end()
             error = cell_error(text, names, self._cell_max_bytes)
             return error or self._room_error(text)
 
@@ -393,7 +427,7 @@ class DuckdbConnection:
         around = partial(statement_errors, self._root, error_of, lines_before=lines_before)
         with around():
             reader = bounded(relation, self._cell_max_bytes).to_arrow_reader(rows)
-        return DuckdbAnswer(columns=columns, reader=reader, around=around, on_close=free)
+        return DuckdbAnswer(columns=columns, reader=reader, around=around, on_close=free, held=self.held)
 
 
 class DuckdbAnswer:
@@ -410,7 +444,10 @@ class DuckdbAnswer:
         reader: pa.RecordBatchReader | None = None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_close: Callable[[], None] = lambda: None,
+        held: AbstractContextManager[object] | None = None,
     ) -> None:
+        self._held = held or nullcontext()
+        self._is_lost = False
         self.columns = columns
         self.modified_rows = modified_rows
         self._reader = reader
@@ -432,7 +469,9 @@ class DuckdbAnswer:
         self._around = hidden
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        with self._around():
+        with self._held, self._around():
+            if self._is_lost:
+                raise errors.SessionLost("Invalid session Id: the connection to the database is closed.")
             batches, size = list[pa.RecordBatch](), 0
             while self._ahead is not None and size < BATCH_BYTES:
                 batches.extend(pieces(self._ahead))
@@ -442,6 +481,15 @@ class DuckdbAnswer:
 
     def close(self) -> None:
         """A reader left open would block the connection's next statement."""
+        with self._held:
+            self._close()
+
+    def lose(self) -> None:
+        """Close; what has not been read is lost."""
+        self._is_lost = True
+        self._close()
+
+    def _close(self) -> None:
         reader, self._reader, self._ahead = self._reader, None, None
         if reader is not None:
             reader.close()

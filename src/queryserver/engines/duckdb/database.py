@@ -6,14 +6,21 @@ With it the driver is imported, at the first use of an engine: 12 MiB of memory 
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakSet
 
 import duckdb
 import pyarrow as pa
 
 from queryserver.engines.catalog_queries import identifier, literal, qualified
 from queryserver.engines.connections import MEMORY, refuse_links
-from queryserver.engines.duckdb.connection import DuckdbConnection, TemporaryRoom, opening_errors, statement_errors
-from queryserver.engines.duckdb.guard import SESSION_SETTINGS
+from queryserver.engines.duckdb.connection import (
+    FATAL,
+    DuckdbConnection,
+    TemporaryRoom,
+    opening_errors,
+    statement_errors,
+)
+from queryserver.engines.duckdb.guard import SESSION_SETTINGS, StoredDefinitions
 from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.threaded import with_lower_priority
@@ -66,6 +73,7 @@ class DuckdbDatabase:
         self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
         """By an internal error: all its connections refuse work from then on."""
+        self._connections = WeakSet[DuckdbConnection]()
         self._room = None if file is None else TemporaryRoom(file.parent, temporary_max_bytes, floor)
         if file is not None and root is not None:
             refuse_links(root, file)
@@ -80,6 +88,7 @@ class DuckdbDatabase:
                         self.native.execute(setting)
                 if self._room is not None:
                     self._room.apply(self.native)
+                self._stored = None if file is None else StoredDefinitions(self.native)
             except BaseException:  # it must not stay open, whatever failed
                 self.native.close()
                 raise
@@ -94,8 +103,10 @@ class DuckdbDatabase:
                 user_id=user_id,
                 cell_max_bytes=self._cell_max_bytes,
                 room=self._room,
-                on_end=self._end,
+                stored=self._stored,
+                has_ended=self._probe,
             )
+        self._connections.add(connection)
         # DuckDB refuses settings that are locked or unknown.
         wished = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
         if options.database:
@@ -109,10 +120,20 @@ class DuckdbDatabase:
         return connection
 
     def close(self) -> None:
+        """Connections that are still open are stopped and closed first: they would keep the file open."""
+        for connection in list(self._connections):
+            connection.end()
         self.native.close()
 
-    def _end(self) -> None:
-        self.has_ended = True
+    def _probe(self) -> bool:
+        try:
+            with self.native.cursor() as probe:
+                probe.execute("SELECT 1")
+        except FATAL:
+            self.has_ended = True
+        except duckdb.Error:
+            pass  # closed
+        return self.has_ended
 
 
 _EXISTS = """
@@ -130,15 +151,16 @@ class DuckdbWriter(TableWriter):
     def __init__(self, connection: DuckdbConnection, root: Path | None) -> None:
         super().__init__(connection)
         self._native = connection.native
+        self._held = connection.held
         self._root = root
 
     def exists(self, table: TableName) -> bool:
-        with statement_errors(self._root):
+        with self._held, statement_errors(self._root):
             _, schema = self._place(table)
             return self._native.execute(_EXISTS, [schema, table.name]).fetchall() == [(True,)]
 
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        with statement_errors(self._root):
+        with self._held, statement_errors(self._root):
             place = self._place(load.target)
             staging, target = qualified(*place, load.staging.name), qualified(*place, load.target.name)
             try:
@@ -158,7 +180,7 @@ class DuckdbWriter(TableWriter):
             return rows
 
     def drop(self, table: TableName) -> None:
-        with statement_errors(self._root):
+        with self._held, statement_errors(self._root):
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._place(table), table.name)}")
 
     def _place(self, table: TableName) -> tuple[str, str]:

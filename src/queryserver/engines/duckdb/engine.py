@@ -53,6 +53,14 @@ class FilePlace:
                 self.holders.discard(holder)
         return True
 
+    async def end_all(self) -> None:
+        """All holders let go, with the sessions that they still have: an internal error has ended the database of all,
+        which DuckDB opens again only after its last connection is closed. The caller has `lock`.
+        """
+        for holder in list(self.holders):
+            await holder.let_go()
+            self.holders.discard(holder)
+
 
 class DuckdbEngine:
     """One database file, opened at first use and held by this process until `close` (Contract platform 5.11).
@@ -107,8 +115,6 @@ class DuckdbEngine:
         if self._file is not None:
             self._place = ({} if files is None else files).setdefault(self._file, FilePlace())
         self._uses = 0
-        self._inside = 0
-        """Uses of the open file. One that an internal error has ended is opened anew once there are none."""
         self._database: DuckdbDatabase | None = None
         # DuckDB locks its file against other processes.
         self.capabilities = EngineCapabilities(
@@ -170,7 +176,7 @@ class DuckdbEngine:
                 self._place.holders.discard(self)
 
     async def let_go(self) -> None:
-        """Close the file; the next use opens it again. Only when idle."""
+        """Close the file; the next use opens it again. Sessions that are still open are lost."""
         database, self._database = self._database, None
         if database is not None:
             await asyncio.to_thread(database.close)
@@ -180,12 +186,7 @@ class DuckdbEngine:
         """The open file, in use while inside; None for databases in memory."""
         self._uses += 1
         try:
-            database = None if self._place is None else await self._shared(self._place)
-            self._inside += 1
-            try:
-                yield database
-            finally:
-                self._inside -= 1
+            yield None if self._place is None else await self._shared(self._place)
         finally:
             self._uses -= 1
 
@@ -193,9 +194,8 @@ class DuckdbEngine:
         give_up = asyncio.get_running_loop().time() + _TURN_S
         while asyncio.get_running_loop().time() < give_up:
             async with place.lock:
-                if self._database is not None and self._database.has_ended and not self._inside:
-                    await self.let_go()
-                    place.holders.discard(self)
+                if self._database is not None and self._database.has_ended:
+                    await place.end_all()
                 if self._database is None and await place.make_way(self):
                     self._database = await self._sessions.threads.control(self._open, undo=lambda late: late.close())
                     place.holders.add(self)

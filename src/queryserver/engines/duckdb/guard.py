@@ -7,7 +7,7 @@ DuckDB's own lock-down (`enable_external_access`, `lock_configuration`, `allowed
 - SET GLOBAL of a permitted setting changes it for all sessions without a value of their own.
 - Some views, functions and settings show paths of the server.
 - Some functions, and casts to VARIANT, end the process on deeply nested values (DuckDB 2.0.0), or act on the database
-  of all sessions.
+  of all sessions. More of what ends the process is in defects.py.
 
 Names of functions and views are tokens of the text; texts that `query` and `query_table` run must be literals, and are
 checked likewise.
@@ -15,12 +15,12 @@ checked likewise.
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import duckdb
 
-from queryserver.errors.statements import StatementRejected, cell_too_large
+from queryserver.engines.duckdb.defects import arguments, refuse_defects
+from queryserver.errors.statements import StatementRejected
 
 MOST_TOKENS = 75_000
 """Words and signs of one statement; 190 MB of parser and planner at most."""
@@ -177,8 +177,64 @@ _BY_STRUCTURE = frozenset({"from_json", "from_json_strict", "json_transform", "j
 _MOST_STRUCTURE = 100
 # A name before a bracket is that of a table behind these words, and no call.
 _BEFORE_TABLES = frozenset({"into", "table", "exists"})
-# A constant is computed while DuckDB plans, where no limit of memory holds.
-_REPEATING = frozenset({"lpad", "repeat", "rpad"})
+
+
+class StoredDefinitions:
+    """The views, macros and tables of an open database. Those that an older program stored may hold refused calls."""
+
+    def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
+        self._database = database
+        self._refused = self._read()
+
+    def refuse(self, tokens: Sequence[Token]) -> None:
+        """Raises StatementRejected where one of them is named, unless that is to drop it."""
+        if not self._refused or (tokens and tokens[0].name == "drop") or not self._named(tokens):
+            return
+        self._refused = self._read()  # it may have been dropped since
+        for name in sorted(self._named(tokens)):
+            raise StatementRejected(
+                f"Permission Error: the definition of {name[:60]} has a call that is switched off on this server; "
+                "drop it."
+            )
+
+    def _named(self, tokens: Sequence[Token]) -> frozenset[str]:
+        return self._refused & _names_in(tokens)
+
+    def _read(self) -> frozenset[str]:
+        refused, names = set[str](), dict[str, frozenset[str]]()
+        with self._database.cursor() as connection:
+            for name, text in connection.execute(_DEFINITIONS).fetchall():
+                try:
+                    tokens = tokens_of(text)
+                    names[name] = names.get(name, frozenset()) | _names_in(tokens)
+                    refuse_defects(tokens)
+                    for called, opening in _calls(tokens):
+                        _refuse_call(connection, called, arguments(tokens, opening))
+                except StatementRejected:
+                    refused.add(name)
+        while more := {name for name, inner in names.items() if name not in refused and inner & refused}:
+            refused |= more
+        return frozenset(refused)
+
+
+_DEFINITIONS = """
+    SELECT lower(view_name), sql FROM duckdb_views() WHERE NOT internal AND sql IS NOT NULL
+    UNION ALL SELECT lower(table_name), sql FROM duckdb_tables() WHERE NOT internal AND sql IS NOT NULL
+    UNION ALL SELECT lower(table_name), sql FROM duckdb_indexes() WHERE sql IS NOT NULL
+    UNION ALL SELECT lower(function_name), macro_definition FROM duckdb_functions()
+    WHERE NOT internal AND macro_definition IS NOT NULL
+"""
+
+
+def _names_in(tokens: Sequence[Token]) -> frozenset[str]:
+    """All that may name an object, also within a text: `FROM 'name'` reads a view like `FROM name`."""
+    found = set[str]()
+    for token in tokens:
+        if token.is_name:
+            found.add(token.name)
+        elif token.string is not None:
+            found.update(part.strip().strip('"') for part in token.string.lower().split("."))
+    return frozenset(found)
 
 
 def refuse_reach(
@@ -207,17 +263,6 @@ def kind_of(statement: duckdb.Statement) -> str:
         return statement.type.name
     except ValueError:
         raise StatementRejected("Not implemented Error: this server does not run this kind of statement.") from None
-
-
-def refuse_repetition(tokens: Sequence[Token], cell_max_bytes: int) -> None:
-    """Raises cell_too_large for a text of more characters than a cell may have bytes, where a literal says so."""
-    for place, token in enumerate(tokens[:-1]):
-        if token.is_name and tokens[place + 1].text.startswith("(") and token.name in _REPEATING:
-            for argument in _arguments(tokens, place + 1):
-                if len(argument) == 1 and argument[0].kind == "numeric_const":
-                    with suppress(ValueError):
-                        if float(argument[0].text.replace("_", "")) > cell_max_bytes:
-                            raise cell_too_large(limit_bytes=cell_max_bytes)
 
 
 def _refuse_settings(tokens: Sequence[Token]) -> None:
@@ -266,17 +311,16 @@ def _refuse_setting(words: Sequence[Token]) -> None:
 
 
 def _refuse_names(connection: duckdb.DuckDBPyConnection, text: str, tokens: Sequence[Token]) -> None:
+    refuse_defects(tokens)
     refuse_variants(connection, text, tokens)
+    for name, opening in _calls(tokens):
+        _refuse_call(connection, name, arguments(tokens, opening))
     for place, token in enumerate(tokens):
         name = token.name
         if token.is_name:
             if name in _HIDDEN:
                 raise _hidden(name)
-            if place + 1 < len(tokens) and tokens[place + 1].text.startswith("("):
-                if place and tokens[place - 1].kind == "keyword" and tokens[place - 1].name in _BEFORE_TABLES:
-                    continue
-                _refuse_call(connection, name, _arguments(tokens, place + 1))
-            elif name == "show" and place + 1 < len(tokens) and tokens[place + 1].name in _PATH_SETTINGS:
+            if name == "show" and place + 1 < len(tokens) and tokens[place + 1].name in _PATH_SETTINGS:
                 # SHOW reads a setting as well as a table.
                 raise _hidden(tokens[place + 1].name)
         elif token.kind == "string_const":
@@ -284,6 +328,15 @@ def _refuse_names(connection: duckdb.DuckDBPyConnection, text: str, tokens: Sequ
             parts = (token.string or "").lower().split(".")
             if not _PATH_VIEWS.isdisjoint(part.strip().strip('"') for part in parts):
                 raise _hidden(name)
+
+
+def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
+    """The name of each function that is called, and the place of its bracket."""
+    for place, token in enumerate(tokens[:-1]):
+        if token.is_name and tokens[place + 1].text.startswith("("):
+            before = tokens[place - 1] if place else None
+            if before is None or before.kind != "keyword" or before.name not in _BEFORE_TABLES:
+                yield token.name, place + 1
 
 
 def _refuse_call(connection: duckdb.DuckDBPyConnection, name: str, arguments: Sequence[Sequence[Token]]) -> None:
@@ -309,22 +362,6 @@ def _refuse_call(connection: duckdb.DuckDBPyConnection, name: str, arguments: Se
             is_sign = token.text in {"[", "]", ","} or token.name in {"true", "false"}
             if token.kind != "string_const" and not is_sign:
                 raise StatementRejected("Permission Error: the names of query_table() must be literals.")
-
-
-def _arguments(tokens: Sequence[Token], opening: int) -> list[list[Token]]:
-    """The tokens of each argument of a call whose bracket opens at `opening`."""
-    found, depth = [list[Token]()], 0
-    for token in tokens[opening:]:
-        depth += sum(map(token.text.count, "([{")) if token.kind == "operator" else 0
-        closing = sum(map(token.text.count, ")]}")) if token.kind == "operator" else 0
-        if depth == closing and closing:
-            break
-        if depth == 1 and token.text == ",":
-            found.append([])
-        elif depth > 1 or token.text != "(":
-            found[-1].append(token)
-        depth -= closing
-    return found
 
 
 def _only_string(arguments: Sequence[Sequence[Token]]) -> str | None:

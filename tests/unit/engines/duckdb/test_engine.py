@@ -26,7 +26,7 @@ from queryserver.engines.duckdb.connection import (
     statement_errors,
     take_wide_place,
 )
-from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.engine import DuckdbEngine, FilePlace
 from queryserver.engines.duckdb.values import sound
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.threaded import Interrupted
@@ -246,19 +246,38 @@ async def test_a_database_that_an_internal_error_has_ended_is_opened_anew(engine
         assert (await run(session, "SELECT n FROM kept")).cell == 1
 
 
-async def test_a_session_that_waits_for_a_database_opened_anew_gets_it(engine, monkeypatch) -> None:
+async def test_a_database_that_has_ended_opens_at_once_and_loses_the_sessions_that_remain(engine, monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
-
-    async def later() -> int:
+    async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as reading:
+        await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
+        half_read = await reading.submit("SELECT range AS n FROM range(3000000)")
+        assert (await ended(reading, half_read)).state is OperationState.FINISHED
         async with engine.session(USER, NO_OPTIONS) as session:
-            return (await run(session, "SELECT 1")).cell
+            await failure(session, "SELECT json_structure((repeat('[', 300) || repeat(']', 300))::JSON)")
+        async with engine.session(USER, NO_OPTIONS) as later:
+            assert (await run(later, "SELECT n FROM kept")).cell == 1
+            with pytest.raises(SessionLost):
+                await idle.submit("SELECT 1")
+            with pytest.raises((SessionLost, StatementRejected)):
+                async for _ in reading.batches(half_read):
+                    pass
+            assert (await run(later, "SELECT n FROM kept")).cell == 1
 
-    async with engine.session(USER, NO_OPTIONS) as session:
-        await failure(session, "SELECT json_structure((repeat('[', 300) || repeat(']', 300))::JSON)")
-        waiting = [asyncio.create_task(later()) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert not any(task.done() for task in waiting)
-    assert await asyncio.gather(*waiting) == [1, 1, 1]
+
+async def test_engines_with_equal_settings_lose_an_ended_database_together(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
+    files: dict[Path, FilePlace] = {}
+    one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, files=files) for _ in range(2))
+    async with two.session(USER, NO_OPTIONS) as remaining:
+        await run(remaining, "SELECT 1")
+        async with one.session(USER, NO_OPTIONS) as session:
+            await failure(session, "SELECT json_structure((repeat('[', 300) || repeat(']', 300))::JSON)")
+        async with one.session(USER, NO_OPTIONS) as session:
+            assert (await run(session, "SELECT 1")).cell == 1
+    async with two.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1")).cell == 1
+    await one.close()
+    await two.close()
 
 
 CLASSES = sorted(
