@@ -168,9 +168,7 @@ class TestPackedFiles:
         store.odd["bomb.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
         store.odd["small.gz"] = Oddity(len(SMALL_GZIP), pattern=SMALL_GZIP)
         with open_threads() as threads:
-            viewing = Viewing(
-                threads.unpacking, threads.parquet, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20
-            )
+            viewing = Viewing(threads.unpacking, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
 
             async def show(user_id: int, name: str) -> Shown:
                 storage = store.as_user(StorageUser("ana"))

@@ -120,7 +120,6 @@ async def open_storage(
         )
         viewing = Viewing(
             threads.unpacking,
-            threads.parquet,
             await stack.enter_async_context(ProcessWorkbooks()),
             max_unpacked_bytes=browser.max_decompress_bytes,
             max_snappy_bytes=browser.max_snappy_decompression_size,

@@ -1,18 +1,15 @@
 """Parts of files to be shown: plain, or unpacked as streams in bounded memory (Contract storage 5.3)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import aclosing, asynccontextmanager, closing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from queryserver.errors.files import DecompressionLimit, FileTooComplex, StorageUnavailable
 from queryserver.files.model import FileStatus
 from queryserver.files.places import Place
-from queryserver.formats.parquet import SeekableFile, parquet_lines
 from queryserver.formats.unpacking import (
     LOOK_AHEAD_BYTES,
     LOOK_BACK_BYTES,
@@ -26,11 +23,9 @@ from queryserver.formats.unpacking import (
     head_bytes,
     unpacker,
 )
+from queryserver.platform.limits import FairPlaces
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import ProcessWorkbooks
-
-MAX_READ_BYTES = 64 * 1024 * 1024
-"""Largest single read: a broken file may claim to have a footer or a page of any size."""
 
 # One call of the store gives the head and the requested part.
 _NEAR_BYTES = 64 * 1024
@@ -48,59 +43,6 @@ _ESCAPED = {ord('"'): '\\"', ord("\\"): "\\\\"}
 T = TypeVar("T")
 
 
-class RandomAccess(SeekableFile):
-    """A file for readers that seek. Reads run on `loop` while the thread waits. After `stop` every read fails at once.
-
-    `read_at` gives up to `length` bytes from `offset` on.
-    """
-
-    def __init__(
-        self,
-        read_at: Callable[[int, int], Coroutine[Any, Any, bytes]],
-        size_bytes: int,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__()
-        self._read_at = read_at
-        self._size = size_bytes
-        self._loop = loop
-        self._lock = Lock()
-        self._stopped = False
-        self._reading: Future[bytes] | None = None
-
-    def _end(self, offset: int) -> int:
-        return self._size + offset
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes. Raises DecompressionLimit, StorageUnavailable, and what the store raises."""
-        left = max(self._size - self._place, 0)
-        wanted = left if size < 0 else min(size, left)
-        if wanted > MAX_READ_BYTES:
-            raise DecompressionLimit(f"A part of the file has more than {MAX_READ_BYTES} bytes.")
-        if not wanted:
-            return b""
-        with self._lock:
-            if self._stopped:
-                raise StorageUnavailable("The reading was ended.")
-            reading = asyncio.run_coroutine_threadsafe(self._read_at(self._place, wanted), self._loop)
-            self._reading = reading
-        try:
-            # The store has time-outs of its own; this one is for a loop that died.
-            content = reading.result(_WITHIN_S)
-        except (TimeoutError, CancelledError):
-            reading.cancel()
-            raise StorageUnavailable("The store did not answer in time.") from None
-        self._place += len(content)
-        return content
-
-    def stop(self) -> None:
-        """End the read under way and all that follow. Called on the loop."""
-        with self._lock:
-            self._stopped = True
-            if self._reading is not None:
-                self._reading.cancel()
-
-
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A part of a file, and what the file is packed with."""
@@ -110,23 +52,23 @@ class Shown:
 
 
 class Viewing:
-    """Cuts parts out of files. `unpacking` threads do what takes time; those of `parquet` also wait for the store;
-    `avro` reads in processes. `within_s`: how long a packed file is read for one part of it.
+    """Cuts parts out of files. `unpacking` threads do what takes time; `workers` read files of records.
+
+    `within_s`: how long a packed file is read for one part of it.
     """
 
     def __init__(
         self,
         unpacking: FairThreads,
-        parquet: FairThreads,
-        avro: ProcessWorkbooks,
+        workers: ProcessWorkbooks,
         *,
         max_unpacked_bytes: int,
         max_snappy_bytes: int,
         within_s: float = _WITHIN_S,
     ) -> None:
         self._unpacking = unpacking
-        self._parquets = parquet
-        self._avro = avro
+        self._workers = workers
+        self._worker_places = FairPlaces(workers.processes)
         self._within_s = within_s
         self._max_unpacked = max_unpacked_bytes
         self._max_snappy = max_snappy_bytes
@@ -153,7 +95,7 @@ class Viewing:
         if codec is Codec.PARQUET:
             await self._parquet(user_id, place, status, window)
         elif codec is Codec.AVRO:
-            await self._records(user_id, place, window)
+            await self._avro(user_id, place, window)
         elif codec is not None:
             await self._unpacked(user_id, place, status, codec, window)
         return Shown(codec or Codec.NONE, window.excerpt())
@@ -176,12 +118,16 @@ class Viewing:
                     return
             await turn.run(lambda: _fill(window, packed.end(), turn.stop))
 
-    async def _records(self, user_id: int, place: Place, window: Window) -> None:
-        """A process does the work; a turn of the user keeps their calls apart, as with other codecs."""
-        stored = self._stored(place)
-        lines = self._avro.avro_lines(stored)
+    async def _avro(self, user_id: int, place: Place, window: Window) -> None:
+        async with aclosing(self._stored(place)) as stored:
+            await self._records(user_id, self._workers.avro_lines(stored), window)
+
+    async def _parquet(self, user_id: int, place: Place, status: FileStatus, window: Window) -> None:
+        await self._records(user_id, self._workers.parquet_lines(partial(_bytes, place), status.size_bytes), window)
+
+    async def _records(self, user_id: int, made_by_worker: AsyncGenerator[bytes], window: Window) -> None:
         try:
-            async with self._unpacking.turn(user_id), self._in_time(), aclosing(stored), aclosing(lines):
+            async with self._worker_places.place(user_id), self._in_time(), aclosing(made_by_worker) as lines:
                 async for made in lines:
                     window.take(made)
                     if window.is_full:
@@ -199,15 +145,6 @@ class Viewing:
                 if taken > most:
                     raise DecompressionLimit(f"This part of the file lies behind {most} bytes that unpack to little.")
 
-    async def _parquet(self, user_id: int, place: Place, status: FileStatus, window: Window) -> None:
-        async with self._parquets.turn(user_id) as turn, self._in_time():
-            file = RandomAccess(partial(_bytes, place), status.size_bytes, asyncio.get_running_loop())
-            try:
-                await turn.run(partial(_fill_parquet, file, window, turn.stop))
-            finally:
-                # The thread must not wait for a loop that no longer waits for it.
-                file.stop()
-
     @asynccontextmanager
     async def _in_time(self) -> AsyncGenerator[None]:
         try:
@@ -220,11 +157,6 @@ class Viewing:
 def _feed(packed: Unpacker, window: Window, piece: bytes, stop: Stop) -> bool:
     starts = range(0, len(piece), OUTPUT_BYTES)
     return any(_fill(window, packed.feed(piece[start : start + OUTPUT_BYTES]), stop) for start in starts)
-
-
-def _fill_parquet(file: RandomAccess, window: Window, stop: Stop) -> None:
-    with closing(parquet_lines(file)) as lines:
-        _fill(window, lines, stop)
 
 
 def _fill(window: Window, pieces: Iterator[bytes], stop: Stop) -> bool:

@@ -1,24 +1,18 @@
-"""Parquet as JSON Lines, row group by row group. Work for a thread that may wait for the file."""
+"""Parquet as JSON Lines, row group by row group.
+
+Runs in the confined worker process: a file of some hundred bytes may unpack to gigabytes.
+"""
 
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
 from io import IOBase
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
-from queryserver.formats.columns import (
-    MANY_COLUMNS,
-    Column,
-    ResultType,
-    begin_wide_work,
-    parts,
-    plain_bytes,
-    without_dictionaries,
-)
+from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, parts, plain_bytes, without_dictionaries
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
 
@@ -36,14 +30,14 @@ _MAX_METADATA_BYTES = 16 * 1024 * 1024
 def parquet_lines(file: IOBase) -> Generator[bytes]:
     """The rows as JSON Lines in pieces of some 64 KiB, keys in column order, values in their raw forms.
 
-    `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed.
+    `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed,
+    DecompressionLimit.
     """
     try:
         metadata = _metadata(file)
-        with ExitStack() as held:
-            if metadata.num_columns > MANY_COLUMNS:
-                held.callback(begin_wide_work())
-            yield from _encoded(file, metadata)
+        yield from _encoded(file, metadata)
+    except pa.ArrowMemoryError:
+        raise DecompressionLimit("The file needs more memory to be shown than there is.") from None
     except pa.ArrowException as error:
         first_line = str(error).partition("\n")[0][:200]
         raise DecompressionFailed(f"The parquet data cannot be read: {first_line}") from None

@@ -206,8 +206,6 @@ class Threads:
     """Rows of workbooks that are shown before an import."""
     unpacking: FairThreads
     """Compressed files that are shown."""
-    parquet: FairThreads
-    """Parquet files that are shown: their threads also wait for the store."""
 
 
 @contextmanager
@@ -232,5 +230,4 @@ def open_threads() -> Generator[Threads]:
             indexing=pool("indexing"),
             importing=fair("import-previews"),
             unpacking=fair("unpacking", 4),
-            parquet=fair("parquet"),
         )

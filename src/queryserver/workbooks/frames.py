@@ -22,13 +22,20 @@ MAX_BYTES = 128 * 1024 * 1024
 """A row has up to 16 Mi characters (Contract importer 8.5), and a character takes up to six bytes in JSON."""
 
 MEMORY_BYTES = 1024**3
-SHOWN_MEMORY_BYTES = MEMORY_BYTES // 4
-"""For a file of which a part is shown: that holds a block of it, and a record."""
+AVRO_MEMORY_BYTES = MEMORY_BYTES // 4
+"""For an Avro file of which a part is shown: that holds a block of it, and a record."""
+MAX_READ_BYTES = 64 * 1024 * 1024
+"""Largest single read of a file in a store: a broken file may claim to have a footer or a page of any size."""
 TIME_S = 60
 RECORDS_TIME_S = 900
 """For all rows of a file of records."""
 
-FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
+NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
+WANTED = b"W"
+"""`WANTED`: the worker needs a piece of the file that is shown; its offset and length as JSON."""
+FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES, WANTED
+PIECE_HEAD = struct.Struct("<L")
+"""The number of bytes of a piece, which stands before them."""
 
 _OPEN_FILES = 32
 _PORTION_ROWS = 512

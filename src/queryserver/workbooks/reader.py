@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,18 @@ class SheetRows:
     is_whole: bool
 
 
+ReadAt = Callable[[int, int], Awaitable[bytes]]
+"""Up to `length` bytes of a file from `offset` on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that is read at any place."""
+
+    read_at: ReadAt
+    size_bytes: int
+
+
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.workbooks.worker import main; main()"
@@ -38,6 +50,7 @@ _LARGE_BYTES = 512 * 1024
 _KNOWN_ERRORS = (
     errors.CodecNotAvailable,
     errors.DecompressionFailed,
+    errors.DecompressionLimit,
     errors.FileCorrupt,
     errors.file_empty,
     errors.file_encrypted,
@@ -54,12 +67,13 @@ _Frame = tuple[bytes, bytes]
 
 
 class ProcessWorkbooks:
-    """Reads workbooks and files of records on the local disk, and Avro files wherever they lie.
+    """Reads workbooks and files of records on the local disk, and Avro and Parquet files wherever they lie.
 
     `processes` previews and as many readings run at a time; nothing but cells reaches this process.
     """
 
     def __init__(self, *, processes: int = 2) -> None:
+        self.processes = processes
         self._previews = asyncio.Semaphore(processes)
         self._readings = asyncio.Semaphore(processes)
         self._running: set[asyncio.subprocess.Process] = set()
@@ -130,7 +144,25 @@ class ProcessWorkbooks:
 
         Raises what `pieces` raise, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
         """
-        async with self._preview_place(), aclosing(self._frames(None, None, None, pieces=pieces)) as answer:
+        answer = self._frames(None, None, None, records=FileType.AVRO, pieces=pieces)
+        async with aclosing(self._lines(answer)) as lines:
+            async for made in lines:
+                yield made
+
+    async def parquet_lines(self, read_at: ReadAt, size_bytes: int) -> AsyncGenerator[bytes]:
+        """The rows of a file as JSON Lines in pieces of some 64 KiB.
+
+        Raises what `read_at` raises, DecompressionFailed, DecompressionLimit, FileTooComplex and TooManyRequests.
+        """
+        answer = self._frames(
+            None, None, None, records=FileType.PARQUET, stored=StoredFile(read_at=read_at, size_bytes=size_bytes)
+        )
+        async with aclosing(self._lines(answer)) as lines:
+            async for made in lines:
+                yield made
+
+    async def _lines(self, frames_of_worker: AsyncGenerator[_Frame]) -> AsyncGenerator[bytes]:
+        async with self._preview_place(), aclosing(frames_of_worker) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
                     return
@@ -158,13 +190,16 @@ class ProcessWorkbooks:
         records: FileType | None = None,
         fields: Sequence[str] | None = None,
         pieces: AsyncIterator[bytes] | None = None,
+        stored: StoredFile | None = None,
     ) -> AsyncGenerator[_Frame]:
-        """The answer of a worker, which is killed when this ends. `pieces`: a file that has no path."""
+        """The answer of a worker, which is killed when this ends. `pieces`, `stored`: a file that has no path."""
         shown_path = None if path is None else str(path)
         parameters = {"path": shown_path, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
+        if stored is not None:
+            parameters["size_bytes"] = stored.size_bytes
         question = json.dumps(parameters).encode() + b"\n"
         # The store sets the speed of a file in pieces.
-        time_s = frames.TIME_S if fields is None and pieces is None else frames.RECORDS_TIME_S
+        time_s = frames.TIME_S if fields is None and path is not None else frames.RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -178,7 +213,10 @@ class ProcessWorkbooks:
         )
         self._running.add(process)
         try:
-            async with _fed(process, question, pieces), aclosing(_conversation(process, time_s)) as answer:
+            async with (
+                _fed(process, question, pieces, stays_open=stored is not None),
+                aclosing(_conversation(process, time_s, stored)) as answer,
+            ):
                 async for frame in answer:
                     yield frame
         finally:
@@ -188,10 +226,13 @@ class ProcessWorkbooks:
 
 @asynccontextmanager
 async def _fed(
-    process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None
+    process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
 ) -> AsyncGenerator[None]:
-    """Inside, the worker gets its question and the file. What `pieces` raise is raised, not what follows from it."""
-    feeding = asyncio.create_task(_feed(process, question, pieces))
+    """Inside, the worker gets its question and the file. What `pieces` raise is raised, not what follows from it.
+
+    `stays_open`: more is written by another.
+    """
+    feeding = asyncio.create_task(_feed(process, question, pieces, stays_open=stays_open))
     try:
         yield
     except QueryServerError:
@@ -203,7 +244,9 @@ async def _fed(
         await asyncio.gather(feeding, return_exceptions=True)
 
 
-async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None) -> None:
+async def _feed(
+    process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
+) -> None:
     assert process.stdin is not None  # noqa: S101 it was started with pipes
     is_whole = False
     try:
@@ -217,14 +260,20 @@ async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: As
         # The worker has ended, and its last frame holds the reason.
         is_whole = True
     finally:
-        process.stdin.close()
+        if not (stays_open and is_whole):
+            process.stdin.close()
         # The worker may take a part of a file for a whole one.
         if not is_whole and process.returncode is None:
             process.kill()
 
 
-async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> AsyncGenerator[_Frame]:
-    """Frames; that of a failure is raised. Time counts only while the worker is awaited, not the caller."""
+async def _conversation(
+    process: asyncio.subprocess.Process, time_s: int, stored: StoredFile | None
+) -> AsyncGenerator[_Frame]:
+    """Frames; that of a failure is raised, and pieces of `stored` are given to the worker.
+
+    Time counts only while the worker is awaited, not the caller or the store.
+    """
     assert process.stdout is not None  # noqa: S101 it was started with pipes
     left_s = float(time_s)
     loop = asyncio.get_running_loop()
@@ -243,7 +292,29 @@ async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> Asy
         left_s -= loop.time() - began
         if kind == frames.FAILED:
             raise _failure(body)
-        yield kind, body
+        if kind != frames.WANTED:
+            yield kind, body
+        elif stored is None:
+            raise _broken("frames")
+        else:
+            await _give_piece(process, stored, body)
+
+
+async def _give_piece(process: asyncio.subprocess.Process, stored: StoredFile, body: bytes) -> None:
+    assert process.stdin is not None  # noqa: S101 it was started with pipes
+    try:
+        offset, length = map(int, json.loads(body))
+    except (ValueError, TypeError):
+        raise _broken("requests") from None
+    if offset < 0 or not 0 < length <= frames.MAX_READ_BYTES:
+        raise _broken("requests")
+    content = await stored.read_at(offset, length)
+    try:
+        process.stdin.write(frames.PIECE_HEAD.pack(len(content)))
+        process.stdin.write(content)
+        await process.stdin.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        """The worker has ended, and its last frame holds the reason."""
 
 
 async def _decoded(body: bytes) -> frames.Rows:
@@ -276,6 +347,8 @@ def _broken(what: str) -> errors.DetectionFailed:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill the worker and what it may have started, and wait until it is gone."""
+    if process.stdin is not None:
+        process.stdin.close()
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -27,8 +27,9 @@ from queryserver.workbooks.packages import Package, WorkbookKind, check_parts, r
 class WorkbookQuestion(TypedDict):
     """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows.
 
-    `records`: the file is no workbook, but one of records of this type. `fields` None: its preview. `path` None: an
-    avro file that follows on the input, of which all records are wanted as JSON Lines.
+    `records`: the file is no workbook, but one of records of this type. `fields` None: its preview. `path` None: a
+    file of records that is shown, all of it as JSON Lines. Avro follows on the input; of Parquet, of `size_bytes`, the
+    worker requests pieces.
     """
 
     path: str | None
@@ -36,14 +37,16 @@ class WorkbookQuestion(TypedDict):
     limit: int | None
     records: NotRequired[str | None]
     fields: NotRequired[Sequence[str] | None]
+    size_bytes: NotRequired[int]
 
 
 def main() -> None:
     """Never raises: what goes wrong is the last frame."""
     question: WorkbookQuestion = json.loads(sys.stdin.buffer.readline())
+    is_shown_avro = question["path"] is None and question.get("records") == FileType.AVRO
     frames.limit_this_process(
         frames.TIME_S if question.get("fields") is None else frames.RECORDS_TIME_S,
-        frames.SHOWN_MEMORY_BYTES if question["path"] is None else frames.MEMORY_BYTES,
+        frames.AVRO_MEMORY_BYTES if is_shown_avro else frames.MEMORY_BYTES,
     )
     output = sys.stdout.buffer
     # The server may have closed the pipe.
@@ -56,7 +59,7 @@ def main() -> None:
 def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
     try:
         if question["path"] is None:
-            yield from _avro_frames(sys.stdin.buffer)
+            yield from _shown_frames(question)
             return
         with Path(question["path"]).open("rb") as file:
             records = question.get("records")
@@ -79,11 +82,18 @@ def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
         yield frames.frame(frames.FAILED, [errors.DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
-def _avro_frames(file: BinaryIO) -> Iterator[bytes]:
-    from queryserver.formats.avro import AvroFile  # noqa: PLC0415 workbooks do without
+def _shown_frames(question: WorkbookQuestion) -> Iterator[bytes]:
+    if question.get("records") == FileType.AVRO:
+        from queryserver.formats.avro import AvroFile  # noqa: PLC0415 workbooks do without
 
+        lines = AvroFile(sys.stdin.buffer).lines()
+    else:
+        keep_pandas_out()
+        from queryserver.workbooks.shown_parquet import RequestedFile, shown_lines  # noqa: PLC0415 as above
+
+        lines = shown_lines(RequestedFile(sys.stdin.buffer, sys.stdout.buffer, question.get("size_bytes", 0)))
     made = bytearray()
-    for line in AvroFile(file).lines():
+    for line in lines:
         made += line
         while len(made) >= OUTPUT_BYTES:
             yield frames.raw_frame(frames.LINES, made[:OUTPUT_BYTES])

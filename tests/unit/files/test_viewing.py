@@ -23,8 +23,8 @@ LIMIT_BYTES = 100_000
 ANA = 1
 
 
-def pools(threads: ThreadPoolExecutor) -> tuple[FairThreads, FairThreads]:
-    return FairThreads(threads, FairPlaces(2)), FairThreads(threads, FairPlaces(2))
+def pool(threads: ThreadPoolExecutor) -> FairThreads:
+    return FairThreads(threads, FairPlaces(2))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def viewing(threads: ThreadPoolExecutor) -> Viewing:
-    return Viewing(*pools(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+    return Viewing(pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
 
 
 async def shown(
@@ -78,13 +78,13 @@ async def test_a_store_that_is_too_slow_keeps_no_place(threads, codec, pattern) 
     store.odd["slow"] = Oddity(100_000, pattern=pattern, pause_s=60.0)
     store.tree.put("quick.gz", gzip.compress(b"quick"))
     viewing = Viewing(
-        *pools(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES, within_s=0.05
+        pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES, within_s=0.05
     )
     async with asyncio.timeout(30):
         for _ in range(5):
             with pytest.raises(StorageUnavailable, match="too slowly"):
                 await shown(viewing, store, "slow", codec=codec)
-    patient = Viewing(*pools(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+    patient = Viewing(pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
     assert (await shown(patient, store, "quick.gz")).excerpt.asked == b"quick"
 
 
