@@ -145,7 +145,7 @@ def choices_of(schema: Mapping[str, Any]) -> list[str]:
 
 
 # Of calls with several outcomes, the status by the model.
-_OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
+_OTHER_STATUS = {"RunningOperation": "202"}
 _BYTES = "application/octet-stream"
 _HEALTH = "/desktop/debug/"
 _IMPORTER = "/api/v1/importer/"

@@ -177,7 +177,7 @@ def limit_s(source: model.SearchSource) -> float:
 def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
     """The search, and a warning for each unknown facet."""
     if parameters.offset + parameters.limit > model.MAX_REACH:
-        raise errors.InvalidParameter(f"offset and limit must add up to at most {model.MAX_REACH}.")
+        raise errors.InvalidParameter(f"offset must be below {model.MAX_REACH}.")
     known = {facet.value: facet for facet in model.FacetName}
     search = model.Search(
         query=parse_query(parameters.text),

@@ -406,9 +406,8 @@ class Submissions:
         """How many rows are kept at most. The default gives way to a larger LIMIT of the statement itself."""
         default, most = self.limits.default_limit, self.limits.result_max_rows
         if limit is not None:
-            if limit > most:
-                raise errors.InvalidParameter(f"limit: must be between 1 and {most}.")
-            return limit, LimitSource.CALLER
+            # A client that writes a huge number means "all": what is cut then is not what it wanted to have cut.
+            return (limit, LimitSource.CALLER) if limit <= most else (most, LimitSource.MAXIMUM)
         if default in {0, most} or (own_limit or 0) > default:
             return most, LimitSource.MAXIMUM
         return default, LimitSource.DEFAULT

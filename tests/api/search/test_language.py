@@ -102,9 +102,17 @@ async def test_pages_give_each_match_once(api: Api, ana: Caller) -> None:
 
 
 @pytest.mark.platform(93)
-@each("fields", [{"limit": 1001}, {"limit": 0}, {"offset": 9999, "limit": 10}, {"offset": -1}])
+@each("fields", [{"limit": 0}, {"offset": 10_000, "limit": 10}, {"offset": -1}])
 async def test_reach_is_bounded(ana: Caller, fields: dict[str, int]) -> None:
     assert await ana.refused(CALL, **fields) == (400, -1, "invalid_parameter")
+
+
+@pytest.mark.platform(93)
+@each(("fields", "limit"), [({"limit": 10**30}, 1000), ({"offset": 9999, "limit": 10}, 1)])
+async def test_a_page_of_any_size_has_as_many_matches_as_are_given(
+    ana: Caller, fields: dict[str, int], limit: int
+) -> None:
+    assert (await ana.told(CALL, **fields))["limit"] == limit
 
 
 @pytest.mark.platform(95)

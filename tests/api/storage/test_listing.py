@@ -21,7 +21,7 @@ from queryserver.files.model import Scheme
 
 SORTABLE = ("type", "name", "atime", "mtime", "user", "group", "size")
 
-WRONG = [("pagesize", "0"), ("pagesize", "10001"), ("pagesize", "x"), ("pagenum", "0"), ("pagenum", ""),
+WRONG = [("pagesize", "0"), ("pagesize", "-1"), ("pagesize", "x"), ("pagenum", "0"), ("pagenum", ""),
          ("sortby", "zzz"), ("sortby", "Name"), ("descending", "zz")]  # fmt: skip
 
 
@@ -36,6 +36,14 @@ def eleven(files: Files) -> str:
 
 def names(body: dict[str, Any]) -> list[str]:
     return [entry["name"] for entry in body["files"]]
+
+
+@each("pagesize", ["10001", "9" * 30])
+async def test_a_page_of_any_size_is_one_of_ten_thousand(ana: Caller, eleven: str, pagesize: str) -> None:
+    seen = await view(ana, eleven, pagesize=pagesize)
+    assert seen["pagesize"] == 10_000
+    for page in (seen["page"], (await listed(ana, eleven, pagesize=pagesize))["page"]):
+        assert (page["total_count"], page["num_pages"], page["next_page_number"]) == (11, 1, 0)
 
 
 async def view(caller: Caller, place: str, **query: Any) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class TestArrival:
             assert answer.status_code == 200, answer.text
             assert answer.json()["part"] == index
         done = await sender.complete()
-        assert done.status_code == 201, done.text
+        assert done.status_code == 200, done.text
         assert (files.root / place / "big.bin").read_bytes() == sender.content
         assert everything(files.root / place) == ["big.bin"]
         body = done.json()
@@ -107,7 +107,7 @@ class TestArrival:
     async def test_parts_in_parallel_make_the_file(self, sender: Sender, files: Files, place: str):
         answers = await asyncio.gather(*(sender.send(index) for index in range(sender.parts)))
         assert [answer.status_code for answer in answers] == [200] * sender.parts
-        assert (await sender.complete()).status_code == 201
+        assert (await sender.complete()).status_code == 200
         assert (files.root / place / "big.bin").read_bytes() == sender.content
 
     @pytest.mark.storage(89)
@@ -152,17 +152,17 @@ class TestArrival:
         sender = Sender(ana, f"file:///{place}", content)
         for _ in range(2):
             done = await sender.send(0, content, qqtotalparts=None, qqchunksize=None)
-            assert done.status_code == 201, done.text
+            assert done.status_code == 200, done.text
             assert done.json()["size"] == len(content)
         assert (files.root / place / "big.bin").read_bytes() == content
         assert (await sender.complete()).json() == done.json()
         again = await sender.send(0, b"x" * len(content), qqtotalparts=0)
-        assert told(again) == (409, "part_conflict") if content else again.status_code == 201
+        assert told(again) == (409, "part_conflict") if content else again.status_code == 200
 
     async def test_an_empty_file_in_one_part_is_completed(self, ana: Caller, files: Files, place: str):
         sender = Sender(ana, f"file:///{place}", b"")
         assert (await sender.send(0, qqtotalparts=1)).status_code == 200
-        assert (await sender.complete()).status_code == 201
+        assert (await sender.complete()).status_code == 200
         assert (files.root / place / "big.bin").read_bytes() == b""
 
 
@@ -273,7 +273,7 @@ class TestRules:
             assert told(await sender.send(0)) == (400, "invalid_parameter")
             single = Sender(sender.caller, "s3a://lake/new/folder", b"x" * 500)
             assert (await single.send(0)).status_code == 200
-            assert (await single.complete()).status_code == 201
+            assert (await single.complete()).status_code == 200
             assert buckets.tree.entries["lake/new/folder/big.bin"].content == b"x" * 500
             assert told(await Sender(sender.caller, "s3a://", b"x").send(0)) == (400, "root_not_allowed")
             assert told(await Sender(sender.caller, "s3a://none", b"x").send(0)) == (404, "path_not_found")
@@ -295,7 +295,7 @@ class TestCompletion:
             await sender.send(index)
         answers = await asyncio.gather(*(sender.complete() for _ in range(3)))
         answers.append(await sender.caller.post_json("storage/upload/complete", qquuid=sender.uuid))
-        assert {answer.status_code for answer in answers} == {201}
+        assert {answer.status_code for answer in answers} == {200}
         assert all(answer.json() == answers[0].json() for answer in answers)
         assert (await sender.state()).json()["missing_parts"] == []
 
@@ -311,7 +311,7 @@ class TestCompletion:
         ):
             assert told(await sender.complete(**said)) == (409, "part_conflict")
         fields = {name: str(value) for name, value in sender.query(0).items() if name != "qquuid"}
-        assert (await sender.complete(**fields)).status_code == 201
+        assert (await sender.complete(**fields)).status_code == 200
 
     @pytest.mark.storage(88)
     async def test_a_wrong_digest_of_the_whole_leaves_nothing(self, sender: Sender, files: Files, place: str):
@@ -323,7 +323,7 @@ class TestCompletion:
         for index in range(sender.parts):
             await sender.send(index)
         right = hashlib.sha256(sender.content).hexdigest()
-        assert (await sender.complete(sha256=right)).status_code == 201
+        assert (await sender.complete(sha256=right)).status_code == 200
 
     async def test_a_wrong_digest_of_the_whole_leaves_the_former_file(self, sender: Sender, files: Files, place: str):
         target = files.root / place / "big.bin"
@@ -336,7 +336,7 @@ class TestCompletion:
         for index in range(sender.parts):
             await sender.send(index, overwrite="true")
         right = hashlib.sha256(sender.content).hexdigest()
-        assert (await sender.complete(sha256=right)).status_code == 201
+        assert (await sender.complete(sha256=right)).status_code == 200
         assert target.read_bytes() == sender.content
 
     async def test_a_wrong_digest_of_a_single_part_keeps_the_part(self, ana: Caller, files: Files, place: str):
@@ -344,7 +344,7 @@ class TestCompletion:
         await sender.send(0)
         assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
         assert names(files.root / place) == []
-        assert (await sender.complete(sha256=hashlib.sha256(b"small").hexdigest())).status_code == 201
+        assert (await sender.complete(sha256=hashlib.sha256(b"small").hexdigest())).status_code == 200
 
     @pytest.mark.storage(85)
     async def test_a_file_that_came_meanwhile_stays_and_so_do_the_parts(self, sender: Sender, files: Files, place: str):
@@ -355,7 +355,7 @@ class TestCompletion:
         assert told(await sender.complete()) == (409, "already_exists")
         assert target.read_bytes() == b"other"
         target.unlink()
-        assert (await sender.complete()).status_code == 201
+        assert (await sender.complete()).status_code == 200
         assert target.read_bytes() == sender.content
 
     @pytest.mark.storage(85)
@@ -364,7 +364,7 @@ class TestCompletion:
         for index in range(sender.parts):
             assert (await sender.send(index, overwrite="true")).status_code == 200
             assert (files.root / place / "big.bin").read_bytes() == b"old"
-        assert (await sender.complete()).status_code == 201
+        assert (await sender.complete()).status_code == 200
         assert (files.root / place / "big.bin").read_bytes() == sender.content
 
 
@@ -385,7 +385,7 @@ class TestState:
             answers = await asyncio.gather(first.send(1), second.send(2), second.send(0))
             assert [answer.status_code for answer in answers] == [200] * 3
             done = await asyncio.gather(first.complete(), second.complete())
-            assert [answer.status_code for answer in done] == [201, 201]
+            assert [answer.status_code for answer in done] == [200, 200]
             assert done[0].json() == done[1].json()
         assert (tmp_path / "files" / "shared" / "big.bin").read_bytes() == content
 

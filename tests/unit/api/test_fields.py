@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from scripts.describe_api import query_parameters
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.api.schemas.fields import Flag, Text, parse
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import Fields, Flag, Text, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -76,10 +78,32 @@ class TestIntegers:
             assert fetch(rows=rows).rows == number
 
     @pytest.mark.item(22)
-    @each("rows", "0", "-1", "10001", "x", 0, -1, 10_001, "9" * 5000)
-    def test_rows_outside_1_to_10000_are_invalid(self, rows: Any):
-        with pytest.raises(InvalidParameter, match="rows must be an integer from 1 to 10000"):
+    @each("rows", "0", "-1", "x", "", "-" + "9" * 30, 0, -1, -(10**30), True, 1.5)
+    def test_rows_below_one_are_invalid(self, rows: Any):
+        with pytest.raises(InvalidParameter, match="rows must be an integer of at least 1"):
             fetch(rows=rows)
+
+    @pytest.mark.item(22)
+    @each("rows", "10000", "10001", "32768", "+100000", "0" * 30 + "1" * 30, "9" * 5000, 10_001, 2**63, 10**30, 1e300)
+    def test_more_rows_than_a_batch_has_mean_as_many_as_it_has(self, rows: Any):
+        assert fetch(rows=rows).rows == 10_000
+
+    def test_no_size_of_a_page_is_too_large(self):
+        sizes = {"limit", "rows", "pagesize", "count", "length", "size"}
+        found = [
+            (
+                model.__name__,
+                name,
+                TypeAdapter(field.annotation if not field.metadata else Annotated[field.annotation, *field.metadata]),
+            )
+            for model in vars(requests).values()
+            if isinstance(model, type) and issubclass(model, Fields)
+            for name, field in model.model_fields.items()
+            if name in sizes
+        ]
+        assert len(found) > 10
+        for model, name, field in found:
+            assert field.validate_python("9" * 30) >= 100, (model, name)
 
     @pytest.mark.item(22)
     @pytest.mark.item(32)

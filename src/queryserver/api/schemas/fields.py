@@ -36,6 +36,7 @@ MAX_ENTRIES = 1000
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})")
+_LARGE = re.compile(r"\+?0*[1-9][0-9]{18,}")
 _EXACT_IN_A_DOUBLE = 2**53
 
 
@@ -161,6 +162,28 @@ class Whole:
             if self.minimum <= whole <= self.maximum:
                 return whole
         raise must(f"be an integer{_range(self.minimum, self.maximum)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """Annotation of a size of a page: an integer of at least `minimum`, of any size; above `most` it means `most`.
+
+    A client that writes a huge number means "as many as you give" (Contract platform 1.2).
+    """
+
+    most: int = INT64_MAX
+    minimum: int = 1
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, core_schema.int_schema(ge=self.minimum))
+
+    def read(self, value: Any) -> int:
+        """Raises the error of `Whole` for what is no integer or too small."""
+        is_large_text = isinstance(value, str) and _LARGE.fullmatch(value)
+        is_number = type(value) is int or (isinstance(value, float) and value.is_integer())
+        if is_large_text or (is_number and value > self.most):
+            return self.most
+        return min(Whole(self.minimum).read(value), self.most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES
 from queryserver.errors.base import InvalidParameter, configured
-from queryserver.search.model import Record, SourceName
+from queryserver.search.model import MAX_REACH, Record, SourceName
 from queryserver.search.query_language import Term, folded
 from queryserver.search.search import SearchParameters, SearchResult
 
@@ -37,7 +37,7 @@ async def entities_interactive(call: Call) -> Response:
         dialects=dialects,
         facets=fields.field_facets,
         interface=fields.interface,
-        limit=fields.limit,
+        limit=max(1, min(fields.limit, MAX_REACH - fields.offset)),
         offset=fields.offset,
         prefix=fields.prefix,
     )

@@ -22,6 +22,7 @@ from pydantic import (
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
+    Capped,
     Few,
     Fields,
     Flag,
@@ -42,6 +43,7 @@ from queryserver.errors.base import InvalidParameter, MissingParameter, conflict
 from queryserver.identity.model import BigNumbers
 
 HISTORY_LIMIT_MAX = 100
+MAX_BATCH_ROWS = 10_000
 PAGE_MAX = 10**9
 KEY_MAX = 255
 _LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
@@ -295,15 +297,15 @@ class ExecuteRequest(Fields):
     session_id: Annotated[int, Whole()] | None = None
     wait: Annotated[float, Number(0, 60)] = 0
     timeout: Annotated[int, Whole(1, 86400)] | None = None
-    limit: Annotated[int, Whole(1)] | None = Field(
+    limit: Annotated[int, Capped()] | None = Field(
         default=None,
         description="Rows to keep, up to `result_max_rows`. Without it `default_limit` is in force, or a larger LIMIT"
         " of the statement itself. `query_status` says whether a result was cut.",
     )
-    rows: Annotated[int, Whole(0, 10_000)] = Field(
+    rows: Annotated[int, Capped(MAX_BATCH_ROWS, minimum=0)] = Field(
         default=0,
-        description="So many first rows come in `result` of this answer, as fetch_result_data gives them, if the"
-        " statement ends within `wait`. Later fetches go on after them.",
+        description="So many first rows, at most 10,000, come in `result` of this answer, as fetch_result_data gives"
+        " them, if the statement ends within `wait`. Later fetches go on after them.",
     )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
@@ -391,7 +393,10 @@ class CheckStatusRequest(OperationRequest):
 class FetchRequest(OperationRequest):
     """Fields of fetch_result_data (Contract editor 6.1). Without `escape` the settings decide."""
 
-    rows: Annotated[int, Whole(1, 10_000)] = 100
+    rows: Annotated[int, Capped(MAX_BATCH_ROWS)] = Field(
+        default=100,
+        description="Rows of this batch; a number above 10,000 means 10,000. `has_more` says whether there are more.",
+    )
     start_over: Flag = Field(default=False, alias="startOver")
     start_row: Annotated[int, Whole(0)] | None = None
     escape: Flag | None = None
@@ -408,7 +413,7 @@ class LogsRequest(OperationRequest):
     """Fields of get_logs (Contract editor 7.1). Without `from`: the whole log."""
 
     start: Annotated[int, Whole(0)] | None = Field(default=None, alias="from")
-    size: Annotated[int, Whole(1)] | None = None
+    size: Annotated[int, Capped()] | None = None
     full_log: Text = Field(default="", description="Accepted, not used.")
 
 
@@ -506,8 +511,8 @@ class AutocompleteRequest(MetadataRequest):
 
     operation: Literal["schema", "functions", "function"] = "schema"
     prefix: Text = Field(default="", description="Only names that begin so, without regard to case.")
-    page: Annotated[int, Whole(1, 10**6)] = 1
-    limit: Annotated[int, Whole(1)] | None = Field(default=None, description="Names per page.")
+    page: Annotated[int, Capped(10**6)] = 1
+    limit: Annotated[int, Capped()] | None = Field(default=None, description="Names per page.")
 
 
 class SampleRequest(MetadataRequest):

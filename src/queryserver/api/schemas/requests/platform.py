@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from queryserver.api.schemas.fields import (
     INT64_MAX,
     MAX_ENTRIES,
+    Capped,
     Few,
     Fields,
     Flag,
@@ -51,7 +52,7 @@ class StatementListParameters(Fields):
         Annotated[int, Whole(0, LONGEST_AGE_S)] | None,
         Field(description="Only statements that were submitted that many seconds ago, or earlier."),
     ] = None
-    limit: Annotated[int, Whole(1, 1000), Field(description="Most statements of one answer.")] = 100
+    limit: Annotated[int, Capped(1000), Field(description="Most statements of one answer.")] = 100
     after: Annotated[Annotated[int, Whole(1)] | None, Field(description="`next_after` of the page before.")] = None
 
     @property
@@ -182,7 +183,7 @@ class ApiTokenListParameters(Fields):
     username: Annotated[TextOrNothing, Field(description=_OF_USER)] = None
     all: Annotated[Flag, Field(description="The tokens of all users; for administrators.")] = False
     page: Annotated[int, Whole(1)] = 1
-    limit: Annotated[int, Whole(1, MAX_ENTRIES), Field(description="Most tokens of one page.")] = MAX_ENTRIES
+    limit: Annotated[int, Capped(MAX_ENTRIES), Field(description="Most tokens of one page.")] = MAX_ENTRIES
 
 
 class NewApiTokenRequest(Fields):
@@ -241,7 +242,7 @@ class UserListParameters(Fields):
     is_active: Flag | None = None
     is_service_account: Flag | None = None
     page: Annotated[int, Whole(1)] | None = None
-    limit: Annotated[int, Whole(1, MAX_ENTRIES)] | None = None
+    limit: Annotated[int, Capped(MAX_ENTRIES)] | None = None
 
 
 class UsersParameters(Fields):
@@ -250,7 +251,7 @@ class UsersParameters(Fields):
 
 class UserAutocompleteParameters(Fields):
     filter: Text = ""
-    count: Annotated[int, Whole(1, MAX_ENTRIES)] = 100
+    count: Annotated[int, Capped(MAX_ENTRIES)] = 100
     extend_user: Flag = False
     include_myself: Flag = False
     only_mygroups: Flag = False
@@ -293,7 +294,7 @@ class TaskListParameters(Fields):
         TextOrNothing, Field(description="Only tasks of that name; `statement`: only jobs of statements.")
     ] = None
     page: Annotated[int, Whole(1)] = 1
-    limit: Annotated[int, Whole(1, 1000), Field(description="Most tasks of one page.")] = 50
+    limit: Annotated[int, Capped(1000), Field(description="Most tasks of one page.")] = 50
 
 
 class TaskRequest(Fields):
@@ -316,6 +317,6 @@ class SearchRequest(Fields):
     sources: NamesInJson = Field(default=(), description="Among documents, sql, hdfs, s3 and dialects; none: all four.")
     field_facets: NamesInJson = Field(default=(), description="Among type, owner, tags, lastModified.")
     interface: JsonText | None = Field(default=None, description="A catalogue, plain or as a JSON string.")
-    limit: Annotated[int, Whole(1, 1000)] = 25
+    limit: Annotated[int, Capped(1000)] = 25
     offset: Annotated[int, Whole(0)] = 0
     prefix: Text = Field(default="", description="Only facet values that begin so, without regard to case.")

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 
 from queryserver.api.schemas.fields import (
     MAX_ENTRIES,
+    Capped,
     Few,
     Fields,
     Flag,
@@ -136,7 +137,7 @@ class ScheduleListParameters(Fields):
     enabled: Annotated[Flag | None, Field(description="Only those that are switched on, or off.")] = None
     owner: Annotated[TextOrNothing, Field(description="Only those of the user of that name.")] = None
     page: Annotated[int, Whole(1), Field(description="Number of the page.")] = 1
-    limit: Annotated[int, Whole(1, MAX_ENTRIES), Field(description="Most schedules of one page.")] = 50
+    limit: Annotated[int, Capped(MAX_ENTRIES), Field(description="Most schedules of one page.")] = 50
 
 
 class EmailTestRequest(Fields):

@@ -9,7 +9,18 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from queryserver.api.schemas.fields import MAX_ENTRIES, Fields, Flag, Json, Text, TextOrNothing, Whole, must, parse
+from queryserver.api.schemas.fields import (
+    MAX_ENTRIES,
+    Capped,
+    Fields,
+    Flag,
+    Json,
+    Text,
+    TextOrNothing,
+    Whole,
+    must,
+    parse,
+)
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.errors.files import too_many_entries
 
@@ -270,7 +281,7 @@ class PathParameters(ReadParameters):
 
 class DirectoryParameters(ReadParameters):
     pagenum: Annotated[int, Whole(1)] = 1
-    pagesize: Annotated[int, Whole(1, MAX_PAGE_SIZE)] = 30
+    pagesize: Annotated[int, Capped(MAX_PAGE_SIZE)] = 30
     filter: Text = ""
     sortby: SortBy = "name"
     descending: Flag = False
@@ -359,9 +370,9 @@ _DEFAULT_WINDOW_BYTES = 4096
 
 class WindowParameters(StorageFields):
     offset: Annotated[int, Whole(0)] = Field(default=0, description="Bytes of the shown stream.")
-    length: Annotated[int, Whole(0, MAX_WINDOW_BYTES)] = _DEFAULT_WINDOW_BYTES
+    length: Annotated[int, Capped(MAX_WINDOW_BYTES, minimum=0)] = _DEFAULT_WINDOW_BYTES
     begin: Annotated[int, Whole(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
-    end: Annotated[int, Whole(1)] | None = Field(default=None, description="Last byte, instead of offset and length.")
+    end: Annotated[int, Capped()] | None = Field(default=None, description="Last byte, instead of offset and length.")
     compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"] | None = None
     encoding: Text = "utf-8"
 
@@ -372,10 +383,7 @@ class WindowParameters(StorageFields):
             return self.offset, self.length
         if self.begin > self.end:
             raise InvalidParameter("begin must not be above end.")
-        length = self.end - self.begin + 1
-        if length > MAX_WINDOW_BYTES:
-            raise InvalidParameter(f"begin and end must enclose at most {MAX_WINDOW_BYTES} bytes.")
-        return self.begin - 1, length
+        return self.begin - 1, min(self.end - self.begin + 1, MAX_WINDOW_BYTES)
 
 
 class FileViewParameters(WindowParameters):

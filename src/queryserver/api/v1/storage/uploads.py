@@ -52,8 +52,7 @@ async def upload_file(call: StorageCall) -> Response:
             next=None,
             result=wire.FileEntry.model_validate(shapes.entry(entry)),
             file_stats=wire.FlatFileEntry.model_validate(shapes.flat(entry)),
-        ),
-        status=201,
+        )
     )
 
 
@@ -164,6 +163,5 @@ def _completed(call: StorageCall, upload: PartUpload) -> Response:
             success=True,
             data="Success",
             next=None,
-        ),
-        status=201,
+        )
     )
