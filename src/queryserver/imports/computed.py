@@ -145,7 +145,8 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
     blocks = None
     if is_enough and len(first.records) <= most:
         del first.records[FIRST_RECORDS:]
-        blocks = _Blocks(form, sample_width(first.records, has_header=has_header))
+        width = sample_width(first.records, has_header=has_header, is_whole=text.is_whole)
+        blocks = _Blocks(form, width)
         is_enough = blocks.read(text.sample(_FEED_BYTES), most)
     if not is_enough and not text.is_last:
         return MORE

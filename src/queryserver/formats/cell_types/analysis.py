@@ -14,7 +14,7 @@ from queryserver.formats.cell_types.header import header_names, numbered_names
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
 from queryserver.formats.columns import kernels
 from queryserver.formats.delimited.records import Block
-from queryserver.imports.model import PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
+from queryserver.imports.model import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
 
 FIRST_RECORDS = PREVIEW_ROWS + 1
 """How many first records `analyse_blocks` takes: a header and what is shown."""
@@ -81,16 +81,55 @@ class WidthUncertain(Exception):
     """Too many records are longer or shorter than the first ones: the most frequent width must be counted exactly."""
 
 
-def sample_width(records: Iterable[Cells], *, has_header: bool) -> int:
-    """The number of columns: of the header, or the most frequent among the records (the larger one of two).
+def sample_width(records: Iterable[Cells], *, has_header: bool, is_whole: bool = True) -> int:
+    """The number of columns (Contract importer 7.3.4); 0 if there are no records.
 
-    0 if there are no records. Of records that are only the first of a sample this is a guess unless there is a header;
-    `analyse_blocks` raises WidthUncertain if it was wrong.
+    Of records that are only the first of a sample this is a guess; `analyse_blocks` raises WidthUncertain if it may be
+    wrong. `is_whole`: there are no others.
     """
-    if has_header:
-        return next((len(record) for record in records), 0)
-    counts = Counter(len(record) for record in records)
-    return max(counts, key=lambda width: (counts[width], width), default=0)
+    return _shape(records, has_header=has_header, is_whole=is_whole).width
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    width: int
+    named: int = 0
+    """The columns that the header names."""
+    has_blank_ends: bool = False
+    """Whether the fields of most records that are behind the last column are blank in all of them."""
+
+    def is_certain(self, odd: "_Oddities", rows: int, *, is_whole: bool) -> bool:
+        """Whether all of `rows` records have this shape, of which some are longer or shorter."""
+        if self.has_blank_ends and (odd.long.count or not (self.named or is_whole)):
+            return False
+        if self.width > self.named:
+            return (odd.long.count + odd.short.count) * 2 < rows
+        return self.has_blank_ends or odd.wider * 2 <= rows
+
+
+def _shape(records: Iterable[Cells], *, has_header: bool, is_whole: bool) -> _Shape:
+    source = iter(records)
+    header = next(source, ()) if has_header else ()
+    named = _filled(header) or len(header)
+    data = list(source)
+    counts = Counter(map(len, data))
+    usual = max(counts, key=lambda width: (counts[width], width), default=0)
+    if usual <= named or (header and counts[usual] * 2 <= len(data)):
+        return _Shape(named, named)
+    if not header and not is_whole:
+        # A column without a name may have its first value behind the sample.
+        return _Shape(usual)
+    filled = max(_filled(record) for record in data if len(record) == usual)
+    width = max(named, filled) or usual
+    return _Shape(width, named, width < usual)
+
+
+def _filled(record: Cells) -> int:
+    """The length of a record without the blank cells at its end."""
+    length = len(record)
+    while length and not record[length - 1].strip(BLANKS):
+        length -= 1
+    return length
 
 
 def analyse_records(
@@ -111,11 +150,14 @@ def analyse_records(
     sample = list(islice(source, SAMPLE_RECORDS + has_header))
     is_whole = is_whole and next(source, None) is None
     _check_not_empty(sample, is_whole=is_whole)
-    width = sample_width(sample, has_header=has_header)
+    width = sample_width(sample, has_header=has_header, is_whole=is_whole)
     odd = _Oddities()
     for number, record in enumerate(sample, 1):
-        if len(record) != width:
-            (odd.long if len(record) > width else odd.short).add(number)
+        if len(record) < width:
+            if not (has_header and number == 1):
+                odd.short.add(number)
+        elif len(record) > width and _filled(record) > width:
+            odd.long.add(number)
         if undecodable and any(REPLACEMENT in cell for cell in record):
             odd.undecodable.add(number)
     for number in unclosed:
@@ -142,13 +184,14 @@ def analyse_blocks(
     analyse all records instead.
     """
     _check_not_empty(first_records, is_whole=is_whole)
+    shape = _shape(first_records, has_header=has_header, is_whole=is_whole)
     odd = _Oddities()
     parts: list[pa.RecordBatch] = []
     left = SAMPLE_RECORDS + has_header
     source = iter(blocks)
     for block in source:
         rows = min(block.columns.num_rows, left)
-        odd.add_block(block, rows, undecodable=bool(undecodable))
+        odd.add_block(block, rows, has_header=has_header, undecodable=bool(undecodable))
         parts.append(block.columns.slice(0, rows))
         left -= rows
         if not left:
@@ -158,9 +201,9 @@ def analyse_blocks(
         return analyse_records(
             first_records, has_header=has_header, is_whole=is_whole, undecodable=undecodable, given=given
         )
-    if not has_header and (odd.long.count + odd.short.count) * 2 >= SAMPLE_RECORDS - left:
+    if not shape.is_certain(odd, SAMPLE_RECORDS - left, is_whole=is_whole):
         raise WidthUncertain
-    width = sample_width(first_records, has_header=has_header)
+    width = shape.width
     # Kernels have a price per call: one call over all blocks is worth a copy of the column.
     columns = (pa.concat_arrays([part.column(position) for part in parts]) for position in range(width))
     facts = [measured(cells[int(has_header) :], given) for cells in columns]
@@ -202,22 +245,26 @@ class _Oddities:
     """Counts records of the wrong width, with open quotes, and with undecodable characters."""
 
     def __init__(self) -> None:
+        self.wider = 0
+        """Records with fields behind the last column, be they blank."""
         self.long = SampleWarning(Oddity.LONG_ROWS)
         self.short = SampleWarning(Oddity.SHORT_ROWS)
         self.unclosed = SampleWarning(Oddity.UNCLOSED_QUOTE)
         self.undecodable = SampleWarning(Oddity.UNDECODABLE)
 
-    def add_block(self, block: Block, rows: int, *, undecodable: bool) -> None:
-        """Count the first `rows` rows of a block."""
+    def add_block(self, block: Block, rows: int, *, has_header: bool, undecodable: bool) -> None:
+        """Count the first `rows` rows of a block. A header may be shorter than its rows."""
+        first = block.first_record
+        self.wider += sum(row < rows for row in block.wider_rows)
         for warning, indexes in (
             (self.long, block.long_rows),
-            (self.short, block.short_rows),
+            (self.short, [row for row in block.short_rows if not has_header or first + row > 1]),
             (self.unclosed, block.unclosed),
             (self.undecodable, _undecodable_rows(block.columns) if undecodable else ()),
         ):
             for index in indexes:
                 if index < rows:
-                    warning.add(block.first_record + index)
+                    warning.add(first + index)
 
     def found(self, undecodable: int) -> list[SampleWarning]:
         self.undecodable.count = undecodable

@@ -270,7 +270,10 @@ class PlainReader:
         )
         self._near_null = tuple(near for blank in blanks for near in (f"{blank}null".encode(), f"null{blank}".encode()))
         self._blank_line = re.compile(rf"^[{_BLANKS}]+\r?$".encode(), re.MULTILINE) if width == 1 else None
-        self._names = [str(position) for position in range(width)]
+        self._width = width
+        self._blank_ends = 0
+        """How many fields behind the last column the records of the last batch had, all of them empty."""
+        self._names = [str(position) for position in range(width + 1)]
         self._convert = pyarrow_csv.ConvertOptions(
             check_utf8=False,
             column_types=dict.fromkeys(self._names, pa.string()),
@@ -305,13 +308,23 @@ class PlainReader:
             text = text.replace(self._field, delimiter)
         if self._record == b"\r":
             text = text.replace(b"\r", b"\n")
+        ends_blank = text.endswith((delimiter + b"\n", delimiter + b"\r\n"))
+        for blank_ends in (self._blank_ends, 1 - self._blank_ends) if ends_blank else (0,):
+            batch = self._read(text, delimiter.decode(), self._width + blank_ends)
+            if batch is not None and (not blank_ends or batch.column(self._width).null_count == batch.num_rows):
+                self._blank_ends = blank_ends
+                return batch.select(range(self._width)) if blank_ends else batch
+        return None
+
+    def _read(self, text: bytes, delimiter: str, width: int) -> pa.RecordBatch | None:
         has_quotes = bool(self._quote) and self._quote in text
+        names = self._names[:width]
         try:
             table = pyarrow_csv.read_csv(
                 pa.BufferReader(text),
-                pyarrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=self._names),
+                pyarrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
                 pyarrow_csv.ParseOptions(
-                    delimiter=delimiter.decode(),
+                    delimiter=delimiter,
                     quote_char=self._quote_char if has_quotes else False,
                     double_quote=True,
                     escape_char=False,

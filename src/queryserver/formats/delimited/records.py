@@ -191,8 +191,8 @@ class Block:
     `columns` has one `string` column per cell position. Null is a cell that is missing, or unquoted and empty, or the
     unquoted word null in any case (blanks around it do not count); `""` is a quoted empty cell. All else is the cell's
     text untouched: blanks and `\\N` are still text.
-    `long_rows`, `short_rows` and `unclosed` are row numbers within the block, from 0: rows cut to the width, rows
-    filled with null, rows with a quote that opens and does not close.
+    `long_rows`, `short_rows` and `unclosed` are row numbers within the block, from 0: rows cut to the width that lose
+    cells which are not blank, rows filled with null, rows with a quote that opens and does not close.
     """
 
     first_record: int
@@ -201,6 +201,8 @@ class Block:
     long_rows: Sequence[int] = ()
     short_rows: Sequence[int] = ()
     unclosed: Sequence[int] = ()
+    wider_rows: Sequence[int] = ()
+    """`long_rows`, and the rows cut to the width that lose blank cells only; Arrow's blocks do not count these."""
 
 
 class BlockReader:
@@ -291,13 +293,18 @@ def _first_piece(text: bytes, start: int) -> bytes:
 
 
 def block_of(records: list[Record], first_record: int, width: int, unclosed: Sequence[int]) -> Block:
-    long_rows = [row for row, cells in enumerate(records) if len(cells) > width]
+    wider_rows = [row for row, cells in enumerate(records) if len(cells) > width]
+    long_rows = [row for row in wider_rows if not all(map(_is_blank_cell, records[row][width:]))]
     short_rows = [row for row, cells in enumerate(records) if len(cells) < width]
     rows = [[*cells[:width], *[""] * (width - len(cells))] for cells in records]
     arrays = [pa.array(map(_value, column), pa.string(), size=len(rows)) for column in zip(*rows, strict=True)]
     names = [str(position) for position in range(width)]
     columns = pa.RecordBatch.from_arrays(arrays, names=names)
-    return Block(first_record, columns, long_rows, short_rows, unclosed)
+    return Block(first_record, columns, long_rows, short_rows, unclosed, wider_rows)
+
+
+def _is_blank_cell(cell: str) -> bool:
+    return not cell.strip(BLANKS)
 
 
 def _value(cell: str) -> str | None:

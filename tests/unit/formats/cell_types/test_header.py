@@ -200,6 +200,7 @@ def blocks_of(records_of_preview: Sequence[Sequence[str]], width: int, rows: int
             pa.RecordBatch.from_arrays(arrays, [str(position) for position in range(width)]),
             [index for index, record in enumerate(part) if len(record) > width],
             [index for index, record in enumerate(part) if len(record) < width],
+            wider_rows=[index for index, record in enumerate(part) if len(record) > width],
         )
 
 
