@@ -109,9 +109,9 @@ class TestWidth:
 
     @pytest.mark.importer(62)
     def test_a_value_behind_the_last_column_makes_a_bad_row(self) -> None:
-        loaded = load(b"a,b\n1,2,\n3,4,5\n6,7\n8,9\n10,11\n")
+        loaded = load(b"a,b\n1,2,\n3,4,5\n" + b"6,7\n" * 9)
         assert (loaded.bad, loaded.warnings) == (1, {"long_rows": (1, [3])})
-        assert loaded.rows == [["1", "2"], ["6", "7"], ["8", "9"], ["10", "11"]]
+        assert loaded.rows == [["1", "2"], *[["6", "7"]] * 9]
 
     @pytest.mark.importer(62)
     def test_a_column_that_only_later_rows_fill_is_kept(self) -> None:
