@@ -4,14 +4,17 @@ import asyncio
 import datetime as dt
 import gc
 import os
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.api.test_field_values import statement
 from tests.client.conftest import QUICK, Server
 from tests.client.threads import in_thread
 
@@ -19,13 +22,16 @@ from queryserver_client import (
     Conflict,
     Connection,
     ConnectionLost,
+    ConversionFailed,
     NoResultSet,
     Retries,
     StatementError,
     Truncated,
+    arrow,
     connect,
     connect_sync,
 )
+from queryserver_client.errors import is_panic
 from queryserver_client.sync import Loop
 
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
@@ -97,6 +103,57 @@ async def test_arrow_pandas_and_polars_hold_the_same_rows(db: Connection):
     assert sum([batch.num_rows async for batch in result.batches()]) == 12_345
     assert (await result.pandas())["n"].sum() == sum(range(12_345))
     assert (await result.polars())["n"].sum() == sum(range(12_345))
+
+
+async def test_polars_gets_decimals_of_39_digits_as_text(db: Connection):
+    text = statement("20_client_polars_panic_ends_client.py.txt")
+    most = 340282366920938463463374607431768211455
+    result = await db.query("duckdb", f"select {most}::uhugeint as u, 1::uhugeint as one, 1.5::decimal(3, 1) as d")
+    assert (await result.polars()).rows() == [(str(most), "1", Decimal("1.5"))]
+    [hugeint] = re.findall(r'"(select .*hugeint as s)"', text)
+    assert (await (await db.query("duckdb", hugeint)).polars()).rows() == [(str(2**127 - 1),)]
+
+
+async def test_what_polars_cannot_hold_is_an_error_of_the_client(db: Connection):
+    assert is_panic(Panic("gone"))
+    assert not any(map(is_panic, (ValueError(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError())))
+    result = await db.query("duckdb", "select 1 as n")
+    with pytest.raises(ConversionFailed, match="polars cannot hold this result: no place"):
+        arrow.polars_frame(await result.arrow(), convert=panicking)
+
+
+class Panic(BaseException):
+    """As pyo3_runtime.PanicException."""
+
+
+def panicking(_table: object) -> None:
+    message = "no place"
+    raise Panic(message)
+
+
+@in_thread
+def test_a_panic_of_a_library_ends_the_call_and_not_the_client():
+    async def panic() -> None:
+        panicking(None)
+
+    async def exits() -> None:
+        sys.exit(3)
+
+    async def answer() -> int:
+        return 7
+
+    with closing(Loop()) as loop:
+        for call, raised in ((panic, Panic), (exits, SystemExit)):
+            with pytest.raises(raised):
+                loop.run(call)
+            assert loop.run(answer) == 7
+
+
+async def test_dates_beyond_python_are_timestamps_in_pandas(db: Connection):
+    result = await db.query("duckdb", "select date '12024-02-29' as far, date '2024-02-29' as near")
+    frame = await result.pandas()
+    assert str(frame["far"][0]) == "12024-02-29 00:00:00"
+    assert frame["near"][0] == dt.date(2024, 2, 29)
 
 
 async def test_integers_beside_nulls_stay_integers_in_pandas(db: Connection):

@@ -69,8 +69,15 @@ def _date_texts(array: pa.Array) -> pa.Array:
 
 
 def _time_texts(array: pa.Array) -> pa.Array:
-    """`10:20:30`, with a fraction only when it is not zero."""
-    return _clock_texts(array, pa.time32("s"), pa.time64("us"))
+    """`10:20:30`, with a fraction only when it is not zero; the end of a day is `24:00:00`."""
+    unit = array.type.unit
+    ticks = array.view(pa.int32() if types.is_time32(array.type) else pa.int64())
+    is_end = kernels.equal(ticks, _DAY_S * _PER_SECOND[unit])
+    if not kernels.any(is_end, min_count=0).as_py():
+        return _clock_texts(array, pa.time32("s"), pa.time64("us"))
+    # Times of Arrow end before it (Schema.fbs: Time); DuckDB gives it all the same.
+    within = kernels.if_else(is_end, pa.scalar(None, array.type), array)
+    return kernels.if_else(is_end, "24:00:00", _clock_texts(within, pa.time32("s"), pa.time64("us")))
 
 
 def _timestamp_texts(array: pa.Array) -> pa.Array:

@@ -19,11 +19,14 @@ from queryserver.formats.download.encoder import DownloadFormat
 
 
 async def lines(array: pa.Array, kind: R, *, wanted=DownloadFormat.CSV, guard=False) -> list[str]:
-    """What stands for the values of one column."""
-    text = (await downloaded(one_column(array, kind), wanted, guard=guard)).decode()
-    assert text.startswith("c\r\n")
+    """What stands for the values of one column, beside another one."""
+    separator = "," if wanted is DownloadFormat.CSV else "\t"
+    table = pa.table([pa.repeat(True, len(array)), array], names=["b", "c"])
+    source = StoredTables([column("b", R.BOOLEAN), column("c", kind)], [table])
+    text = (await downloaded(source, wanted, guard=guard)).decode()
+    assert text.startswith(f"b{separator}c\r\n")
     assert text.endswith("\r\n")
-    return text.removesuffix("\r\n").split("\r\n")[1:]
+    return [line.removeprefix(f"true{separator}") for line in text.removesuffix("\r\n").split("\r\n")[1:]]
 
 
 @pytest.mark.item(54)
@@ -42,6 +45,13 @@ async def test_a_result_without_rows_is_its_header():
 async def test_null_is_nothing_and_an_empty_text_is_quoted():
     for wanted in (DownloadFormat.CSV, DownloadFormat.TSV):
         assert await lines(pa.array(["", None, "NULL", " "]), R.STRING, wanted=wanted) == ['""', "", "NULL", " "]
+
+
+@each("wanted", [DownloadFormat.CSV, DownloadFormat.TSV])
+@each("array", pa.array([1, None, 3, None]), pa.array(["1", "", "3", None]), ids=lambda array: str(array.type))
+async def test_a_null_is_quoted_where_it_is_alone_in_its_row(wanted, array):
+    """Readers skip empty lines (`tests/api/test_field_values.py`)."""
+    assert await downloaded(one_column(array, R.BIGINT), wanted) == b'c\r\n1\r\n""\r\n3\r\n""\r\n'
 
 
 async def test_texts_are_quoted_only_where_needed():
@@ -85,6 +95,9 @@ INSTANT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
     (pa.array([date(2024, 1, 31)], pa.date64()), R.DATE, ["2024-01-31"]),
     (pa.array([time(10, 20, 30), time(1, 2, 3, 40)]), R.STRING, ["10:20:30", "01:02:03.000040"]),
     (pa.array([time(10, 20, 30)], pa.time32("s")), R.STRING, ["10:20:30"]),
+    (pa.array([86_400_000_000, 1, None], pa.time64("us")), R.STRING, ["24:00:00", "00:00:00.000001", ""]),
+    (pa.array([86_400 * 10**9, 0], pa.time64("ns")), R.STRING, ["24:00:00", "00:00:00"]),
+    (pa.array([86_400], pa.time32("s")), R.STRING, ["24:00:00"]),
     (
         pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 as is
         R.TIMESTAMP,

@@ -8,7 +8,7 @@ import asyncio
 import importlib
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from queryserver_client.errors import ConnectionLost, MissingPackage, QueryserverError
+from queryserver_client.errors import ConnectionLost, ConversionFailed, MissingPackage, QueryserverError, is_panic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,9 @@ _AT_ONCE = 2
 _GROUP_BYTES = 2 * 1024 * 1024
 _GROUP_MESSAGES = 16
 """What a thread unpacks at a time: so many bytes as they came, or messages, of 256 KiB each when they are unpacked."""
+_DIGITS_OF_POLARS = 38
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31 as days since 1970-01-01."""
 _BODY_LENGTH_FIELD = 3
 """Message.fbs of Arrow: version, header_type, header, bodyLength."""
 
@@ -46,6 +49,7 @@ def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
     exact: dict[int, Any] = {}
     if not options.keys() & {"types_mapper", "integer_object_nulls"}:
         pa, pd = importlib.import_module("pyarrow"), importlib.import_module("pandas")
+        table = _with_days_of_pandas(pa, table)
         for place, column in enumerate(table.columns):
             is_wanted = table.column_names[place] not in (options.get("categories") or ())
             if column.null_count and pa.types.is_integer(column.type) and is_wanted:
@@ -56,6 +60,48 @@ def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
     for place, column in exact.items():
         made.isetitem(place, column)
     return made
+
+
+def _with_days_of_pandas(pa: Any, table: "pa.Table") -> "pa.Table":
+    """Columns of dates outside of the years 1 to 9999 as timestamps: dates of Python do not reach so far."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_date32(field.type):
+            days = table.column(place).cast(pa.int32())
+            extremes = importlib.import_module("pyarrow.compute").min_max(days).as_py()
+            if extremes["min"] is not None and (extremes["min"] < _FIRST_DAY or extremes["max"] > _LAST_DAY):
+                table = table.set_column(place, field.name, table.column(place).cast(pa.timestamp("s")))
+    return table
+
+
+def _has_39_digits(pa: Any, column: Any) -> bool:
+    """Whether decimals have, or may have, more digits than polars reads: HUGEINT of DuckDB is decimal(38, 0)."""
+    if pa.types.is_decimal256(column.type):
+        return True
+    if not pa.types.is_decimal128(column.type) or column.type.precision < _DIGITS_OF_POLARS:
+        return False
+    extremes = importlib.import_module("pyarrow.compute").min_max(column).as_py()
+    return any(one is not None and len(one.as_tuple().digits) > _DIGITS_OF_POLARS for one in extremes.values())
+
+
+def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" = None) -> Any:
+    """A table as a DataFrame of polars, decimals of more than 38 digits as text. Raises ConversionFailed.
+
+    `convert`: by default `from_arrow` of polars.
+    """
+    pa = importlib.import_module("pyarrow")
+    take: Any = optional("polars", "polars").from_arrow if convert is None else convert
+    for place, field in enumerate(table.schema):
+        if _has_39_digits(pa, table.column(place)):
+            texts = [None if value is None else format(value, "f") for value in table.column(place).to_pylist()]
+            table = table.set_column(place, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
+    try:
+        return take(table)
+    except BaseException as error:
+        # Its panics are no Exception, so they would pass all handlers of the program, and end the loop they run in.
+        if not is_panic(error):
+            raise
+        message = f"polars cannot hold this result: {error}"
+        raise ConversionFailed(message) from error
 
 
 class MessageReader:

@@ -5,10 +5,17 @@
 contract; they never change, and messages may.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 _MAX_BODY_CHARACTERS = 500
+_EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether it is a failure of a library in Rust, which ends no program and yet is no `Exception`."""
+    return not isinstance(error, (Exception, *_EXITS))
 
 
 class QueryserverError(Exception):
@@ -28,6 +35,10 @@ class MissingPackage(QueryserverError, ImportError):
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is needed: pip install 'queryserver-client[{extra}]'")
         self.package = package
+
+
+class ConversionFailed(QueryserverError):
+    """A package that was to take the rows cannot hold them, such as polars, whose panics are no `Exception`."""
 
 
 class ConnectionLost(QueryserverError):

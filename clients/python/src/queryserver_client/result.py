@@ -161,8 +161,11 @@ class Result:
         return arrow.frame(await self.arrow(), options)
 
     async def polars(self) -> "pl.DataFrame":
-        """All rows as a polars DataFrame."""
-        return arrow.optional("polars", "polars").from_arrow(await self.arrow())
+        """All rows as a polars DataFrame. Decimals of more than 38 digits, which polars lacks, are text.
+
+        Raises ConversionFailed for what polars cannot take.
+        """
+        return arrow.polars_frame(await self.arrow())
 
     async def download(
         self,

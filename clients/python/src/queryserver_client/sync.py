@@ -5,6 +5,7 @@ the event loop of the connection's thread. Ctrl-C while one runs cancels it ther
 server, and goes on when that is done.
 """
 
+import asyncio
 import atexit
 import gc
 import os
@@ -17,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 import httpx
@@ -108,11 +109,17 @@ class Loop:
         """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""
         if not self.is_ours:
             raise ConfigurationError("the connection was made before this process was forked: make one here")
-        ended = threading.Event()
+        ended, passed = threading.Event(), list[BaseException]()
 
-        async def watched() -> T:
+        async def watched() -> T | None:
             try:
                 return await call()
+            except (Exception, asyncio.CancelledError):
+                raise
+            except BaseException as error:  # noqa: BLE001 raised in the thread that called
+                # Of a callback, or a panic of a library in Rust: it would end the loop, for all calls.
+                passed.append(error)
+                return None
             finally:
                 ended.set()
 
@@ -120,7 +127,7 @@ class Loop:
             future = self._portal.start_task_soon(watched)
             self._running[future] = ended
         try:
-            return future.result()
+            given = future.result()
         except BaseException:
             if not future.done():
                 future.cancel()
@@ -128,6 +135,9 @@ class Loop:
             raise
         finally:
             self._running.pop(future, None)
+        if passed:
+            raise passed[0]
+        return cast("T", given)
 
     def cancel_running(self) -> None:
         """Cancel what other threads run here, and wait for some time until it has ended."""

@@ -18,7 +18,15 @@ from queryserver import errors
 from queryserver.engines.duckdb.binding import marked
 from queryserver.engines.duckdb.defects import refuse_sizes
 from queryserver.engines.duckdb.guard import StoredDefinitions, Token, kind_of, refuse_reach, tokens_of
-from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
+from queryserver.engines.duckdb.values import (
+    arrives_as_text,
+    bounded,
+    cell_error,
+    is_wide,
+    require_shallow,
+    result_type,
+    sound,
+)
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.threaded import NO_USER, STOP_S, Interrupted
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
@@ -71,6 +79,9 @@ def statement_errors(
         yield
     except pa.ArrowInvalid as error:
         raise errors.StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
+    except UnicodeDecodeError as error:
+        # DuckDB cuts values within a character, and its binding cannot make the text of the error: the bytes are here.
+        raise _rejected(bytes(error.object).decode(errors="replace"), root, lines_before) from error
     except (duckdb.Error, OSError) as error:
         text = str(error)
         if error_of is not None and (known := error_of(text)) is not None:
@@ -427,7 +438,10 @@ class DuckdbConnection:
         around = partial(statement_errors, self._root, error_of, lines_before=lines_before)
         with around():
             reader = bounded(relation, self._cell_max_bytes).to_arrow_reader(rows)
-        return DuckdbAnswer(columns=columns, reader=reader, around=around, on_close=free, held=self.held)
+        natives = [one if arrives_as_text(one) else None for one in types]
+        return DuckdbAnswer(
+            columns=columns, reader=reader, natives=natives, around=around, on_close=free, held=self.held
+        )
 
 
 class DuckdbAnswer:
@@ -442,6 +456,7 @@ class DuckdbAnswer:
         columns: tuple[Column, ...] | None = None,
         modified_rows: int | None = None,
         reader: pa.RecordBatchReader | None = None,
+        natives: Sequence[DuckDBPyType | None] = (),
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_close: Callable[[], None] = lambda: None,
         held: AbstractContextManager[object] | None = None,
@@ -451,6 +466,7 @@ class DuckdbAnswer:
         self.columns = columns
         self.modified_rows = modified_rows
         self._reader = reader
+        self._natives = natives
         self._around = around
         self._on_close = on_close
         self._ahead: pa.RecordBatch | None = None
@@ -500,7 +516,7 @@ class DuckdbAnswer:
             return None
         for batch in self._reader:
             if batch.num_rows:
-                return sound(batch, self.columns or ())
+                return sound(batch, self.columns or (), self._natives)
         return None
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import duckdb
@@ -13,6 +14,8 @@ from queryserver.engines.catalog_queries import identifier, literal
 from queryserver.engines.values import calendar_date, clock_text
 from queryserver.errors.statements import EngineError, StatementRejected, cell_too_large
 from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.nested_arrays import member_types, with_members
+from queryserver.formats.odd_values import with_odd_values
 
 _RESULT_TYPES = {
     name: result
@@ -47,10 +50,6 @@ _NESTED = frozenset({"list", "array", "map", "struct", "tuple", "union"})
 
 # What Arrow would garble (UHUGEINT wraps round, TIMETZ loses its zone) or has no text form for.
 _AS_TEXT = frozenset({"uhugeint", "enum", "time with time zone", "bit", "bignum", "interval", "variant", "geometry"})
-# Inside other values a date may be `infinity` too, which Arrow's date cannot say; DuckDB's text can.
-_AS_TEXT_WITHIN = _AS_TEXT | {
-    "hugeint", "date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone",
-}  # fmt: skip
 
 
 def result_type(native: DuckDBPyType) -> ResultType:
@@ -73,10 +72,10 @@ def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
     return [(name, child) for name, child in native.children if isinstance(child, DuckDBPyType)]
 
 
-def _carried(native: DuckDBPyType, as_text: frozenset[str]) -> str:
+def _carried(native: DuckDBPyType) -> str:
     """The type to read a value as; the type itself when Arrow can carry it."""
     match native.id:
-        case kind if kind in as_text:
+        case kind if kind in _AS_TEXT:
             return "VARCHAR"
         case "list":
             return f"{_within(native, 0)}[]"
@@ -96,12 +95,12 @@ def _carried(native: DuckDBPyType, as_text: frozenset[str]) -> str:
 
 
 def _within(native: DuckDBPyType, place: int) -> str:
-    return _carried(children_of(native)[place][1], _AS_TEXT_WITHIN)
+    return _carried(children_of(native)[place][1])
 
 
 def _carried_members(native: DuckDBPyType, word: str, members: list[tuple[str, DuckDBPyType]]) -> str:
     # Each member once: a second time at each level would double the time with it.
-    carried = [(name, _carried(child, _AS_TEXT_WITHIN), child) for name, child in members]
+    carried = [(name, _carried(child), child) for name, child in members]
     if all(text == str(child) for _, text, child in carried):
         return str(native)
     return f"{word}({', '.join(f'{identifier(name)} {text}' for name, text, _ in carried)})"
@@ -111,28 +110,52 @@ _DAY_S = 86_400
 _FIRST_DAY = -719_162  # 0001-01-01
 _LAST_DAY = 2_932_896  # 9999-12-31
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_UHUGEINT = pa.decimal256(39, 0)
 _INFINITE = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
 
 
-def sound(batch: pa.RecordBatch, columns: tuple[Column, ...]) -> pa.RecordBatch:
-    """The batch under the names of `columns`; values outside the years 1 to 9999 and unions as dense unions."""
-    return pa.RecordBatch.from_arrays([_sound(one) for one in batch.columns], names=[one.name for one in columns])
+def sound(
+    batch: pa.RecordBatch, columns: tuple[Column, ...], natives: Sequence[DuckDBPyType | None] = ()
+) -> pa.RecordBatch:
+    """The batch under the names of `columns`; values outside the years 1 to 9999 as odd ones, unions as dense ones.
+
+    `natives`: DuckDB's types of columns that came as text, or have members that did.
+    """
+    arrays = [_sound(*one) for one in zip_longest(batch.columns, natives)]
+    return pa.RecordBatch.from_arrays(arrays, names=[one.name for one in columns])
 
 
-def _sound(array: pa.Array) -> pa.Array:
+def arrives_as_text(native: DuckDBPyType) -> bool:
+    """Whether values have another Arrow type than the text that they come as."""
+    return native.id == "uhugeint" or any(arrives_as_text(child) for _, child in children_of(native))
+
+
+def _sound(array: pa.Array, native: DuckDBPyType | None = None) -> pa.Array:
     kind = array.type
+    if native is not None and native.id == "uhugeint":
+        return array.cast(_UHUGEINT)
     if pa.types.is_date32(kind):
         return _calendar(array, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, _date_text)
     if pa.types.is_timestamp(kind):
         return _timestamps(array)
     if pa.types.is_union(kind):
-        return _dense(array)
-    is_hugeint = pa.types.is_decimal128(kind) and kind.precision == 38 and kind.scale == 0
-    if is_hugeint and max((abs(extreme) for extreme in _extremes(array) if extreme is not None), default=0) >= 10**38:
-        # DuckDB declares 38 digits, though there may be 39.
-        values = [None if value is None else int(value) for value in array.to_pylist()]
-        return pa.array(values, pa.decimal256(39, 0))
+        return _dense(array, native)
+    if pa.types.is_nested(kind) and (native is not None or _has_moments(kind)):
+        natives = [child for _, child in children_of(native)] if native is not None else None
+
+        def sound_members(members: pa.Array, place: int) -> pa.Array:
+            return _sound(members, natives[place] if natives else None)
+
+        return with_members(array, sound_members)
     return array
+
+
+def _has_moments(kind: pa.DataType) -> bool:
+    """Whether there may be something to do within nested values."""
+    return any(
+        pa.types.is_date(one) or pa.types.is_timestamp(one) or (pa.types.is_nested(one) and _has_moments(one))
+        for one in member_types(kind)
+    )
 
 
 def _timestamps(array: pa.Array) -> pa.Array:
@@ -150,14 +173,14 @@ def _timestamps(array: pa.Array) -> pa.Array:
 
 
 def _calendar(array: pa.Array, ticks: pa.Array, first: int, last: int, text: Callable[[int], str]) -> pa.Array:
-    """As it is when all values lie in [first, last], else a union with the text of those that do not."""
+    """As it is when all values lie in [first, last], else with the text of those that do not."""
     earliest, latest = _extremes(ticks)
     if earliest is None or (earliest >= first and latest <= last):
         return array
     outside = [tick is not None and not first <= tick <= last for tick in ticks.to_pylist()]
     texts = [text(tick) if out else None for tick, out in zip(ticks.to_pylist(), outside, strict=True)]
     inside = pc.call_function("if_else", [pa.array(outside), pa.scalar(None, array.type), array])
-    return _chosen(pa.array([int(out) for out in outside], pa.int8()), [inside, pa.array(texts, pa.string())])
+    return with_odd_values(inside, pa.array(texts, pa.string()))
 
 
 def _extremes(array: pa.Array) -> tuple[Any, Any]:
@@ -165,20 +188,18 @@ def _extremes(array: pa.Array) -> tuple[Any, Any]:
     return extremes["min"], extremes["max"]
 
 
-def _dense(array: pa.Array) -> pa.Array:
+def _dense(array: pa.Array, native: DuckDBPyType | None) -> pa.Array:
     """DuckDB's unions are sparse: children of full length, of which each row uses one."""
     if array.type.mode == "dense":
         return array
-    children = [_sound(array.field(number)) for number in range(array.type.num_fields)]
+    natives = [child for _, child in children_of(native)[1:]] if native is not None else []  # the first is the tag
+    members = [array.field(number) for number in range(array.type.num_fields)]
+    children = [_sound(*one) for one in zip_longest(members, natives)]
     names = [array.type.field(number).name for number in range(array.type.num_fields)]
     # `type_codes` of a slice begins at the first code of the whole.
     codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1]], offset=array.offset)
-    return _chosen(pa.array(codes.to_pylist(), pa.int8()), children, names)
-
-
-def _chosen(codes: pa.Array, children: list[pa.Array], names: list[str] | None = None) -> pa.Array:
-    offsets = pa.array(range(len(codes)), pa.int32())
-    return pa.UnionArray.from_dense(codes, offsets, children, names)
+    places = pa.array(range(len(codes)), pa.int32())
+    return pa.UnionArray.from_dense(pa.array(codes.to_pylist(), pa.int8()), places, children, names)
 
 
 def _date_text(day: int) -> str:
@@ -279,7 +300,7 @@ def _is_text(native: DuckDBPyType) -> bool:
 
 
 def _shown(number: int, native: DuckDBPyType) -> str:
-    carried = _carried(native, _AS_TEXT)
+    carried = _carried(native)
     return f"#{number}" if carried == str(native) else f"CAST(#{number} AS {carried})"
 
 

@@ -6,9 +6,14 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from queryserver.errors.base import InvalidParameter
+from queryserver.formats.cells import field_names
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType, is_binary, is_text
 from queryserver.formats.download.encoder import Drain, Encoder, unique_names
 from queryserver.formats.download.texts import texts
+from queryserver.formats.nested_arrays import member_types, with_members
+from queryserver.formats.odd_values import held_in, is_odd, usual_type
+from queryserver.formats.text_forms import text_form
 
 _TEXT = pa.string()
 _MAX_DECIMAL_DIGITS = 76
@@ -53,14 +58,43 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
         return array
     if kind == _TEXT:
         return texts(array, column)
+    if is_odd(array.type) or pa.types.is_nested(kind):
+        try:
+            return _refitted(array, kind)
+        except ValueError as error:
+            raise InvalidParameter(
+                f"format: the column {column.name!r} holds a value that its type {column.native_type} has in no such"
+                f" file ({error}): cast it to text, or take csv or ndjson."
+            ) from error
     if pa.types.is_union(array.type):
         return pa.array([None if value is None else float(value) for value in array.to_pylist()], kind)
     # Only a column declared as floating point is read as such where it also holds integers.
     return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
+def _refitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values in the type that `_storable` gives; of nested values each member array as a whole."""
+    if array.type == kind:
+        return array
+    if pa.types.is_dictionary(array.type):
+        return _refitted(array.dictionary_decode(), kind)
+    if is_odd(array.type):
+        return held_in(array, kind)
+    if kind == _TEXT:
+        made = text_form(array)
+        return array.cast(_TEXT) if made is None else made
+    if not pa.types.is_nested(kind) or pa.types.is_null(array.type):
+        return array.cast(kind)
+    wanted = member_types(kind)
+
+    def refitted(members: pa.Array, place: int) -> pa.Array:
+        return _refitted(members, wanted[place])
+
+    return with_members(array, refitted)
+
+
 def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
-    if unions := [kind for kind in seen if pa.types.is_union(kind)]:
+    if unions := [kind for kind in seen if pa.types.is_union(kind) and not is_odd(kind)]:
         # A union is a column without one type, but a column of floats may also hold integers.
         members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
         common = _common(seen.difference(unions) | members, column)
@@ -86,30 +120,45 @@ def _storable(kind: pa.DataType) -> pa.DataType | None:
         return _TEXT
     if is_binary(kind):
         return pa.binary()
+    if is_odd(kind):
+        return _storable(usual_type(kind))
     if pa.types.is_nested(kind):
-        return kind if _is_storable_nested(kind) else None
+        return _storable_nested(kind)
     if pa.types.is_decimal(kind):
         return _decimal(kind.precision, kind.scale)
-    if pa.types.is_timestamp(kind):
-        return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
-    if pa.types.is_time(kind):
-        return kind if kind == pa.time64("ns") else pa.time64("us")
-    if pa.types.is_date(kind):
-        return pa.date32()
+    if pa.types.is_temporal(kind):
+        return _storable_moment(kind)
     if pa.types.is_float16(kind):
         return pa.float32()
     is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return kind if is_plain or pa.types.is_null(kind) else None
 
 
-def _is_storable_nested(kind: pa.DataType) -> bool:
+def _storable_moment(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_timestamp(kind):
+        return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
+    if pa.types.is_time(kind):
+        # STRING_TYPE, as of the engines that give them as text: there is no 24:00:00 in Arrow and Parquet.
+        return _TEXT
+    return pa.date32() if pa.types.is_date(kind) else None
+
+
+def _storable_nested(kind: pa.DataType) -> pa.DataType | None:
+    """Lists of a fixed length are lists; fields of structs have the names that cells have (Contract editor 6.3)."""
     if pa.types.is_struct(kind):
-        names = [field.name for field in kind.fields]
-        if not names or len(set(names)) < len(names):
-            return False
-    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)):
-        return False
-    return all(_storable(kind.field(number).type) == kind.field(number).type for number in range(kind.num_fields))
+        members = [_storable(field.type) for field in kind.fields]
+        if not members or None in members:
+            return None
+        return pa.struct(list(zip(field_names(kind), members, strict=True)))
+    if pa.types.is_map(kind):
+        key, item = _storable(kind.key_type), _storable(kind.item_type)
+        if (key, item) == (kind.key_type, kind.item_type):
+            return kind  # of an empty one the keys are of the null type, which `map_` refuses
+        return None if key is None or item is None else pa.map_(key, item)
+    if pa.types.is_union(kind) or (item := _storable(kind.value_type)) is None:
+        return None
+    is_large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
+    return pa.large_list(item) if is_large else pa.list_(item)
 
 
 def _filled(kind: pa.DataType) -> pa.DataType:
@@ -157,7 +206,7 @@ def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:
         unified = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
-    return unified if _is_storable_nested(unified) else None
+    return _storable_nested(unified)
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType | None:

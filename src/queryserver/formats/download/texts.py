@@ -143,7 +143,8 @@ _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|Infinity|NaN)$"
 
 
 class CsvEncoder(Encoder):
-    """Quotes only what needs it. NULL is nothing, an empty text is `""`.
+    """Quotes only what needs it. NULL is nothing, an empty text is `""`. In a file of one column both are `""`, since
+    pandas and pyarrow skip empty lines.
 
     `guard` puts `'` before texts that a spreadsheet would take for a formula (Contract security T5).
     """
@@ -185,7 +186,7 @@ class CsvEncoder(Encoder):
         return kernels.if_else(to_quote, quoted, cells)
 
     def _joined(self, cells: list[pa.Array]) -> bytes:
-        last = joined(cells[-1], _LINE_END, null="")
+        last = joined(cells[-1], _LINE_END, null="" if len(cells) > 1 else '""')
         return row_bytes(*cells[:-1], last, separator=self._separator)
 
 

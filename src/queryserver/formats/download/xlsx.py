@@ -124,7 +124,7 @@ def moments_of(array: pa.Array, column: Column) -> Moments | None:
         return _moments_of(days, pa.array([str(_DATE)] * len(array), pa.string()))
     if pa.types.is_time(kind):
         ticks = array.cast(pa.time64("ns")).cast(pa.time64("us"), safe=False).cast(pa.int64())
-        return _styled(array, _scaled(ticks, _US_PER_DAY, 0), _TIME, _TIME_FRACTION, first=0)
+        return _styled(array, _scaled(ticks, _US_PER_DAY, 0), _TIME, _TIME_FRACTION, first=0, beyond=1)
     if pa.types.is_timestamp(kind):
         return _timestamps(array)
     return None
@@ -141,16 +141,19 @@ def _timestamps(array: pa.Array) -> Moments | None:
     except pa.ArrowInvalid:  # seconds so far away that they have no microseconds
         return None
     days = _scaled(plain.cast(pa.int64()), _US_PER_DAY, _UNIX_EPOCH)
-    return _styled(plain, days, whole, fraction, first=_FIRST_DAY)
+    return _styled(plain, days, whole, fraction)
 
 
-def _styled(array: pa.Array, days: pa.Array, whole: int, fraction: int, *, first: int) -> Moments:
+def _styled(
+    array: pa.Array, days: pa.Array, whole: int, fraction: int, *, first: int = _FIRST_DAY, beyond: int = _DAY_BEYOND
+) -> Moments:
     is_whole = kernels.equal(kernels.subsecond(array), 0.0)
-    return _moments_of(days, kernels.if_else(is_whole, pa.scalar(str(whole)), pa.scalar(str(fraction))), first=first)
+    styles = kernels.if_else(is_whole, pa.scalar(str(whole)), pa.scalar(str(fraction)))
+    return _moments_of(days, styles, first=first, beyond=beyond)
 
 
-def _moments_of(days: pa.Array, styles: pa.Array, *, first: int = _FIRST_DAY) -> Moments:
-    is_shown = kernels.and_(kernels.greater_equal(days, first), kernels.less(days, _DAY_BEYOND))
+def _moments_of(days: pa.Array, styles: pa.Array, *, first: int = _FIRST_DAY, beyond: int = _DAY_BEYOND) -> Moments:
+    is_shown = kernels.and_(kernels.greater_equal(days, first), kernels.less(days, beyond))
     return Moments(kernels.if_else(is_shown, days, None).cast(pa.string()), styles)
 
 
@@ -424,6 +427,9 @@ class XlsxEncoder(Encoder):
         return [texts.joined(letters, numbers) for letters in self._letters]
 
     def _write_rows(self, rows: int, cells: list[pa.Array]) -> bytes:
+        if len(cells) == 1 and cells[0].null_count:
+            # Readers drop a row without cells: openpyxl and pandas at the end of a sheet, others anywhere.
+            cells = [kernels.coalesce(cells[0], texts.joined('<c r="', self._letters[0], self._numbers(rows), '"/>'))]
         self._sheet.write(texts.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
         self._next_row += rows
         return self._sink.take()

@@ -107,7 +107,7 @@ async def test_what_answers_rows_has_a_result_set(session: EngineSession, statem
 
 async def test_a_query_runs_once(session: EngineSession) -> None:
     await run(session, "CREATE SEQUENCE s")
-    for expected in ("1", "2"):
+    for expected in (1, 2):
         assert (await run(session, "SELECT (nextval('s')::UHUGEINT)")).cell == expected
 
 
