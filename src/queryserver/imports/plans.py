@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import structlog
@@ -45,6 +45,9 @@ _SHOWN_COLUMNS = 100
 _MAX_LENGTH = 10_485_760
 _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
+BadRowLimit: TypeAlias = int | Literal["few"] | None
+"""How many rows may be left out; None: any number."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
@@ -68,7 +71,7 @@ class FileReading:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """One table to be made of one file. `max_bad_rows` None: no limit."""
+    """One table to be made of one file."""
 
     shown: str
     """The name of the file for people."""
@@ -79,7 +82,7 @@ class ImportPlan:
     database: str | None
     table: str
     append: bool = False
-    max_bad_rows: int | None = 0
+    max_bad_rows: BadRowLimit = 0
     replace: bool = False
     """Whether the new table replaces one of that name."""
 
@@ -261,7 +264,7 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The parameters of create_table. `columns` None: all, as in the preview. `max_bad_rows` None: no limit."""
+    """The parameters of create_table. `columns` None: all, as in the preview."""
 
     origin: model.Origin
     file_path: str
@@ -273,7 +276,7 @@ class TableRequest:
     columns: Sequence[ColumnRequest] | None = None
     append: bool = False
     replace: bool = False
-    max_bad_rows: int | None = 0
+    max_bad_rows: BadRowLimit = 0
     idempotency_key: str | None = None
 
 

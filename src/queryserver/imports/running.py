@@ -58,6 +58,11 @@ COLUMNS = (
 )
 
 
+def few_bad_rows(rows: int) -> int:
+    """How many rows of a file may be bad where the call does not say it: never more than the log lists."""
+    return min(EXPLAINED_ROWS, max(rows // 100, min(10, rows // 10)))
+
+
 @dataclass(frozen=True, slots=True)
 class Imported:
     rows_read: int
@@ -173,7 +178,10 @@ class _Import:
             lines.append(f"{counted.bad - len(counted.explained)} more bad rows are not listed.")
         if counted.undecodable:
             lines.append(f"{counted.undecodable} characters could not be decoded and became U+FFFD.")
-        if (most := self.plan.max_bad_rows) is not None and counted.bad > most:
+        most = self.plan.max_bad_rows
+        if most == "few":
+            most = few_bad_rows(counted.rows)
+        if most is not None and counted.bad > most:
             first = "; ".join(str(row) for row in counted.explained[:_EXPLAINED_IN_MESSAGE])
             raise rejected_by_rule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
         return counted

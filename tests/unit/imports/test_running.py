@@ -23,7 +23,7 @@ from queryserver.errors.statements import EngineUnavailable
 from queryserver.formats.conversion import TargetColumn
 from queryserver.identity.model import User
 from queryserver.imports.model import MAX_FIELD_CHARACTERS, STRING, BaseType, ColumnType, Origin
-from queryserver.imports.plans import FileReading, ImportPlan, stored
+from queryserver.imports.plans import BadRowLimit, FileReading, ImportPlan, stored
 from queryserver.imports.repository import UnfinishedTable
 from queryserver.imports.running import (
     MAX_BYTES,
@@ -35,6 +35,7 @@ from queryserver.imports.running import (
     ImportSession,
     ScratchRows,
     ahead,
+    few_bad_rows,
 )
 from queryserver.statements.model import Assignment, Lease
 
@@ -85,9 +86,9 @@ class NoRecords:
         del statement_id, table
 
 
-def assignment() -> Assignment:
+def assignment(max_bad_rows: BadRowLimit = 0) -> Assignment:
     reading = FileReading(Origin.REMOTE, "file:///a.csv", True, 2)
-    plan = ImportPlan("a.csv", reading, COLUMNS, ("INT", "TEXT"), None, "t")
+    plan = ImportPlan("a.csv", reading, COLUMNS, ("INT", "TEXT"), None, "t", max_bad_rows=max_bad_rows)
     lease = Lease(uuid4(), "me", 1)
     now = time.monotonic()
     return Assignment(
@@ -95,13 +96,33 @@ def assignment() -> Assignment:
     )
 
 
-async def imported(file: OneFile, imports: Imports, engine: FakeLoadingEngine) -> OperationState:
-    async with imports.session(assignment(), User(1, "ana"), engine, SessionOptions()) as session:
+async def imported(
+    file: OneFile, imports: Imports, engine: FakeLoadingEngine, *, max_bad_rows: BadRowLimit = 0
+) -> OperationState:
+    async with imports.session(assignment(max_bad_rows), User(1, "ana"), engine, SessionOptions()) as session:
         handle = await session.submit("")
         status = await session.poll(handle, wait_s=20)
         if status.error is not None:
             raise status.error
         return status.state
+
+
+@pytest.mark.importer(54)
+@each(("rows", "bad"), (1, 0), (9, 0), (10, 1), (83, 8), (100, 10), (999, 10), (1_100, 11), (10_000, 100), (10**7, 100))
+def test_a_few_rows_may_be_bad_where_the_call_does_not_say_how_many(rows: int, bad: int) -> None:
+    assert few_bad_rows(rows) == bad
+
+
+@pytest.mark.importer(54)
+@each(("bad", "state"), (10, OperationState.FINISHED), (11, None))
+async def test_the_default_leaves_a_few_bad_rows_out_and_fails_above(bad: int, state: OperationState | None) -> None:
+    content = b"n,x\n" + b"1,a\n" * (100 - bad) + b"oops,b\n" * bad
+    file, engine = OneFile(MemoryFile(content)), FakeLoadingEngine()
+    if state is None:
+        with raises_code("rejected", match="11 of 100 rows are bad, 10 may be"):
+            await imported(file, imports_of(file), engine, max_bad_rows="few")
+    else:
+        assert await imported(file, imports_of(file), engine, max_bad_rows="few") is state
 
 
 def imports_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: int = MAX_BYTES) -> Imports:

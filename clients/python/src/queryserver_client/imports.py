@@ -197,7 +197,7 @@ class Imports:
         if_exists: IfExists = "error",
         columns: Sequence[ImportColumn | Mapping[str, Any]] | None = None,
         options: FileOptions | None = None,
-        max_bad_rows: int = 0,
+        max_bad_rows: int | None = None,
         is_remote: bool = False,
     ) -> Statement:
         """Start an import and return; the arguments are those of `load`."""
@@ -211,8 +211,9 @@ class Imports:
             "connector": connector,
             "table": table,
             "if_exists": if_exists,
-            "max_bad_rows": max_bad_rows,
         }
+        if max_bad_rows is not None:
+            body["max_bad_rows"] = max_bad_rows
         if database:
             body["database"] = database
         if columns is not None:
@@ -227,7 +228,7 @@ class Imports:
         if_exists: IfExists = "error",
         columns: Sequence[ImportColumn | Mapping[str, Any]] | None = None,
         options: FileOptions | None = None,
-        max_bad_rows: int = 0,
+        max_bad_rows: int | None = None,
         is_remote: bool = False,
         timeout_s: float | None = None,
         on_progress: OnProgress | None = None,
@@ -237,8 +238,8 @@ class Imports:
 
         `target` is `connector.table` or `connector.database.table`, or a sequence of these where a name has dots.
         `columns` are those of the table, in its order; all of the file without it. `max_bad_rows`: how many rows may
-        not fit, -1 for any number. Nothing half made is left, also when the waiting task is canceled: the import is
-        canceled then.
+        not fit, -1 for any number, None for a few; the log of the operation lists them. Nothing
+        half made is left, also when the waiting task is canceled: the import is canceled then.
 
         Raises ApiError (`table_exists`, `file_not_found`, …) before anything is started, StatementError afterwards.
         """

@@ -21,7 +21,7 @@ from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
-from queryserver.imports.plans import ColumnRequest, TableRequest
+from queryserver.imports.plans import BadRowLimit, ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
@@ -254,6 +254,12 @@ async def create_table(call: ImporterCall) -> Response:
     )
 
 
+def _max_bad_rows(asked: int | None) -> BadRowLimit:
+    if asked is None:
+        return "few"
+    return None if asked < 0 else asked
+
+
 def _table(asked: requests.CreateTableRequest, key: str | None) -> TableRequest:
     return TableRequest(
         origin=asked.import_type,
@@ -266,6 +272,6 @@ def _table(asked: requests.CreateTableRequest, key: str | None) -> TableRequest:
         columns=None if asked.columns is None else [ColumnRequest(**dict(one)) for one in asked.columns],
         append=asked.if_exists == "append",
         replace=asked.if_exists == "replace",
-        max_bad_rows=None if asked.max_bad_rows < 0 else asked.max_bad_rows,
+        max_bad_rows=_max_bad_rows(asked.max_bad_rows),
         idempotency_key=key,
     )

@@ -212,7 +212,9 @@ def import_(
     sheet: Annotated[str | None, typer.Option(help="Of a workbook; default: the first.")] = None,
     date_format: Annotated[str | None, typer.Option(help="As in strftime: %d/%m/%Y")] = None,
     number_format: Annotated[str | None, typer.Option(help="1234.5 as the file writes it: 1.234,5")] = None,
-    max_bad_rows: Annotated[int, typer.Option(min=-1, help="Rows that may not fit; -1: any number.")] = 0,
+    max_bad_rows: Annotated[
+        int | None, typer.Option(min=-1, help="Rows that may not fit; -1: any number. A few by default.")
+    ] = None,
     is_preview: Annotated[bool, typer.Option("--preview", help="Show how the file is read; change nothing.")] = False,
 ) -> None:
     """Make a table of a file, or add its rows to one."""

@@ -24,7 +24,7 @@ class Plan:
     source: str
     target: str
     if_exists: IfExists
-    max_bad_rows: int
+    max_bad_rows: int | None
     options: FileOptions
 
 
@@ -70,6 +70,12 @@ def load(db: "Connection", plan: Plan) -> int:
     bad = f", {loaded.rows_bad:,} did not fit" if loaded.rows_bad else ""
     rows = "1 row" if loaded.rows_loaded == 1 else f"{loaded.rows_loaded:,} rows"
     print(f"{loaded.table}: {rows}{bad}")
+    if loaded.rows_bad and loaded.operation_id:
+        lines = [line for line in db.statement(loaded.operation_id).logs().lines if line.startswith("Bad row")]
+        for line in lines[:_LAST_LINES]:
+            print(visible(line), file=sys.stderr)
+        if loaded.rows_bad > _LAST_LINES:
+            say(f"the log of {loaded.operation_id} lists more of them")
     return 0
 
 

@@ -220,7 +220,11 @@ class CreateTableRequest(ColumnParameters):
         description="`append` adds the rows to a table that is there. `replace` puts the new table in its place once"
         " all rows are loaded; Phoenix cannot.",
     )
-    max_bad_rows: Annotated[int, Whole(-1)] = Field(default=0, description="-1: no limit.")
+    max_bad_rows: Annotated[int, Whole(-1)] | None = Field(
+        default=None,
+        description="How many rows may be bad; they are left out and listed in the log. -1: no limit. By default a"
+        " tenth of the rows up to 10, or one of a hundred up to 100, whichever is more.",
+    )
     columns: Annotated[tuple[ImportColumn, ...] | None, BeforeValidator(_columns)] = Field(
         default=None, description="All columns as in the preview by default."
     )
