@@ -20,7 +20,7 @@ _CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
 _SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row(Operation):
     """A served row of operations.yaml with what is for the description only."""
 

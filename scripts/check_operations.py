@@ -42,6 +42,7 @@ class Operation:
     source: str
     status: str
     scope: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -99,7 +100,10 @@ def differences(operations: Iterable[Operation], routes: Mapping[tuple[str, str]
             found.append(f"{' '.join(key)}: served in the table, but no route")
         elif (declared := routes[key]) is not None:
             found += [f"{' '.join(key)}: {problem}" for problem in _mismatches(row, declared)]
-    return found + [f"{method} {path}: a route, but not in the table" for method, path in routes.keys() - rows.keys()]
+    aliases = {(row.method, shape(path)) for row in rows.values() for path in row.also}
+    found += [f"{method} {path}: a further path in the table, but no route" for method, path in aliases - routes.keys()]
+    unknown = routes.keys() - rows.keys() - aliases
+    return found + [f"{method} {path}: a route, but not in the table" for method, path in unknown]
 
 
 def _scope_problems(row: Operation) -> Iterator[str]:

@@ -324,7 +324,7 @@ def described_application() -> FastAPI:
 def whole_document(app: FastAPI) -> dict[str, Any]:
     """OpenAPI 3.1 of every route, with examples of every status."""
     known = texts()
-    routes = [route for route in routes_of(app) if not _row(route).hidden]
+    routes = [route for route in routes_of(app) if not _row(route).hidden and route.path == _row(route).path]
     document = get_openapi(
         title=app.title,
         version=app.version,

@@ -22,7 +22,9 @@ INSIDE = re.compile(
 TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position")
 """What query_status, history and get_logs say about the times of a statement."""
 
+_UNCACHED = re.compile("/api/v1/|/api/token/|/notebook/api/")
 _IMPORTER = "/api/v1/importer/"
+_TOKENS = ("/api/v1/token/", "/api/token/")
 
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
@@ -35,8 +37,8 @@ def _is_time(value: str) -> bool:
 _PARAMETERS = {"{nested}": r".+"}
 
 
-def _pattern(operation: Operation) -> re.Pattern[str]:
-    path, _, argument = operation.path.partition("={")
+def _pattern(template: str) -> re.Pattern[str]:
+    path, _, argument = re.sub(r"\{(\w+):\w+\}", r"{\1}", template).partition("={")
     parts = [
         _PARAMETERS.get(part, r"[^/]*") if part.startswith("{") else re.escape(part)
         for part in path.rstrip("/").split("/")
@@ -46,9 +48,10 @@ def _pattern(operation: Operation) -> re.Pattern[str]:
 
 # Fixed words win over parameters.
 _OPERATIONS = [
-    (one.method, _pattern(one), one)
+    (one.method, _pattern(path), one)
     for one in sorted(read_operations(), key=lambda one: one.path.count("{"))
     if one.status == SERVED
+    for path in (one.path, *one.also)
 ]
 
 
@@ -86,8 +89,6 @@ def _other_statuses(operation: Operation) -> Collection[int]:
     """What else than its own status an operation answers with when all is well."""
     if "application/octet-stream" in operation.response:
         return (206, 304)
-    if operation.http == 200 and "UploadCompleteResponse" in operation.response:
-        return (201,)
     return (202,) if "RunningOperation" in operation.response else ()
 
 
@@ -95,7 +96,7 @@ def _failures(response: httpx.Response, path: str) -> list[str]:
     """What the body of a failure may be."""
     if response.status_code == 401:
         return ["Unauthorized"]
-    if path.startswith("/api/v1/token/"):
+    if path.startswith(_TOKENS):
         return ["FieldErrors", "ErrorBody"]
     if path.startswith(_IMPORTER) and response.status_code != 404:
         return ["ImporterError"]
@@ -113,7 +114,7 @@ def _require_headers(response: httpx.Response, path: str) -> None:
     assert not [name for name in headers if name == "set-cookie" or name.startswith("access-control-")]
     # Files have a rule of their own; their failures do not.
     own = path.startswith("/api/v1/storage/download") and response.status_code in {200, 206, 304}
-    assert headers.get("cache-control") == ("private, no-cache" if own else "no-store") or "/api/v1/" not in path
+    assert headers.get("cache-control") == ("private, no-cache" if own else "no-store") or not _UNCACHED.search(path)
     if response.status_code == 401:
         assert headers.get_list("www-authenticate")[0] == 'Bearer realm="api"'
     if response.status_code in {429, 503}:
@@ -133,7 +134,7 @@ def _require_shape(response: httpx.Response, names: list[str]) -> None:
     body = json.loads(response.content)
     require_shape([getattr(generated, name) for name in names], body)
     # Neither tokens nor the importer have `status`; an unknown path below them has it.
-    without = response.url.path.startswith(("/api/v1/token/", _IMPORTER)) and response.status_code != 404
+    without = response.url.path.startswith((*_TOKENS, _IMPORTER)) and response.status_code != 404
     if isinstance(body, dict) and response.status_code != 401 and not without:
         assert type(body["status"]) is int
 

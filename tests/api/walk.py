@@ -23,17 +23,24 @@ _VOLATILE = {
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
 _PASSWORD = "a long enough word"
+_PRIVATE = (("editor/", "/notebook/api/"), ("token/", "/api/token/"))
 _numbers = count(1)
 
 
 class Walk:
-    """The calls of one user. `slash` ends each path, `extra` fields come with each call, natively in JSON if so."""
+    """The calls of one user. `slash` ends each path, `extra` fields come with each call, natively in JSON if so.
 
-    def __init__(self, api: Api, caller: Caller, *, slash: str = "", as_json: bool = False, **extra: Any) -> None:
+    `private`: by the paths of Hue's own pages, where a call has one.
+    """
+
+    def __init__(
+        self, api: Api, caller: Caller, *, slash: str = "", as_json: bool = False, private: bool = False, **extra: Any
+    ) -> None:
         self._api = api
         self._caller = caller
         self._slash = slash
         self._as_json = as_json
+        self._private = private
         self._extra = extra
         self.answers: Answers = {}
 
@@ -120,7 +127,7 @@ class Walk:
         await admin.post_json("connector/instance/delete", connector={"id": stored["id"]})
 
     async def _post(self, path: str, **fields: Any) -> dict[str, Any]:
-        fields = {**fields, **self._extra}
+        fields, path = {**fields, **self._extra}, self._path(path)
         if self._as_json:
             answer = await self._caller.send("POST", path + self._slash, json=fields)
         else:
@@ -131,7 +138,14 @@ class Walk:
         return self._kept(answer).json()
 
     async def _get(self, path: str) -> None:
-        self._kept(await self._caller.send("GET", path + self._slash, params=self._extra))
+        self._kept(await self._caller.send("GET", self._path(path) + self._slash, params=self._extra))
+
+    def _path(self, path: str) -> str:
+        for public, private in _PRIVATE if self._private else ():
+            if path.startswith(public):
+                other = path.replace(public, private, 1)
+                return other if operation_of("POST", other) or operation_of("GET", other) else path
+        return path
 
     def _kept(self, answer: httpx.Response) -> httpx.Response:
         assert answer.status_code == 200, answer.text

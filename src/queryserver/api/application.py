@@ -1,7 +1,7 @@
 """The ASGI application: routes in their order, error handlers, the frame around all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +17,7 @@ from queryserver.api.addresses import SharedByAddress
 from queryserver.api.calls import (
     AccessLog,
     Frame,
+    Handler,
     OperationRoute,
     RequestMetrics,
     answers_head,
@@ -25,7 +26,7 @@ from queryserver.api.calls import (
 )
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.routing import RouteTable
-from queryserver.api.table import operations
+from queryserver.api.table import Operation, operations
 from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, token
 from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.editor import results, statements
@@ -35,7 +36,7 @@ from queryserver.api.v1.taskserver import schedules, tasks
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.sections import Network
 
-_PATHS = ("/api/", "/desktop/")
+_PATHS = ("/api/", "/desktop/", "/notebook/api/")
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "DELETE, GET, HEAD, OPTIONS, POST, PUT",
     "Access-Control-Allow-Headers": (
@@ -121,17 +122,23 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
     )
     handlers = {name: how for group in _GROUPS for name, how in group.router.handlers.items()}
     # Added flat, because an included router is matched again at each of its levels; in the order of the table.
-    routes = [
-        handlers[row.id][0](row, handlers[row.id][1])
-        for row in operations().values()
-        if docs_enabled or row.group != "description"
-    ]
+    rows = [row for row in operations().values() if docs_enabled or row.group != "description"]
+    routes = [handlers[row.id][0](row, handlers[row.id][1]) for row in rows]
+    # Last, so that the described paths are found as fast as without them.
+    routes += [_alias(row, path, *handlers[row.id]) for row in rows for path in row.also]
     app.router.routes.append(RouteTable(routes))
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
     pages.describe(app)
     return app
+
+
+def _alias(row: Operation, path: str, kind: type[OperationRoute], handler: Handler) -> OperationRoute:
+    """A route of a further path: whatever is read of its operation is that of the described path."""
+    route = kind(replace(row, path=path), handler)
+    route.operation = row
+    return route
 
 
 def routes_of(app: FastAPI) -> Sequence[OperationRoute]:

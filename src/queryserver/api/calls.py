@@ -55,6 +55,7 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 _OTHER = "other"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NO_HOST_CHECK = "/desktop/debug/"
+_UNCACHED = ("/api/v1/", "/api/token/", "/notebook/api/")
 _LONGEST_PATH = 500
 _MAX_WAITING = 500
 _WAIT_S = 30.0  # bounds of the calls of one user that wait for their turn
@@ -206,10 +207,16 @@ class RequestMetrics:
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
         """One call is over. Callers choose path and method, so that only known ones become labels."""
-        route = getattr(scope.get("route"), "path", _OTHER)
+        route = _described_path(scope, _OTHER)
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         self._requests_of(method, route, status).inc()
         self._seconds_of(route).observe(seconds)
+
+
+def _described_path(scope: Scope, otherwise: str) -> str:
+    """The path template of the call in the API description; `otherwise` for an unknown path."""
+    route = scope.get("route")
+    return route.operation.path if isinstance(route, OperationRoute) else otherwise
 
 
 class AccessLog:
@@ -299,7 +306,7 @@ class Frame:
             )
         if answer.unknown_fields:
             # The path of the route: that of the call may hold names of a user's objects.
-            self._unknown_fields.note(getattr(call.get("route"), "path", call["path"]), answer.unknown_fields)
+            self._unknown_fields.note(_described_path(call, call["path"]), answer.unknown_fields)
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)
@@ -333,7 +340,7 @@ class _Answer:
         self._send = send
         self._call = call
         self._request_id = request_id
-        self._uncached = scope["path"].startswith("/api/v1/") or "/api/v1/" in scope["path"]
+        self._uncached = any(beginning in scope["path"] for beginning in _UNCACHED)
         self._has_body = scope["method"] != "HEAD"
         self._head: Message | None = None
         """Sent with the first piece of the body: the two are one visit to the connection."""

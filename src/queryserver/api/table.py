@@ -25,6 +25,7 @@ class Operation:
     scope: str
     error_style: str
     request: str | Sequence[str]
+    also: Sequence[str] = ()
 
     @property
     def is_public(self) -> bool:
@@ -45,7 +46,7 @@ class Operation:
 def operations() -> Mapping[str, Operation]:
     """By their ids, in the order in which routes are tried."""
     known = [one.name for one in fields(Operation)]
-    return {row["id"]: Operation(**{name: row[name] for name in known}) for row in served_rows()}
+    return {row["id"]: Operation(**{name: row[name] for name in known if name in row}) for row in served_rows()}
 
 
 def served_rows() -> Iterator[dict[str, Any]]:

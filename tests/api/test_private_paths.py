@@ -1,0 +1,93 @@
+"""The paths of Hue's own pages, which serve programs that were written for them (Contract editor 1.1)."""
+
+import re
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from scripts.check_operations import SERVED, read_operations
+from scripts.describe_api import described_application
+from tests.api.driving import Api, Caller, verdict
+from tests.api.walk import Walk, steady
+from tests.cases import each
+
+PRIVATE = [
+    (one, path)
+    for one in read_operations()
+    if one.status == SERVED
+    for path in one.also
+]  # fmt: skip
+CALLS = {
+    *(f"/api/token/{call}" for call in ("auth", "verify", "refresh")),
+    *(
+        f"/notebook/api/{call}"
+        for call in (
+            "execute", "execute/{}", "check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size",
+            "get_logs", "cancel_statement", "close_statement", "autocomplete", "autocomplete/{}", "autocomplete/{}/{}",
+            "autocomplete/{}/{}/{}", "autocomplete/{}/{}/{}/{}", "get_history", "create_notebook", "create_session",
+            "close_session",
+        )
+    ),
+}  # fmt: skip
+
+
+def path_of(template: str) -> str:
+    return "/".join("mysql" if part.startswith("{") else part for part in template.split("/"))
+
+
+@pytest.mark.item(79)
+def test_the_calls_of_hues_pages_have_their_paths_and_are_not_described():
+    assert {re.sub(r"\{[^}]*\}", "{}", path) for _, path in PRIVATE} == CALLS
+    described = described_application().openapi()["paths"]
+    assert not [path for path in described if path.startswith(("/notebook/", "/api/token/"))]
+
+
+@pytest.mark.item(79)
+@each("slash", ["", "/"])
+async def test_every_call_answers_there_as_at_its_public_path(api: Api, slash: str):
+    public = await Walk(api, await api.user()).whole()
+    private = await Walk(api, await api.user(), private=True, slash=slash).whole()
+    taken = {one.request.url.path.rstrip("/") for one in private.values()}
+    assert {path for path in taken if path.startswith(("/notebook/", "/api/token/"))} == {
+        path for path in map(str, taken) if not path.startswith(("/api/v1", "/api/s", "/api/d", "/desktop"))
+    }
+    assert len([path for path in taken if path.startswith("/notebook/api/")]) == len(CALLS) - 3
+    assert {key: steady(one) for key, one in private.items()} == {key: steady(one) for key, one in public.items()}
+
+
+@pytest.mark.item(79)
+async def test_refusals_are_those_of_the_public_path(api: Api, ana: Caller):
+    for operation, template in PRIVATE:
+        private = path_of(template)
+        for caller in (ana, api.stranger):
+            for method in ("GET", "POST", "DELETE"):
+                answers = [await caller.send(method, path) for path in (private, path_of(operation.path))]
+                shown = [(one.status_code, one.headers.get("allow"), one.is_success or one.json()) for one in answers]
+                assert shown[0] == shown[1], (method, private)
+
+
+@pytest.mark.item(79)
+async def test_cookies_of_a_login_page_are_no_credentials(api: Api):
+    cookies = {"Cookie": "sessionid=abc; csrftoken=def", "X-CSRFToken": "def"}
+    answer = await api.stranger.send("POST", "/notebook/api/create_notebook", headers=cookies)
+    assert (answer.status_code, answer.json()) == (401, {"detail": "Authentication credentials were not provided."})
+
+
+async def test_statements_that_are_begun_at_one_path_are_followed_at_the_other(ana: Caller):
+    begun = await ana.told("/notebook/api/execute/mysql", statement="rows 3", wait=60)
+    snippet: dict[str, Any] = {"result": {"handle": begun["handle"]}}
+    answer = await ana.post_json("/notebook/api/fetch_result_data/", snippet=snippet, rows=2)
+    assert (answer.json()["result"]["data"], answer.headers["cache-control"]) == ([[0], [1]], "no-store")
+    assert (await ana.page(begun["history_uuid"]))["data"] == [[2]]
+
+
+async def test_they_are_counted_as_the_described_call(api: Api, ana: Caller):
+    counted = 'route="/api/v1/editor/check_status",status="404"'
+    before = _count(api, counted)
+    assert verdict(await ana.post("/notebook/api/check_status", operationId="nope"))[2] == "operation_not_found"
+    assert _count(api, counted) == before + 1
+
+
+def _count(api: Api, labels: str) -> float:
+    lines = generate_latest(api.services.registry).decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if "http_requests_total" in line and labels in line)
