@@ -23,6 +23,7 @@ _BUFFERS_BYTES = 32 * 1024 * 1024
 _MIN_BUFFER_BYTES = 16 * 1024
 _FEW_COLUMNS = 64
 _MOST_CELLS = 1024 * 1024
+_OF_DICTIONARIES = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
@@ -69,7 +70,7 @@ def _opened(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
         _wide(file, metadata, buffer_bytes),
         metadata=metadata,
         # Values of dictionaries stay there: a text of 1 MiB in a million rows takes 1 MiB.
-        read_dictionary=_plain_texts(metadata.schema),
+        read_dictionary=_plain_texts(metadata),
         buffer_size=buffer_bytes,
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",
@@ -181,17 +182,26 @@ class _NearReads(SeekableFile):
         return piece
 
 
-def _plain_texts(schema: pq.ParquetSchema) -> list[str]:
-    """Columns of texts and bytes that are not part of something else: others cannot be read as dictionaries."""
-    columns = [schema.column(number) for number in range(len(schema))]
-    return [
-        column.path
-        for column in columns
-        if column.physical_type == "BYTE_ARRAY"
+def _plain_texts(metadata: pq.FileMetaData) -> list[str]:
+    """Columns that can be read as dictionaries: texts and bytes that are not part of something else, and of which no
+    part is in an encoding that Arrow reads as values only.
+    """
+    schema = metadata.schema
+    numbers = {
+        number: column.path
+        for number in range(len(schema))
+        if (column := schema.column(number)).physical_type == "BYTE_ARRAY"
         and column.converted_type in {"UTF8", "NONE"}
         and "." not in column.path
         and column.max_repetition_level == 0
-    ]
+    }
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        numbers = {
+            number: path
+            for number, path in numbers.items()
+            if _OF_DICTIONARIES.issuperset(group.column(number).encodings)
+        }
+    return list(numbers.values())
 
 
 def _rows(group: pq.RowGroupMetaData) -> int:

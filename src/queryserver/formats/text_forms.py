@@ -69,15 +69,16 @@ def _date_texts(array: pa.Array) -> pa.Array:
 
 
 def _time_texts(array: pa.Array) -> pa.Array:
-    """`10:20:30`, with a fraction only when it is not zero; the end of a day is `24:00:00`."""
-    unit = array.type.unit
+    """`10:20:30`, with a fraction only when it is not zero; times that are none of a day as `24:00:00`, `-00:00:05`."""
+    per_second = _PER_SECOND[array.type.unit]
     ticks = array.view(pa.int32() if types.is_time32(array.type) else pa.int64())
-    is_end = kernels.equal(ticks, _DAY_S * _PER_SECOND[unit])
-    if not kernels.any(is_end, min_count=0).as_py():
+    is_beyond = kernels.or_(kernels.less(ticks, 0), kernels.greater_equal(ticks, _DAY_S * per_second))
+    if not kernels.any(is_beyond, min_count=0).as_py():
         return _clock_texts(array, pa.time32("s"), pa.time64("us"))
-    # Times of Arrow end before it (Schema.fbs: Time); DuckDB gives it all the same.
-    within = kernels.if_else(is_end, pa.scalar(None, array.type), array)
-    return kernels.if_else(is_end, "24:00:00", _clock_texts(within, pa.time32("s"), pa.time64("us")))
+    # Times of Arrow lie within a day (Schema.fbs: Time). DuckDB has 24:00:00, and files may hold anything.
+    within = kernels.if_else(is_beyond, pa.scalar(None, array.type), array)
+    beyond = _each(kernels.if_else(is_beyond, ticks, None), lambda tick: _beyond_day_text(tick, per_second))
+    return kernels.coalesce(beyond, _clock_texts(within, pa.time32("s"), pa.time64("us")))
 
 
 def _timestamp_texts(array: pa.Array) -> pa.Array:
@@ -180,6 +181,12 @@ def _date_text(days: int) -> str:
 
 def _clock_text(seconds: int) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _beyond_day_text(tick: int, per_second: int) -> str:
+    seconds, fraction = divmod(abs(tick), per_second)
+    digits = f".{fraction * 10**9 // per_second:09d}" if fraction else ""
+    return _short_fraction(f"{'-' if tick < 0 else ''}{_clock_text(seconds)}{digits}")
 
 
 def _duration_text(nanoseconds: int) -> str:

@@ -3,8 +3,8 @@
 import json
 import resource
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from string import ascii_letters
 from typing import TYPE_CHECKING
 
@@ -55,11 +55,12 @@ class RecordPortion:
     """Some rows of a file of records: one column for each of the file, named by its position.
 
     Values are of the type of their column, or texts of such values. `strange`: rows that cannot be read, from 0, and
-    why; all their values are null.
+    why; what cannot be read is null. `misfits`, for previews: the texts of such values by row and column.
     """
 
     rows: "pa.RecordBatch"
     strange: Strange = ()
+    misfits: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
 
 
 def frame(kind: bytes, content: object) -> bytes:

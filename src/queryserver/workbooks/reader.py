@@ -327,7 +327,7 @@ async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
         log.info("worker of a workbook was killed", signal=-code)
         return errors.FileTooComplex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
-    return errors.DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The file could not be read.")
 
 
 def _failure(body: bytes) -> QueryServerError:
@@ -337,12 +337,12 @@ def _failure(body: bytes) -> QueryServerError:
     if code in _WITH_MESSAGE:
         return _WITH_MESSAGE[code](message)
     log.error("worker of a workbook failed", failure=message)
-    return errors.DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The file could not be read.")
 
 
 def _broken(what: str) -> errors.DetectionFailed:
     log.error("worker of a workbook answered with something else", expected=what)
-    return errors.DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The file could not be read.")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -5,7 +5,7 @@ Everything here blocks, and trusts the file no further than Arrow does: it is th
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import IOBase
 from itertools import chain
@@ -19,24 +19,19 @@ from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn, SampleWarning
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import header_names
-from queryserver.formats.columns import Column, ResultType, kernels, parts
-from queryserver.formats.conversion import RANGES, arrow_type
+from queryserver.formats.columns import Column, ResultType, parts
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.imports import model
+from queryserver.workbooks.column_values import RESULT_TYPES, Settled, column_type_of, reason, settled
 from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, batch_frame, frame
 
 _ARROW_FILE = b"ARROW1"
 _ROWS_AT_ONCE = 4096
 _PORTION_BYTES = 4 * 1024 * 1024
 _MAX_DIGITS = 38
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31 in days since 1970-01-01."""
-_MICROSECONDS_OF_A_DAY = 86_400_000_000
 
-_BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
 _VIEWS = (types.is_binary_view, types.is_string_view, types.is_list_view, types.is_large_list_view)
-RESULT_TYPES = {model.BaseType.DECIMAL: ResultType.DECIMAL, model.BaseType.BOOLEAN: ResultType.BOOLEAN}
 _PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
 _MARK = b"\xef\xbb\xbf"
 _TIMES = frozenset({model.CellKind.DATE, model.CellKind.TIMESTAMP, model.CellKind.TIME})
@@ -61,39 +56,6 @@ _AVRO_LOGICAL = {
     },
 }
 """The logical types that `formats.avro` writes as such; it ignores all others."""
-_PLAIN = {
-    **{
-        arrow_type(model.ColumnType(base)): base
-        for base in (
-            *RANGES,
-            model.BaseType.FLOAT32,
-            model.BaseType.FLOAT64,
-            model.BaseType.BOOLEAN,
-            model.BaseType.DATE,
-        )
-    },
-    pa.float16(): model.BaseType.FLOAT32,
-    pa.date64(): model.BaseType.DATE,
-    pa.null(): model.BaseType.NULL,
-}
-
-
-def column_type_of(kind: pa.DataType) -> model.ColumnType:
-    """The type of a column of the table to be. Nested values become JSON text."""
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return column_type_of(kind.value_type)
-    if kind in _PLAIN:
-        return model.ColumnType(_PLAIN[kind])
-    if types.is_decimal(kind):
-        is_usual = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
-        return model.ColumnType(model.BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else model.STRING
-    if types.is_timestamp(kind):
-        return model.ColumnType(model.BaseType.DATETIME)
-    if types.is_time(kind):
-        return model.ColumnType(model.BaseType.TIME)
-    if any(is_so(kind) for is_so in _BYTES):
-        return model.ColumnType(model.BaseType.BINARY)
-    return model.ColumnType(model.BaseType.DURATION) if types.is_duration(kind) else model.STRING
 
 
 Record: TypeAlias = Mapping[str, Any]
@@ -118,15 +80,32 @@ class ColumnarFile:
         ]
 
     def batches(self) -> Iterator[RecordPortion]:
-        """Batches of some 1 MiB, of the types of `arrow_type`. Raises FileCorrupt."""
+        """Batches of some 1 MiB, of the types of `arrow_type`. Rows with a misfit are strange."""
         for part in self._parts:
             # A few MiB at a time as far as the types show it, however large a batch the file has.
             slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
             for rows in chain.from_iterable(parts(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
-                arrays = [_settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
-                names = [str(place) for place in range(len(arrays))]
-                whole = pa.RecordBatch.from_arrays(arrays, names=names)
-                yield from map(RecordPortion, parts(whole, _PORTION_BYTES, _bytes_of))
+                columns = [settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
+                names = [str(place) for place in range(len(columns))]
+                whole = pa.RecordBatch.from_arrays([one.values for one in columns], names=names)
+                begin = 0
+                for part_of_it in parts(whole, _PORTION_BYTES, _bytes_of):
+                    yield self._portion(part_of_it, columns, begin)
+                    begin += part_of_it.num_rows
+
+    def _portion(self, rows: pa.RecordBatch, columns: Sequence[Settled], begin: int) -> RecordPortion:
+        """Rows from `begin` on. Of the misfits of a row the first is the reason."""
+        misfits = {
+            (row - begin, place): text
+            for place, column in enumerate(columns)
+            for row, text in column.misfits.items()
+            if begin <= row < begin + rows.num_rows
+        }
+        reasons: dict[int, str] = {}
+        for (row, place), text in misfits.items():
+            own = self.columns[place]
+            reasons.setdefault(row, f"column {json.dumps(own.name, ensure_ascii=False)}: {reason(text, own.type)}")
+        return RecordPortion(rows, sorted(reasons.items()), misfits)
 
 
 def _bytes_of(values: pa.Array) -> int:
@@ -155,47 +134,15 @@ def arrow_file(file: BinaryIO) -> ColumnarFile:
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Arrow trusts the sizes of buffers in a file. Raises ArrowInvalid."""
-    batch.validate(full=True)
+    for values in batch.columns:
+        # Times and decimals beyond their type are misfits of a row, not of the file.
+        kind = values.type
+        as_kept = pa.int32() if types.is_time32(kind) else pa.int64() if types.is_time64(kind) else None
+        as_kept = pa.int64() if types.is_date64(kind) else as_kept
+        if types.is_decimal(kind):
+            as_kept = pa.binary(kind.bit_width // 8)
+        (values if as_kept is None else values.view(as_kept)).validate(full=True)
     return batch
-
-
-def _settled(values: pa.Array, wanted: model.ColumnType) -> pa.Array:
-    """Values as `arrow_type` has them: timestamps in UTC without a zone. Raises FileCorrupt."""
-    if types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if types.is_run_end_encoded(values.type):
-        values = kernels.run_end_decode(values)
-    target = arrow_type(wanted)
-    if values.type == target and not types.is_string(target):
-        return _within_years(values)
-    if types.is_string(target):
-        return _texts(values)
-    if types.is_timestamp(values.type):
-        values = kernels.cast(values, pa.timestamp(values.type.unit))
-    with suppress(pa.ArrowInvalid):
-        # Digits of a second beyond the sixth are dropped.
-        is_finer = getattr(values.type, "unit", "") == "ns"
-        return _within_years(kernels.cast(values, target, safe=not is_finer))
-    raise errors.FileCorrupt("The file holds a value that is out of the range of its type.")
-
-
-def _within_years(values: pa.Array) -> pa.Array:
-    """Raises FileCorrupt for days before the year 1 or after the year 9999, which no engine here takes."""
-    is_date = types.is_date(values.type)
-    if not is_date and not types.is_timestamp(values.type):
-        return values
-    ends = kernels.min_max(kernels.cast(values, pa.int32() if is_date else pa.int64())).as_py()
-    unit = 1 if is_date else _MICROSECONDS_OF_A_DAY
-    if ends["min"] is not None and not (_FIRST_DAY * unit <= ends["min"] and ends["max"] < (_LAST_DAY + 1) * unit):
-        raise errors.FileCorrupt("The file holds a date that is not of the years 1 to 9999.")
-    return values
-
-
-def _texts(values: pa.Array) -> pa.StringArray:
-    return kernels.cast(
-        texts(values, Column("", RESULT_TYPES.get(column_type_of(values.type).base, ResultType.STRING), "")),
-        pa.string(),
-    )
 
 
 class _Fraction(float):
@@ -390,6 +337,9 @@ def _preview(file: BinaryIO, kind: model.FileType) -> Analysis:
         kinds = [RESULT_TYPES.get(column.type.base, ResultType.STRING) for column in records.columns]
         shown = batch.rows.slice(0, model.PREVIEW_ROWS - len(rows))
         cells = [texts(own, Column("", kind, "")).to_pylist() for own, kind in zip(shown.columns, kinds, strict=True)]
+        for (row, column), text in batch.misfits.items():
+            if row < shown.num_rows:
+                cells[column][row] = text
         for row in zip(*cells, strict=True):
             size += sum(len(cell or "") for cell in row)
             if size > model.SAMPLE_TEXT_BYTES:

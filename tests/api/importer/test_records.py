@@ -28,6 +28,7 @@ from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 AVRO = Path(__file__).parents[2] / "unit" / "formats" / "avro"
+FIELD = Path(__file__).parents[2] / "field" / "import"
 
 TABLE = pa.table(
     {
@@ -408,3 +409,25 @@ class TestCells:
         first = await preview(ana, reference, "excel", sheet_name="one")
         second = await preview(ana, reference, "excel", sheet_name="one")
         assert (first.status_code, second.json()) == (200, first.json())
+
+
+@pytest.mark.importer(63)
+async def test_values_that_their_type_forbids_are_bad_rows(eva: Caller):
+    field = await uploaded(eva, (FIELD / "parquet_negative_time.parquet").read_bytes(), "a.parquet")
+    shown = (await preview(eva, field, "parquet", sql_dialect="duckdb")).json()
+    assert (types(shown), shown["preview_data"]) == (["TIME"], [["-00:00:05"]])
+    times = pa.array([5, -5, 86_400_000], pa.int32()).view(pa.time32("ms"))
+    digits = b"".join(number.to_bytes(16, "little") for number in (10**9, 2, 3))
+    prices = pa.Array.from_buffers(pa.decimal128(5, 2), 3, [None, pa.py_buffer(digits)])
+    table = pa.table({"id": [1, 2, 3], "t": times, "price": prices})
+    for number, (kind, make) in enumerate(COLUMNAR.values()):
+        path = await uploaded(eva, make(table))
+        for name, reason, loaded in (
+            ("t", "-00:00:00.005000 is not a time of a day", [1]),
+            ("price", "10000000.00 has more than the 5 digits of its column", [2, 3]),
+        ):
+            fields = {"file_path": path, "file_type": kind, "columns": [{"source": "id"}, {"source": name}]}
+            message = (await failed(eva, "duckdb", f"none{number}", **fields))[1]
+            assert f'column "{name}": {reason}' in message
+            await imported(eva, "duckdb", f"{name}{number}", has_header="", max_bad_rows=2, **fields)
+            assert [row[0] for row in await rows(eva, "duckdb", f"{name}{number}", order="id")] == loaded

@@ -1,0 +1,161 @@
+"""Columns of files of records as columns of the types that tables have (Contract importer 8a.1, 8a.6).
+
+A file may hold what its own type forbids, and Arrow does not check it: a negative time, a decimal of more digits than
+declared. Such values are misfits, and so are days that no engine here takes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyarrow import types
+
+from queryserver.formats.columns import Column, ResultType, kernels
+from queryserver.formats.conversion import RANGES, arrow_type
+from queryserver.formats.download.texts import texts
+from queryserver.imports import model
+
+_MAX_DIGITS = 38
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31 in days since 1970-01-01."""
+_TICKS_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+_BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+RESULT_TYPES = {model.BaseType.DECIMAL: ResultType.DECIMAL, model.BaseType.BOOLEAN: ResultType.BOOLEAN}
+_PLAIN = {
+    **{
+        arrow_type(model.ColumnType(base)): base
+        for base in (
+            *RANGES,
+            model.BaseType.FLOAT32,
+            model.BaseType.FLOAT64,
+            model.BaseType.BOOLEAN,
+            model.BaseType.DATE,
+        )
+    },
+    pa.float16(): model.BaseType.FLOAT32,
+    pa.date64(): model.BaseType.DATE,
+    pa.null(): model.BaseType.NULL,
+}
+_WANTED = {
+    model.BaseType.DATE: "a date of the years 1 to 9999",
+    model.BaseType.DATETIME: "a timestamp of the years 1 to 9999",
+    model.BaseType.TIME: "a time of a day",
+}
+
+
+def column_type_of(kind: pa.DataType) -> model.ColumnType:
+    """The type of a column of the table to be. Nested values become JSON text."""
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return column_type_of(kind.value_type)
+    if kind in _PLAIN:
+        return model.ColumnType(_PLAIN[kind])
+    if types.is_decimal(kind):
+        is_usual = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
+        return model.ColumnType(model.BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else model.STRING
+    if types.is_timestamp(kind):
+        return model.ColumnType(model.BaseType.DATETIME)
+    if types.is_time(kind):
+        return model.ColumnType(model.BaseType.TIME)
+    if any(is_so(kind) for is_so in _BYTES):
+        return model.ColumnType(model.BaseType.BINARY)
+    return model.ColumnType(model.BaseType.DURATION) if types.is_duration(kind) else model.STRING
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Values as `arrow_type` has them. `misfits`: by row, the texts of values that are not of it; null here."""
+
+    values: pa.Array
+    misfits: Mapping[int, str] = field(default_factory=dict[int, str])
+
+
+def settled(values: pa.Array, wanted: model.ColumnType) -> Settled:
+    """Values of a column; timestamps in UTC without a zone, digits of a second beyond the sixth dropped."""
+    if types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if types.is_run_end_encoded(values.type):
+        values = kernels.run_end_decode(values)
+    target = arrow_type(wanted)
+    if types.is_string(target):
+        return Settled(shown_texts(values).cast(pa.string()))
+    given = values
+    if types.is_timestamp(values.type):
+        values = kernels.cast(values, pa.timestamp(values.type.unit))
+    rows = _misfits(values, target)
+    if rows:
+        values = values.take(pa.array([None if row in rows else row for row in range(len(values))], pa.int64()))
+    return Settled(_cast(values, target), {row: shown_texts(given.slice(row, 1))[0].as_py() for row in sorted(rows)})
+
+
+def reason(text: str, wanted: model.ColumnType) -> str:
+    """Why a value does not fit the type of its column, after the value."""
+    if wanted.base is model.BaseType.DECIMAL:
+        return f"{text[:100]} has more than the {wanted.precision} digits of its column"
+    return f"{text[:100]} is not {_WANTED.get(wanted.base, 'in the range of its type')}"
+
+
+def shown_texts(values: pa.Array) -> pa.Array:
+    """The raw text of each value."""
+    kind = RESULT_TYPES.get(column_type_of(values.type).base, ResultType.STRING)
+    return texts(values, Column("", kind, ""))
+
+
+def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type == target:
+        return values
+    is_finer = getattr(values.type, "unit", "") == "ns" or types.is_date64(values.type)
+    return kernels.cast(values, target, safe=not is_finer)
+
+
+def _misfits(values: pa.Array, target: pa.DataType) -> set[int]:
+    if types.is_time(values.type):
+        return _out_of_day(values)
+    try:
+        return _out_of_range(_cast(values, target))
+    except pa.ArrowInvalid:
+        # Arrow names the value and not its row.
+        return {row for row in range(len(values)) if not _fits(values.slice(row, 1), target)}
+
+
+def _fits(value: pa.Array, target: pa.DataType) -> bool:
+    try:
+        return not _out_of_range(_cast(value, target))
+    except pa.ArrowInvalid:
+        return False
+
+
+def _out_of_range(values: pa.Array) -> set[int]:
+    """Rows of what Arrow itself does not check."""
+    kind = values.type
+    if types.is_date32(kind):
+        return _beyond(values.view(pa.int32()), _FIRST_DAY, _LAST_DAY)
+    if types.is_timestamp(kind):
+        per_day = _TICKS_OF_A_DAY[kind.unit]
+        return _beyond(values.view(pa.int64()), _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1)
+    return _too_wide(values) if types.is_decimal(kind) else set()
+
+
+def _out_of_day(times: pa.Array) -> set[int]:
+    ticks = times.view(pa.int32() if types.is_time32(times.type) else pa.int64())
+    return _beyond(ticks, 0, _TICKS_OF_A_DAY[times.type.unit] - 1)
+
+
+def _beyond(numbers: pa.Array, first: int, last: int) -> set[int]:
+    is_beyond = kernels.or_(kernels.less(numbers, first), kernels.greater(numbers, last))
+    return set(_rows(is_beyond))
+
+
+def _too_wide(values: pa.Array) -> set[int]:
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        most = values.type.precision
+        return {
+            row for row, one in enumerate(values.to_pylist()) if one is not None and len(one.as_tuple().digits) > most
+        }
+    return set()
+
+
+def _rows(mask: pa.Array) -> Sequence[int]:
+    return kernels.indices_nonzero(kernels.fill_null(mask, fill_value=False)).to_pylist()

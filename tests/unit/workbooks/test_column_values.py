@@ -1,0 +1,71 @@
+"""Values of files of records that their own types forbid (Contract importer 8a.6)."""
+
+from decimal import Decimal
+
+import pyarrow as pa
+from tests.cases import each
+
+from queryserver.workbooks.column_values import column_type_of, reason, settled
+
+DAY_MS = 86_400_000
+
+
+def ticks(kind: pa.DataType, values: list[int | None]) -> pa.Array:
+    """Values as a file holds them, whether or not they are of the type."""
+    return pa.array(values, {32: pa.int32(), 64: pa.int64()}[kind.bit_width]).view(kind)
+
+
+def decimals(kind: pa.DataType, values: list[int]) -> pa.Array:
+    size = kind.bit_width // 8
+    content = b"".join(value.to_bytes(size, "little", signed=True) for value in values)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(content)])
+
+
+@each(
+    ("kind", "per_second"),
+    (pa.time32("s"), 1), (pa.time32("ms"), 10**3), (pa.time64("us"), 10**6), (pa.time64("ns"), 10**9),
+)  # fmt: skip
+def test_times_are_those_of_a_day(kind, per_second):
+    found = settled(
+        ticks(kind, [-5 * per_second, 0, 86_400 * per_second, None, 86_399 * per_second]), column_type_of(kind)
+    )
+    assert found.misfits == {0: "-00:00:05", 2: "24:00:00"}
+    assert found.values.cast(pa.string()).to_pylist() == [None, "00:00:00.000000", None, None, "23:59:59.000000"]
+    found.values.validate(full=True)
+
+
+def test_a_time_just_before_a_day_is_no_time_however_fine_it_is():
+    assert settled(ticks(pa.time64("ns"), [-5]), column_type_of(pa.time64("ns"))).misfits == {0: "-00:00:00.000000005"}
+
+
+@each("kind", [pa.decimal32(5, 2), pa.decimal64(5, 2), pa.decimal128(5, 2), pa.decimal256(5, 2)])
+def test_decimals_have_no_more_digits_than_declared(kind):
+    found = settled(decimals(kind, [99999, 100000, -99999, -123456789]), column_type_of(kind))
+    assert found.misfits == {1: "1000.00", 3: "-1234567.89"}
+    assert found.values.to_pylist() == [Decimal("999.99"), None, Decimal("-999.99"), None]
+    assert found.values.type == pa.decimal128(5, 2)
+    found.values.validate(full=True)
+    assert reason("1000.00", column_type_of(kind)) == "1000.00 has more than the 5 digits of its column"
+
+
+@each(
+    ("kind", "values", "misfits"),
+    (pa.date32(), [-719_163, -719_162, 2_932_896, 2_932_897], {0: "0000-12-31", 3: "10000-01-01"}),
+    (pa.date64(), [-719_163 * DAY_MS, 5, 0, 2_932_897 * DAY_MS], {0: "0000-12-31", 3: "10000-01-01"}),
+    (
+        pa.timestamp("s"),
+        [253_402_300_800, 253_402_300_799, -62_135_596_800, -62_135_596_801],
+        {0: "10000-01-01 00:00:00", 3: "0000-12-31 23:59:59"},
+    ),
+    (pa.timestamp("us", "UTC"), [253_402_300_800_000_000, 0, 5, None], {0: "10000-01-01 00:00:00+00:00"}),
+)
+def test_days_are_of_the_years_1_to_9999(kind, values, misfits):
+    plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind
+    found = settled(ticks(plain, values).view(kind), column_type_of(kind))
+    assert found.misfits == misfits
+    assert found.values.null_count == len(misfits) + values.count(None)
+
+
+def test_columns_of_dictionaries_have_misfits_too():
+    values = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1]), ticks(pa.time32("s"), [-5, 5]))
+    assert settled(values, column_type_of(values.type)).misfits == {1: "-00:00:05"}
