@@ -168,11 +168,20 @@ class RowConverter:
                 converted.append(convert(pa.array(cells, pa.string()), column.type, column.format))
         return self._portion(converted, columns, {}, len(rows), first_record)
 
-    def records(self, rows: pa.RecordBatch, strange: Sequence[tuple[int, str]], first_record: int) -> Portion:
-        """Rows of a file of records: values of the types of its columns, or texts of such values."""
+    def records(
+        self, rows: pa.RecordBatch, strange: Sequence[tuple[int, int | None, str]], first_record: int
+    ) -> Portion:
+        """Rows of a file of records: values of the types of its columns, or texts of such values.
+
+        `strange`: rows that cannot be read, for a column or, None, as a whole, and why.
+        """
         cells = [rows.column(one.source) for one in self._columns]
         converted = [_of_values(own, one) for own, one in zip(cells, self._columns, strict=True)]
-        bad = {row: _Bad(None, reason) for row, reason in strange}
+        kept = {one.source: at for at, one in enumerate(self._columns)}
+        bad: dict[int, _Bad] = {}
+        for row, source, reason in strange:
+            if source is None or source in kept:
+                bad.setdefault(row, _Bad(None if source is None else kept[source], reason))
         return self._portion(converted, cells, bad, rows.num_rows, first_record)
 
     def _portion(

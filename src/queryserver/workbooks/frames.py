@@ -46,8 +46,8 @@ _LETTERS = dict(zip(CellKind, ascii_letters, strict=False))
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
 Rows = list[list[TypedText]]
-Strange = Sequence[tuple[int, str]]
-"""Rows that cannot be read, from 0 in their batch, and why."""
+Strange = Sequence[tuple[int, int | None, str]]
+"""Rows that cannot be read, from 0 in their batch, the column for which they cannot, None: for all, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,8 @@ def batch_of(body: bytes) -> RecordPortion:
 
     (size,) = _STRANGE_BYTES.unpack_from(body)
     start = _STRANGE_BYTES.size + size
-    strange = [(int(row), str(reason)) for row, reason in json.loads(body[_STRANGE_BYTES.size : start])]
+    found = json.loads(body[_STRANGE_BYTES.size : start])
+    strange = [(int(row), None if place is None else int(place), str(reason)) for row, place, reason in found]
     batch = pa.ipc.open_stream(memoryview(body)[start:]).read_next_batch()
     # A worker may have become anything that its file made of it.
     batch.validate(full=True)

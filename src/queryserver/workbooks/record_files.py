@@ -24,7 +24,7 @@ from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.imports import model
 from queryserver.workbooks.column_values import RESULT_TYPES, Settled, column_type_of, reason, settled
-from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, batch_frame, frame
+from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, Strange, batch_frame, frame
 
 _ARROW_FILE = b"ARROW1"
 _ROWS_AT_ONCE = 4096
@@ -94,18 +94,15 @@ class ColumnarFile:
                     begin += part_of_it.num_rows
 
     def _portion(self, rows: pa.RecordBatch, columns: Sequence[Settled], begin: int) -> RecordPortion:
-        """Rows from `begin` on. Of the misfits of a row the first is the reason."""
+        """Rows from `begin` on, of what the columns were read from."""
         misfits = {
             (row - begin, place): text
             for place, column in enumerate(columns)
             for row, text in column.misfits.items()
             if begin <= row < begin + rows.num_rows
         }
-        reasons: dict[int, str] = {}
-        for (row, place), text in misfits.items():
-            own = self.columns[place]
-            reasons.setdefault(row, f"column {json.dumps(own.name, ensure_ascii=False)}: {reason(text, own.type)}")
-        return RecordPortion(rows, sorted(reasons.items()), misfits)
+        strange = [(row, place, reason(text, self.columns[place].type)) for (row, place), text in misfits.items()]
+        return RecordPortion(rows, strange, misfits)
 
 
 def _bytes_of(values: pa.Array) -> int:
@@ -170,15 +167,15 @@ class LinesFile:
         names = [column.name for column in self.columns]
         known = frozenset(names)
         rows = list[Record]()
-        strange = list[tuple[int, str]]()
+        strange = list[tuple[int, int | None, str]]()
         size = 0
         for line in self._lines:
             record = record_of(line)
             if record is None:
-                strange.append((len(rows), "the line is no JSON object"))
+                strange.append((len(rows), None, "the line is no JSON object"))
             elif unknown := record.keys() - known:
                 name = json.dumps(min(unknown))[:100]
-                strange.append((len(rows), f"the record has a field {name} that the first records have not"))
+                strange.append((len(rows), None, f"the record has a field {name} that the first records have not"))
             rows.append(record if record is not None and record.keys() <= known else {})
             size += len(line)
             if len(rows) == _PORTION_ROWS or size >= _PORTION_CHARACTERS:
@@ -188,7 +185,7 @@ class LinesFile:
             yield _batch(rows, names, strange)
 
 
-def _batch(rows: Sequence[Record], names: Sequence[str], strange: Sequence[tuple[int, str]]) -> RecordPortion:
+def _batch(rows: Sequence[Record], names: Sequence[str], strange: Strange) -> RecordPortion:
     arrays = [pa.array([_text(row.get(name)) for row in rows], pa.string()) for name in names]
     batch = pa.RecordBatch.from_arrays(arrays, names=[str(place) for place in range(len(names))])
     return RecordPortion(batch, strange)
