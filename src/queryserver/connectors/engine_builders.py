@@ -121,6 +121,7 @@ def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
         files=builder.files,
         cell_max_bytes=builder.cell_max_bytes,
         temporary_max_bytes=TEMPORARY_MAX_BYTES if temporary is None else temporary,
+        quota_bytes=given.max_database_size or builder.policy.local_database_max_bytes,
         floor=builder.disk_floor,
     )
 
@@ -134,6 +135,8 @@ def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
         root=builder.databases_dir,
         read_only=connector.read_only or given.read_only,
         cell_max_bytes=builder.cell_max_bytes,
+        quota_bytes=given.max_database_size or builder.policy.local_database_max_bytes,
+        floor=builder.disk_floor,
     )
 
 

@@ -272,21 +272,6 @@ Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
 Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), only({False}, "must be false: tunnels are not supported")]
 
 
-class SqliteOptions(Options):
-    """Interface `sqlite`."""
-
-    path: Text = ":memory:"
-    """Database file below `desktop.connector_policy.local_database_dir`, or `:memory:`."""
-    read_only: Flag = False
-    """Whether changes are refused."""
-
-
-def _amount(value: Any) -> str:
-    if not _AMOUNT.fullmatch(text := _text(value)):
-        raise invalid("must be a number and its unit, such as 512MB or 2GB")
-    return text
-
-
 def _bytes(value: Any) -> int | None:
     """0B: no temporary files."""
     if not (text := _text(value)):
@@ -296,6 +281,23 @@ def _bytes(value: Any) -> int | None:
     prefix = (found["prefix"] or "").upper()
     base = 1024 if prefix.endswith("I") else 1000
     return int(float(found["number"]) * base ** ("KMGT".index(prefix[0]) + 1 if prefix else 0))
+
+
+class SqliteOptions(Options):
+    """Interface `sqlite`."""
+
+    path: Text = ":memory:"
+    """Database file below `desktop.connector_policy.local_database_dir`, or `:memory:`."""
+    read_only: Flag = False
+    """Whether changes are refused."""
+    max_database_size: Annotated[int | None, BeforeValidator(_bytes), UNLISTED] = None
+    """Most bytes of the database file: `desktop.connector_policy.local_database_max_bytes` where it is not given."""
+
+
+def _amount(value: Any) -> str:
+    if not _AMOUNT.fullmatch(text := _text(value)):
+        raise invalid("must be a number and its unit, such as 512MB or 2GB")
+    return text
 
 
 class DuckdbOptions(SqliteOptions):

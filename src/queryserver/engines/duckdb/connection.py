@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from pathlib import Path
 from threading import Semaphore
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import duckdb
@@ -15,6 +16,7 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
+from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.binding import marked
 from queryserver.engines.duckdb.defects import refuse_sizes
 from queryserver.engines.duckdb.guard import StoredDefinitions, Token, kind_of, refuse_reach, tokens_of
@@ -28,7 +30,9 @@ from queryserver.engines.duckdb.values import (
     sound,
 )
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
+from queryserver.engines.storage_watch import StorageWatch
 from queryserver.engines.threaded import NO_USER, STOP_S, Interrupted
+from queryserver.errors.statements import disk_below_floor
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.literals import DUCKDB
@@ -221,6 +225,11 @@ _WIDE = WeakValueDictionary[int, Semaphore]()
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
 _TRANSACTION = "SELECT txid_current()"
+_GROWING = frozenset({"ALTER", "CREATE", "CREATE_FUNC", "INSERT", "MERGE_INTO", "UPDATE"})
+_OCCUPIED = """
+    SELECT coalesce(sum(used_blocks * block_size), 0)::BIGINT FROM pragma_database_size()
+    WHERE database_name = current_database()
+"""
 _QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
 
 
@@ -236,6 +245,7 @@ class DuckdbConnection:
         user_id: int = NO_USER,
         cell_max_bytes: int = 16 * 1024 * 1024,
         room: TemporaryRoom | None = None,
+        watch: StorageWatch | None = None,
         stored: StoredDefinitions | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -246,6 +256,7 @@ class DuckdbConnection:
         """While the driver is at work on it, or on its answer."""
         self._has_ended = has_ended
         self._stored = stored
+        self._watch = watch
         self._answer: DuckdbAnswer | None = None
         self._root = root
         self._owned = owned
@@ -319,6 +330,43 @@ class DuckdbConnection:
             finally:
                 self.held.release()
 
+    @contextmanager
+    def writing(self) -> Generator[None]:
+        """Around what writes: it is ended above the quota of the database, or below the floor of the disk."""
+        if self._watch is None:
+            yield
+            return
+        self._watch.require_room(self._occupied)
+        try:
+            with self._watch.over(self.native.interrupt):
+                yield
+        except errors.EngineError as error:
+            if error.code == disk_below_floor.code:
+                self._give_back()
+            raise
+
+    def _watched(self, kind: str, tokens: Sequence[Token]) -> AbstractContextManager[None]:
+        if kind in _GROWING:
+            return self.writing()
+        may_grow = kind == "EXECUTE" or (kind == "EXPLAIN" and any(token.name == "analyze" for token in tokens))
+        return self._watch.over(self.native.interrupt) if may_grow and self._watch is not None else nullcontext()
+
+    def _occupied(self) -> int:
+        """Without the free blocks within the file, which new rows take first."""
+        with self.native.cursor() as connection:
+            with suppress(duckdb.Error):  # blocks of dropped tables are free from the next checkpoint on
+                connection.execute("CHECKPOINT")
+            ((blocks,),) = connection.execute(_OCCUPIED).fetchall()
+        return blocks
+
+    def _give_back(self) -> None:
+        """The blocks of a statement that was ended are free, but DuckDB truncates the file at the next change only."""
+        name = identifier(f"queryserver_{uuid4().hex}")
+        with suppress(duckdb.Error), self.native.cursor() as connection:
+            connection.execute(f"CREATE SCHEMA {name}")
+            connection.execute(f"DROP SCHEMA {name}")
+            connection.execute("CHECKPOINT")  # refused, and left to a later one, while others write
+
     def _check_end(self) -> None:
         if self._has_ended():
             self.is_usable = False
@@ -337,9 +385,10 @@ class DuckdbConnection:
                 self._stored.refuse(tokens)
             refuse_sizes(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
-            relation = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
-            if relation is None:
-                relation = self._planned(statement, lines_before)
+            with self._watched(kind_of(statement), tokens):
+                relation = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
+                if relation is None:
+                    relation = self._planned(statement, lines_before)
         # Each of the two makes an object for each column, without letting other threads run.
         names, types = relation.columns, relation.types
         require_shallow(types)

@@ -5,6 +5,7 @@ With it the driver is imported, at the first use of an engine: 12 MiB of memory 
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -23,6 +24,7 @@ from queryserver.engines.duckdb.connection import (
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS, StoredDefinitions
 from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
+from queryserver.engines.storage_watch import StorageWatch, size_of
 from queryserver.engines.threaded import with_lower_priority
 from queryserver.engines.threaded_loading import TableWriter
 from queryserver.formats.conversion import arrow_type
@@ -67,6 +69,7 @@ class DuckdbDatabase:
         read_only: bool,
         cell_max_bytes: int,
         temporary_max_bytes: int,
+        quota_bytes: int,
         floor: DiskFloor,
     ) -> None:
         self._root = root
@@ -74,7 +77,11 @@ class DuckdbDatabase:
         self.has_ended = False
         """By an internal error: all its connections refuse work from then on."""
         self._connections = WeakSet[DuckdbConnection]()
-        self._room = None if file is None else TemporaryRoom(file.parent, temporary_max_bytes, floor)
+        self._room = self._watch = None
+        if file is not None:
+            self._room = TemporaryRoom(file.parent, temporary_max_bytes, floor)
+            parts = (file, file.with_name(f"{file.name}.wal"))
+            self._watch = StorageWatch(file.parent, partial(size_of, parts), quota_bytes=quota_bytes, floor=floor)
         if file is not None and root is not None:
             refuse_links(root, file)
         with opening_errors():
@@ -103,6 +110,7 @@ class DuckdbDatabase:
                 user_id=user_id,
                 cell_max_bytes=self._cell_max_bytes,
                 room=self._room,
+                watch=self._watch,
                 stored=self._stored,
                 has_ended=self._probe,
             )
@@ -150,6 +158,7 @@ class DuckdbWriter(TableWriter):
 
     def __init__(self, connection: DuckdbConnection, root: Path | None) -> None:
         super().__init__(connection)
+        self._connection = connection
         self._native = connection.native
         self._held = connection.held
         self._root = root
@@ -160,7 +169,7 @@ class DuckdbWriter(TableWriter):
             return self._native.execute(_EXISTS, [schema, table.name]).fetchall() == [(True,)]
 
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        with self._held, statement_errors(self._root):
+        with self._held, self._connection.writing(), statement_errors(self._root):
             place = self._place(load.target)
             staging, target = qualified(*place, load.staging.name), qualified(*place, load.target.name)
             try:

@@ -25,10 +25,12 @@ MOST_LIST = 10_000_000
 """Elements of a list that a literal says: 80 MB, of which neither `range` nor `list_resize` counts any."""
 
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
-_WORD = re.compile(r"\w")
-# Functions by the name of their operator do not check the types of their arguments: SIGSEGV, or an internal error.
-# These are the ones whose names have letters.
-_OPERATORS_WITH_LETTERS = frozenset({"is distinct from", "is not distinct from", "!__postfix"})
+# Called by these names, functions do not check the types of their arguments: SIGSEGV, or an internal error.
+_OPERATORS = frozenset({
+    "!=", "!__postfix", "!~~", "!~~*", "%", "&", "&&", "*", "**", "+", "-", "->", "->>", "/", "//", "<", "<->", "<<",
+    "<=", "<=>", "<>", "<@", "=", "==", ">", ">=", ">>", "@", "@>", "^", "^@", "is distinct from",
+    "is not distinct from", "|", "||", "~", "~~", "~~*", "~~~",
+})  # fmt: skip
 # A constant is computed while DuckDB plans, where no limit of memory holds.
 _REPEATING = frozenset({"lpad", "repeat", "rpad"})
 _FORMATTING = frozenset({"format", "printf"})
@@ -36,7 +38,9 @@ _SERIES, _RESIZING = frozenset({"generate_series", "range"}), frozenset({"array_
 _WIDTH = re.compile(r"%[^%a-zA-Z*]*?(\d{7,})|\{[^{}]*:[^{}]*?(\d{7,})")
 _COMPUTED_WIDTH = re.compile(r"%[^%a-zA-Z]*\*|\{[^{}]*:[^{}]*\{")
 _CLAUSES = frozenset({"from", "group", "having", "limit", "offset", "order", "qualify", "select", "using", "where"})
-# Before a table; a comma and a bracket are one behind FROM as well.
+BEFORE_TABLES = frozenset({"into", "table", "exists"})
+"""A name before a bracket is that of a table behind these words, and no call."""
+# Before a table function; a comma and a bracket are one behind FROM as well.
 _BEFORE_TABLE_FUNCTIONS = frozenset({"call", "from", "join", "lateral", "using"})
 
 
@@ -47,8 +51,8 @@ def refuse_defects(tokens: Sequence["Token"]) -> None:
     for place, token in enumerate(tokens[:-1]):
         if token.is_name and tokens[place + 1].text.startswith("("):
             name = token.name
-            is_operator = not _WORD.search(name) or name in _OPERATORS_WITH_LETTERS
             # `a OPERATOR(=) b` is the same call.
+            is_operator = token.text[0] == '"' and name in _OPERATORS and not _names_table(tokens, place)
             if is_operator or (name == "operator" and token.kind == "keyword"):
                 raise StatementRejected(
                     f"Permission Error: calls of operators by name, such as {token.text[:60]}(…), are switched off on "
@@ -86,6 +90,13 @@ def arguments(tokens: Sequence["Token"], opening: int) -> list[list["Token"]]:
             found[-1].append(token)
         depth -= closing
     return found
+
+
+def _names_table(tokens: Sequence["Token"], place: int) -> bool:
+    """Whether columns of a table follow, as in `INSERT INTO a.b (c)`."""
+    while place > 1 and tokens[place - 1].text == ".":
+        place -= 2
+    return place > 0 and tokens[place - 1].kind == "keyword" and tokens[place - 1].name in BEFORE_TABLES
 
 
 def _refuse_chains(tokens: Sequence["Token"]) -> None:

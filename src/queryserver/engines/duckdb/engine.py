@@ -12,6 +12,7 @@ from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
+from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSessions
 from queryserver.engines.threaded_loading import ThreadedLoader
 from queryserver.identity.model import User
@@ -86,6 +87,7 @@ class DuckdbEngine:
         files: dict[Path, FilePlace] | None = None,
         cell_max_bytes: int = CELL_MAX_BYTES,
         temporary_max_bytes: int = TEMPORARY_MAX_BYTES,
+        quota_bytes: int = QUOTA_BYTES,
         floor: DiskFloor = NO_FLOOR,
     ) -> None:
         if path == MEMORY and read_only:
@@ -95,6 +97,7 @@ class DuckdbEngine:
         self._read_only = read_only
         self._cell_max_bytes = cell_max_bytes
         self._temporary_max_bytes = temporary_max_bytes
+        self._quota_bytes = quota_bytes
         self._floor = floor
         self._config: Config = {
             "memory_limit": memory_limit or (SESSION_MEMORY_LIMIT if self._file is None else FILE_MEMORY_LIMIT),
@@ -216,6 +219,7 @@ class DuckdbEngine:
             read_only=self._read_only,
             cell_max_bytes=self._cell_max_bytes,
             temporary_max_bytes=self._temporary_max_bytes,
+            quota_bytes=self._quota_bytes,
             floor=self._floor,
         )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from queryserver.engines.duckdb.defects import arguments, refuse_defects
+from queryserver.engines.duckdb.defects import BEFORE_TABLES, arguments, refuse_defects
 from queryserver.errors.statements import StatementRejected
 
 MOST_TOKENS = 75_000
@@ -175,8 +175,6 @@ _SWITCHED_OFF = frozenset({
 # As `json_contains`, by the depth of their second argument.
 _BY_STRUCTURE = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
 _MOST_STRUCTURE = 100
-# A name before a bracket is that of a table behind these words, and no call.
-_BEFORE_TABLES = frozenset({"into", "table", "exists"})
 
 
 class StoredDefinitions:
@@ -335,7 +333,7 @@ def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
     for place, token in enumerate(tokens[:-1]):
         if token.is_name and tokens[place + 1].text.startswith("("):
             before = tokens[place - 1] if place else None
-            if before is None or before.kind != "keyword" or before.name not in _BEFORE_TABLES:
+            if before is None or before.kind != "keyword" or before.name not in BEFORE_TABLES:
                 yield token.name, place + 1
 
 

@@ -4,7 +4,7 @@ import re
 import sys
 import time as clock
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -13,6 +13,7 @@ import apsw
 import pyarrow as pa
 
 from queryserver import errors
+from queryserver.engines.sqlite.storage import SqliteWatch
 from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.formats.columns import Column, ResultType
@@ -34,6 +35,11 @@ _READ_ONLY_PRAGMAS: Final = frozenset({
     "query_only", "schema_version", "synchronous", "temp_store",
 })  # fmt: skip
 REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
+_DROPS: Final = frozenset(
+    code
+    for name, code in apsw.mapping_authorizer_function.items()
+    if isinstance(name, str) and isinstance(code, int) and name.startswith("SQLITE_DROP_")
+)
 _CHANGES: Final = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
 _DEFINITIONS: Final = frozenset(
     code
@@ -50,6 +56,8 @@ class SqliteAuthorizer:
     def __init__(self) -> None:
         self._changes_rows = False
         self._defines = False
+        self.grows = False
+        """Whether the last statement stores something; one that only deletes or drops is permitted on a full disk."""
 
     @property
     def counts_rows(self) -> bool:
@@ -57,7 +65,7 @@ class SqliteAuthorizer:
         return self._changes_rows and not self._defines
 
     def next_statement(self) -> None:
-        self._changes_rows = self._defines = False
+        self._changes_rows = self._defines = self.grows = False
 
     def __call__(
         self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
@@ -65,8 +73,10 @@ class SqliteAuthorizer:
         """SQLITE_OK or SQLITE_DENY."""
         if action in _CHANGES and first is not None and not first.startswith("sqlite_"):
             self._changes_rows = True
+            self.grows = self.grows or action != apsw.SQLITE_DELETE
         if action in _DEFINITIONS:
             self._defines = True
+            self.grows = self.grows or action not in _DROPS
         may = True
         if action == apsw.SQLITE_ATTACH:
             may = first == ""  # VACUUM attaches a nameless database of its own, which ends with the connection
@@ -248,8 +258,14 @@ class SqliteConnection:
     """A confined connection. A statement that finds the database locked waits up to `busy_timeout_s`."""
 
     def __init__(
-        self, connection: apsw.Connection, *, busy_timeout_s: float, cell_max_bytes: int | None = None
+        self,
+        connection: apsw.Connection,
+        *,
+        busy_timeout_s: float,
+        cell_max_bytes: int | None = None,
+        watch: SqliteWatch | None = None,
     ) -> None:
+        self._watch = watch
         self.native = connection
         """The driver's own connection, for statements of ours; confined like those of users."""
         self._cell_max_bytes = cell_max_bytes
@@ -267,19 +283,59 @@ class SqliteConnection:
         text = written(statement, lambda number, _: f"?{number + 1}")
         self._interrupted = False
         self._authorizer.next_statement()
-        answer = SqliteAnswer(self.native, self._authorizer, self._cell_max_bytes)
+        answer = SqliteAnswer(self, self._authorizer, self._cell_max_bytes)
         try:
-            with statement_errors(cell_max_bytes=self._cell_max_bytes):
+            with self.watched(), statement_errors(cell_max_bytes=self._cell_max_bytes):
                 answer.start(text, values)
-        except errors.StatementRejected as error:
+        except errors.EngineError as error:
             answer.close()
-            if self._interrupted:
+            if self._interrupted and isinstance(error, errors.StatementRejected):
                 raise Interrupted from error
             raise
         except BaseException:  # the cursor must not stay open, whatever failed
             answer.close()
             raise
         return answer
+
+    @contextmanager
+    def watched(self, *, grows: bool = False) -> Generator[None]:
+        """Around what runs: it is ended where the log, temporary files or the disk have no more room.
+
+        `grows`: it stores something, whatever its statements are.
+        """
+        if self._watch is None:
+            yield
+            return
+        if grows:
+            self._watch.require_room()
+        try:
+            with self._watch.over(self.native.interrupt, watches_floor=lambda: grows or self._authorizer.grows):
+                yield
+        except errors.StatementRejected as error:
+            if isinstance(error.__cause__, apsw.FullError):
+                raise self._watch.full() from error
+            raise
+
+    def require_room(self) -> None:
+        """For the statement that has been prepared."""
+        if self._watch is not None and self._authorizer.grows:
+            self._watch.require_room(self._occupied)
+
+    def shrink_log(self) -> None:
+        """Give the disk back what a large change took, also one that was canceled. Waits for no other connection."""
+        if self._watch is not None and self._watch.has_long_log() and not self.native.in_transaction:
+            was_interrupted, self._interrupted = self._interrupted, True  # a lock is not waited for
+            # Read by others: one of the next statements does it.
+            with suppress(apsw.Error):
+                # The stop of the statement before would end the first try, which forgets it.
+                with suppress(apsw.InterruptError):
+                    self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._interrupted = was_interrupted
+
+    def _occupied(self) -> int:
+        pages, free, page_bytes = (self.native.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
+        return (pages - free) * page_bytes
 
     def forget_interrupt(self) -> None:
         """From now on locks are waited for again."""
@@ -312,9 +368,10 @@ class SqliteAnswer(DriverAnswer):
     """The rows of one statement. The first chunk is read at the start: it names the types of expressions."""
 
     def __init__(
-        self, connection: apsw.Connection, authorizer: SqliteAuthorizer, cell_max_bytes: int | None = None
+        self, owner: SqliteConnection, authorizer: SqliteAuthorizer, cell_max_bytes: int | None = None
     ) -> None:
-        self._connection = connection
+        self._owner = owner
+        self._connection = connection = owner.native
         self._authorizer = authorizer
         self._cell_max_bytes = cell_max_bytes
         self._cursor = connection.cursor()
@@ -323,7 +380,7 @@ class SqliteAnswer(DriverAnswer):
         self._ahead: list[tuple[Cell, ...]] = []
         self._is_prepared = False
         self._counts_rows = False
-        self._ended = False
+        self._ended = self._is_closed = False
 
     def start(self, statement: str, values: "tuple[Cell, ...] | None" = None) -> None:
         """Run up to the first rows. Raises what the driver raises."""
@@ -339,7 +396,7 @@ class SqliteAnswer(DriverAnswer):
             )
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        with statement_errors(cell_max_bytes=self._cell_max_bytes):
+        with self._owner.watched(), statement_errors(cell_max_bytes=self._cell_max_bytes):
             rows, self._ahead = self._ahead or self._chunk(), []
             return [batch_of(rows, self.columns or ())] if rows else []
 
@@ -347,6 +404,9 @@ class SqliteAnswer(DriverAnswer):
         """An open cursor would hold its view of the database, and keep the log from shrinking."""
         self._ahead, self._ended = [], True
         self._cursor.close(True)
+        if not self._is_closed:
+            self._is_closed = True
+            self._owner.shrink_log()
 
     def _before(self, cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
         """Called when the statement is prepared and before it does anything; again for a comment behind it."""
@@ -355,6 +415,7 @@ class SqliteAnswer(DriverAnswer):
         self._is_prepared = True
         if not _BLANK.fullmatch(self._statement, len(statement)):
             raise errors.StatementRejected("One statement at a time.")
+        self._owner.require_room()
         self._described = cursor.get_description()
         self._counts_rows = self._authorizer.counts_rows and not cursor.is_explain
         return True

@@ -16,11 +16,14 @@ from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, database_file, refuse_links
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import PARAMETERS, SqliteConnection, opening_errors, statement_errors
+from queryserver.engines.sqlite.storage import TEMPORARY_DIRECTORY, SqliteWatch, keep_temporary_files_in
+from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.engines.threaded import ThreadedSessions
 from queryserver.engines.threaded_loading import TableWriter, ThreadedLoader
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.identity.model import User
 from queryserver.imports.model import BaseType
+from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
 _kernels: Any = pyarrow.compute
 _EXISTS = "SELECT count(*) FROM {}.sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
@@ -45,7 +48,7 @@ class SqliteWriter(TableWriter):
             return bool(self._native.execute(sql, (table.name,)).get)
 
     def write(self, load: protocol.TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        with statement_errors(), self._interruptible():
+        with self._connection.watched(grows=True), statement_errors(), self._interruptible():
             schema = load.target.database or "main"
             if schema.casefold() == "temp":
                 raise loading.passing(schema)
@@ -155,6 +158,8 @@ class SqliteEngine:
         read_only: bool = False,
         busy_timeout_s: float = 5.0,
         cell_max_bytes: int = 16 * 1024 * 1024,
+        quota_bytes: int = QUOTA_BYTES,
+        floor: DiskFloor = NO_FLOOR,
     ) -> None:
         apsw.hard_heap_limit(_HEAP_BYTES)
         if path == MEMORY and read_only:
@@ -164,6 +169,11 @@ class SqliteEngine:
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
+        self._quota_bytes = quota_bytes
+        self._temporary = self._watch = None
+        if self._file is not None and root is not None:
+            self._temporary = root.resolve() / TEMPORARY_DIRECTORY
+            self._watch = SqliteWatch(self._file, self._temporary, quota_bytes=quota_bytes, floor=floor)
         self._sessions = ThreadedSessions("sqlite")
         self.capabilities = protocol.EngineCapabilities(
             explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail", parameters=PARAMETERS
@@ -219,7 +229,9 @@ class SqliteEngine:
             except BaseException:  # the connection must not stay open, whatever failed
                 connection.close()
                 raise
-        return SqliteConnection(connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes)
+        return SqliteConnection(
+            connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes, watch=self._watch
+        )
 
     def _prepare(self, connection: apsw.Connection) -> None:
         for option, value in _OPTIONS:
@@ -228,9 +240,14 @@ class SqliteEngine:
         # With a write-ahead log, readers and the one writer do not wait for each other.
         mode = "query_only = 1" if self._read_only else "journal_mode = WAL"
         connection.execute(f"PRAGMA {mode}")
-        if self._file is None:
-            ((page_bytes,),) = connection.execute("PRAGMA page_size")
-            connection.execute(f"PRAGMA max_page_count = {_MEMORY_DATABASE_BYTES // page_bytes:d}")
+        if self._temporary is None:
+            connection.execute("PRAGMA temp_store = MEMORY")
+        else:
+            keep_temporary_files_in(self._temporary, connection)
+        most_bytes = _MEMORY_DATABASE_BYTES if self._file is None else self._quota_bytes
+        for schema in ("main", "temp"):
+            ((page_bytes,),) = connection.execute(f"PRAGMA {schema}.page_size")
+            connection.execute(f"PRAGMA {schema}.max_page_count = {max(most_bytes // page_bytes, 1):d}")
 
 
 def _check(options: protocol.SessionOptions) -> None:

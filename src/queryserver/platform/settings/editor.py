@@ -145,6 +145,9 @@ class ConnectorPolicySettings(Section):
     """Whether the default group may use new connectors."""
     local_database_dir: OptionalPlace = None
     """Directory of the files that duckdb and sqlite may open; empty: only `:memory:`."""
+    local_database_max_bytes: Positive = 10 * GIB
+    """Most bytes of one file of duckdb or sqlite, and of the sample database of `serve --embedded`: a statement that
+    would take more fails. The log and the temporary files of sqlite have as much each."""
 
 
 # A hundred years: beyond it sums with dates overflow.

@@ -1,0 +1,179 @@
+"""Statements that write into files of duckdb and sqlite end at the quota of the file and at the floor of the disk."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import failure, operation, run, started
+
+from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.protocol import Engine, EngineSession
+from queryserver.engines.sqlite.engine import SqliteEngine
+from queryserver.engines.sqlite.storage import TEMPORARY_DIRECTORY, temporary_bytes
+from queryserver.platform.limits import NO_FLOOR, DiskFloor
+
+MIB = 1024 * 1024
+QUOTA, ROOM = 32 * MIB, 48 * MIB
+
+ROWS = {
+    "duckdb": "SELECT uuid()::VARCHAR || uuid()::VARCHAR AS a FROM range(2000000000)",
+    "sqlite": """
+        WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 2000000000)
+        SELECT n, hex(randomblob(500)) AS a FROM r
+    """,
+}  # fmt: skip
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+class SmallDisk:
+    """As if only `ROOM` had been free before the directory was filled."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.other_bytes = 0
+        """What other programs have written."""
+
+    def usage(self, _: Path) -> Usage:
+        files = (file for file in self.directory.rglob("*") if file.is_file())
+        taken = sum(file.stat().st_blocks * 512 for file in files) + self.other_bytes
+        taken += temporary_bytes(self.directory / TEMPORARY_DIRECTORY)
+        return Usage(10 * ROOM, taken, 2 * ROOM - taken)
+
+    @property
+    def floor(self) -> DiskFloor:
+        return DiskFloor(min_bytes=ROOM, usage=self.usage)
+
+
+def new_engine(dialect: str, root: Path, *, floor: DiskFloor = NO_FLOOR, quota_bytes: int = 1024 * MIB) -> Engine:
+    make = DuckdbEngine if dialect == "duckdb" else SqliteEngine
+    return make(path=f"own.{dialect}", root=root, floor=floor, quota_bytes=quota_bytes)
+
+
+@pytest.fixture(params=["duckdb", "sqlite"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+EngineOf = Callable[..., Engine]
+
+
+@pytest.fixture
+async def engine_of(tmp_path: Path, dialect: str) -> AsyncGenerator[EngineOf]:
+    made = list[Engine]()
+
+    def make(**limits: object) -> Engine:
+        made.append(new_engine(dialect, tmp_path, **limits))  # pyright: ignore[reportArgumentType]
+        return made[-1]
+
+    yield make
+    for engine in made:
+        await engine.close()
+
+
+def size(root: Path) -> int:
+    return sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+
+
+async def code_of(session: EngineSession, statement: str) -> str:
+    return (await failure(session, statement)).code
+
+
+async def test_a_statement_that_writes_ends_above_the_floor_and_gives_the_disk_back(
+    engine_of: EngineOf, dialect: str, tmp_path: Path
+) -> None:
+    disk = SmallDisk(tmp_path)
+    engine = engine_of(floor=disk.floor)
+    async with engine.session(USER, NO_OPTIONS) as session, engine.session(USER, NO_OPTIONS) as other:
+        await run(other, "CREATE TABLE kept AS SELECT 7 AS n")
+        error = await failure(session, f"CREATE TABLE t AS {ROWS[dialect]}")
+        assert (error.code, "almost full" in error.message) == ("insufficient_storage", True)
+        assert size(tmp_path) < ROOM
+        assert (await run(other, "SELECT n FROM kept")).cell == 7
+        await run(session, "CREATE TABLE small AS SELECT 8 AS n")
+        assert (await run(session, "SELECT n FROM small")).cell == 8
+
+
+async def test_a_file_does_not_grow_above_its_quota(engine_of: EngineOf, dialect: str, tmp_path: Path) -> None:
+    engine = engine_of(quota_bytes=QUOTA)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE kept AS SELECT 7 AS n")
+        error = await failure(session, f"CREATE TABLE t AS {ROWS[dialect]}")
+        assert (error.code, str(QUOTA) in error.message) == ("insufficient_storage", True)
+        assert (await run(session, "SELECT n FROM kept")).cell == 7
+        await run(session, "INSERT INTO kept VALUES (8)")
+    assert size(tmp_path) < 2 * QUOTA
+
+
+async def test_below_the_floor_is_read_and_deleted_and_nothing_is_stored(engine_of: EngineOf, tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path)
+    async with engine_of(floor=disk.floor).session(USER, NO_OPTIONS) as session:
+        for statement in ("CREATE TABLE a AS SELECT 1 AS n", "CREATE TABLE b AS SELECT 2 AS n"):
+            await run(session, statement)
+        disk.other_bytes = 2 * ROOM
+        for statement in ("CREATE TABLE c (n INTEGER)", "INSERT INTO a VALUES (2)", "UPDATE a SET n = 3"):
+            assert await code_of(session, statement) == "insufficient_storage"
+        assert (await run(session, "SELECT n FROM a")).cell == 1
+        await run(session, "DELETE FROM a WHERE n = 1")
+        await run(session, "DROP TABLE b")
+        disk.other_bytes = 0
+        await run(session, "INSERT INTO a VALUES (2)")
+        assert (await run(session, "SELECT n FROM a")).rows == [(2,)]
+
+
+async def test_a_file_at_its_quota_takes_rows_again_once_others_are_deleted(
+    engine_of: EngineOf, dialect: str, tmp_path: Path
+) -> None:
+    some = ROWS[dialect].replace("2000000000", "900000" if dialect == "duckdb" else "50000")
+    async with engine_of().session(USER, NO_OPTIONS) as session:
+        await run(session, f"CREATE TABLE t AS {some}")
+        await run(session, "CREATE TABLE last AS SELECT 1 AS n")
+    limited = engine_of(quota_bytes=QUOTA)
+    async with limited.session(USER, NO_OPTIONS) as session:
+        assert await code_of(session, f"INSERT INTO t {some}") == "insufficient_storage"
+        await run(session, "DROP TABLE t")
+        await run(session, "INSERT INTO last VALUES (2)")
+        assert (await run(session, "SELECT count(*) FROM last")).cell == 2
+
+
+async def test_temporary_tables_of_sqlite_stay_within_the_quota_and_the_directory(tmp_path: Path) -> None:
+    engine = new_engine("sqlite", tmp_path, quota_bytes=QUOTA)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, f"CREATE TEMP TABLE some AS {ROWS['sqlite'].replace('2000000000', '10000')}")
+        assert 0 < temporary_bytes(tmp_path / TEMPORARY_DIRECTORY) < QUOTA
+        assert await code_of(session, f"CREATE TEMP TABLE t AS {ROWS['sqlite']}") == "insufficient_storage"
+        assert temporary_bytes(tmp_path / TEMPORARY_DIRECTORY) < 2 * QUOTA
+    assert temporary_bytes(tmp_path / TEMPORARY_DIRECTORY) == 0
+    assert list((tmp_path / TEMPORARY_DIRECTORY).iterdir()) == []
+    await engine.close()
+
+
+async def test_a_sort_of_sqlite_ends_at_the_quota_of_temporary_files(tmp_path: Path) -> None:
+    engine = new_engine("sqlite", tmp_path, quota_bytes=QUOTA)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert await code_of(session, f"SELECT max(n) FROM ({ROWS['sqlite']} ORDER BY a LIMIT -1 OFFSET 1)") == (
+            "insufficient_storage"
+        )
+    await engine.close()
+
+
+async def test_the_log_of_sqlite_is_given_back_after_a_canceled_statement(tmp_path: Path) -> None:
+    engine, log = new_engine("sqlite", tmp_path), tmp_path / "own.sqlite-wal"
+    async with engine.session(USER, NO_OPTIONS) as other, engine.session(USER, NO_OPTIONS) as session:
+        await run(other, "CREATE TABLE kept AS SELECT 7 AS n")
+        async with operation(session, f"CREATE TABLE t AS {ROWS['sqlite']}") as handle:
+            await started(session, handle)
+            async with asyncio.timeout(60):
+                while log.stat().st_size < 40 * MIB:  # noqa: ASYNC110 SQLite notifies of nothing
+                    await asyncio.sleep(0.01)
+            await session.cancel(handle)
+        assert log.stat().st_size < 16 * MIB
+        assert (await run(other, "SELECT n FROM kept")).cell == 7
+    await engine.close()
