@@ -28,7 +28,7 @@ from queryserver.engines.threaded import DriverThreads
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
-from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import ensure_databases, sample_tables
 from queryserver.platform.limits import DiskFloor
@@ -434,7 +434,11 @@ async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
 def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
     """As the server itself makes it."""
     logins = UserLogins(
-        server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=f"{SAMPLE_ROLE}_{{:d}}".format
+        server.service_dsn(),
+        group=SAMPLE_OWNER,
+        login_group=SAMPLE_LOGIN,
+        database=SAMPLE_DATABASE,
+        role_of=f"{SAMPLE_ROLE}_{{:d}}".format,
     )
     return PostgresqlEngine(address_of(server.defaults.sample_dsn), user_logins=logins)
 

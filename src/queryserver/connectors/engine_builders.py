@@ -21,7 +21,7 @@ from queryserver.connectors.model import Connector, SettingValue
 from queryserver.engines.connections import client_tls
 from queryserver.engines.protocol import Engine
 from queryserver.platform.addresses import AddressRules, address_rules, database_name, database_servers
-from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.limits import disk_floor
 from queryserver.platform.settings.editor import EngineTlsSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
@@ -360,7 +360,9 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
         samples = [("127.0.0.1", port, SAMPLE_DATABASE, SAMPLE_ROLE) for _, port in database_servers(dsn)]
         if (url.host, url.port, url.path, url.username) in samples:
             role_of = f"{SAMPLE_ROLE}_{{:d}}".format
-            logins = UserLogins(dsn, group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=role_of)
+            logins = UserLogins(
+                dsn, group=SAMPLE_OWNER, login_group=SAMPLE_LOGIN, database=SAMPLE_DATABASE, role_of=role_of
+            )
     return PostgresqlEngine(address, read_only=connector.read_only, user_logins=logins)
 
 

@@ -227,14 +227,19 @@ _RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MOST_CONNECTIONS} VALID UNTIL 'infin
 
 
 class UserLogins:
-    """Logins of users as roles of their own, made with `admin_dsn`, whose role may create roles and grant `group`.
+    """Logins of users as roles of their own, made with `admin_dsn`, whose role may create roles and grant the groups.
 
+    Sessions act as `group`. A login inherits nothing of it, but only `login_group`, which may connect: the owner of an
+    object gives it to a role only while it has the rights of both, so no login can take over what `group` owns.
     `role_of` names the role of a user, a plain identifier. Passwords derive from the one in `admin_dsn`, so that all
     processes give a role the same password.
     """
 
-    def __init__(self, admin_dsn: str, *, group: str, database: str, role_of: Callable[[int], str]) -> None:
+    def __init__(
+        self, admin_dsn: str, *, group: str, login_group: str, database: str, role_of: Callable[[int], str]
+    ) -> None:
         self.group = group
+        self._login_group = login_group
         self._admin_dsn = admin_dsn
         self._database = database
         self._role_of = role_of
@@ -275,7 +280,8 @@ class UserLogins:
             await connection.execute(f"CREATE ROLE {role}")
         # The password is hexadecimal: no quoting is needed.
         await connection.execute(f"ALTER ROLE {role} {_RULES} PASSWORD '{password}'")
-        await connection.execute(f"GRANT {self.group} TO {role}")
+        await connection.execute(f"GRANT {self._login_group} TO {role}")
+        await connection.execute(f"GRANT {self.group} TO {role} WITH INHERIT FALSE, SET TRUE")
         await connection.execute(f"ALTER ROLE {role} RESET ALL")
         await connection.execute(f"ALTER ROLE {role} IN DATABASE {self._database} RESET ALL")
 

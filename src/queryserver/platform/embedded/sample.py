@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from queryserver.platform.embedded.cluster import (
     DUCKDB_FILE,
     SAMPLE_DATABASE,
+    SAMPLE_LOGIN,
     SAMPLE_OWNER,
     SAMPLE_ROLE,
     SERVICE_ROLE,
@@ -306,6 +307,7 @@ def _cell(value: Value) -> str:
             return str(value)
 
 
+_LOGINS = rf"^{SAMPLE_ROLE}(_\d+)?$"
 _UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
 _CONNECT_S = 10
 _COMMAND_S = 60
@@ -313,7 +315,7 @@ _COMMAND_S = 60
 _SAMPLE_ROLE_RULES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
 _OWNER_RULES = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL"
 # Default privileges belong to the common owner, and would hold for the tables that other users make afterwards.
-# DROP OWNED would revoke the owner's right to connect.
+# DROP OWNED would revoke the owner's right to connect. REASSIGN OWNED knows no event; the rights of logins refuse it.
 _NOTHING_OF_THE_OWNER_CHANGES = """
     CREATE OR REPLACE FUNCTION pg_catalog.queryserver_refuse() RETURNS event_trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -338,8 +340,10 @@ async def ensure_databases(server: EmbeddedPostgres, tables: Tables) -> None:
         await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{secrets.service}'")
         await _ensure_role(connection, SAMPLE_ROLE, f"{_SAMPLE_ROLE_RULES} PASSWORD '{secrets.sample}'")
         await _ensure_role(connection, SAMPLE_OWNER, _OWNER_RULES)
+        await _ensure_role(connection, SAMPLE_LOGIN, _OWNER_RULES)
         await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SAMPLE_ROLE}")
-        await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
+        for group in (SAMPLE_OWNER, SAMPLE_LOGIN):
+            await connection.execute(f"GRANT {group} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
         if not await _exists(connection, SERVICE_ROLE):
             await connection.execute(f"CREATE DATABASE {SERVICE_ROLE} OWNER {SERVICE_ROLE}")
         for database in (SERVICE_ROLE, "postgres", "template1"):
@@ -357,12 +361,14 @@ async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) ->
 
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
-    """Rights of the owner, also in a database of an earlier version, where the login owned the tables."""
+    """Rights of the owner, also in a database of an earlier version, where logins could own the tables."""
     async with _connected(server.admin_dsn(SAMPLE_DATABASE)) as connection:
         await connection.execute(f"ALTER DATABASE {SAMPLE_DATABASE} RESET ALL")
         await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_OWNER}")
         await connection.execute(f"GRANT ALL ON SCHEMA public TO {SAMPLE_OWNER}")
-        await connection.execute(f"REASSIGN OWNED BY {SAMPLE_ROLE} TO {SAMPLE_OWNER}")
+        await connection.execute(f"GRANT CONNECT ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_LOGIN}")
+        for role in await connection.fetch("SELECT rolname FROM pg_roles WHERE rolname ~ $1", _LOGINS):
+            await connection.execute(f"REASSIGN OWNED BY {role['rolname']} TO {SAMPLE_OWNER}")
         await connection.execute(_NOTHING_OF_THE_OWNER_CHANGES)
 
 

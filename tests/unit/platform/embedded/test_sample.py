@@ -5,7 +5,7 @@ import csv
 import gzip
 import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,12 +23,14 @@ from tests.contract.storage_basis import content, entries, put
 from tests.fixtures.database import execute
 
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
+from queryserver.errors.statements import EngineError
 from queryserver.files.model import StorageUser
 from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.identity.model import User
 from queryserver.platform.embedded.cluster import (
     DUCKDB_FILE,
     SAMPLE_DATABASE,
+    SAMPLE_LOGIN,
     SAMPLE_OWNER,
     SAMPLE_ROLE,
     SERVICE_ROLE,
@@ -263,6 +265,11 @@ def test_the_local_root_of_the_embedded_mode_is_a_default(tmp_path: Path):
 
 
 ANA, BEN = User(1, "ana"), User(2, "ben")
+OWNERS = """
+    SELECT min(tableowner), count(*) FROM pg_tables
+    WHERE tablename IN ('customers', 'products', 'orders', 'order_items')
+    GROUP BY tableowner
+"""
 
 
 @pytest.fixture
@@ -274,7 +281,11 @@ async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
 
 def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
     logins = UserLogins(
-        server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=f"{SAMPLE_ROLE}_{{:d}}".format
+        server.service_dsn(),
+        group=SAMPLE_OWNER,
+        login_group=SAMPLE_LOGIN,
+        database=SAMPLE_DATABASE,
+        role_of=f"{SAMPLE_ROLE}_{{:d}}".format,
     )
     return PostgresqlEngine(address_of(server.defaults.sample_dsn), user_logins=logins)
 
@@ -307,3 +318,42 @@ async def test_servers_that_make_the_login_of_one_user_at_once_do_not_disturb_ea
     assert answers == [[(1,)]] * 16
     for engine in engines:
         await engine.close()
+
+
+@pytest.mark.security("T8")
+@each("statement",
+    "REASSIGN OWNED BY sample_owner TO current_user", "REASSIGN OWNED BY sample_owner TO sample_user_1",
+    "REASSIGN OWNED BY sample_owner TO session_user", "ALTER TABLE customers OWNER TO current_user",
+    "ALTER TABLE customers OWNER TO session_user", "ALTER TABLE customers OWNER TO sample_user_1",
+    "ALTER SCHEMA public OWNER TO session_user", "DROP OWNED BY sample_owner", "GRANT sample_owner TO sample_user_1",
+    "GRANT sample_user_1 TO sample_owner", "ALTER ROLE sample_owner LOGIN", "CREATE SCHEMA AUTHORIZATION session_user",
+    "ALTER DEFAULT PRIVILEGES FOR ROLE sample_owner REVOKE ALL ON TABLES FROM PUBLIC",
+    "DO $$ BEGIN EXECUTE 'REASSIGN OWNED BY sample_owner TO session_user'; END $$",
+    "ALTER DATABASE sample OWNER TO session_user", "REVOKE sample_owner FROM sample_user_1")  # fmt: skip
+async def test_no_user_takes_over_what_all_share(sample: PostgresqlEngine, statement: str) -> None:
+    for role in ("RESET ROLE", "SET ROLE none", "SET ROLE sample_owner"):
+        async with sample.session(ANA, NO_OPTIONS) as session:
+            await run(session, role)
+            with suppress(EngineError):  # PostgreSQL warns only, of some that have no effect
+                await run(session, statement)
+        assert await said(sample, BEN, OWNERS) == [(SAMPLE_OWNER, 4)]
+        assert await said(sample, BEN, "SELECT count(*) FROM customers") == [(400,)]
+        assert await said(sample, ANA, "SELECT count(*) FROM customers") == [(400,)]
+
+
+async def test_a_login_that_has_left_the_common_role_makes_no_tables_of_its_own(sample: PostgresqlEngine) -> None:
+    async with sample.session(ANA, NO_OPTIONS) as session:
+        await run(session, "RESET ROLE")
+        for statement in ("CREATE TABLE own (n integer)", "CREATE TEMP TABLE own (n integer)", "CREATE SCHEMA own"):
+            with pytest.raises(EngineError, match="permission denied"):
+                await run(session, statement)
+
+
+async def test_tables_that_a_user_of_an_earlier_version_took_over_are_given_back(server: EmbeddedPostgres) -> None:
+    admin = server.admin_dsn(SAMPLE_DATABASE)
+    for statement in ("CREATE TABLE taken (n integer)", "ALTER TABLE taken OWNER TO sample_user_1"):
+        await execute(admin, statement)
+    await ensure_databases(server, sample_tables)
+    engine = sample_engine(server)
+    assert await said(engine, BEN, "DROP TABLE taken") == []
+    await engine.close()
