@@ -25,6 +25,7 @@ pytest.register_assert_rewrite(
     "tests.contract.postgresql_basis",
     "tests.contract.storage_basis",
     "tests.contract.storage_contract",
+    "tests.contract.storage_escapes",
     "tests.contract.storage_listing",
     "tests.contract.storage_parts",
     "tests.contract.storage_powers",

@@ -39,6 +39,10 @@ INVALID_PATHS = (
     "a/" * 3000 + "a",
     "._qs_upload_0",
     "a/._qs_upload_0",
+    "a/._qs_name_61",
+    "a/._qs_name_2f2f",
+    "a/._qs_name_0",
+    "a/._qs_file_61/x",
 )
 
 

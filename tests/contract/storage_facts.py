@@ -39,6 +39,8 @@ class StorageFacts:
     excludes_makers: bool = True
     """Whether of several that make one directory at a time exactly one succeeds."""
     awkward_names: tuple[str, ...] = AWKWARD_NAMES
+    unnameable: tuple[bytes, ...] = ()
+    """Names of files, relative to a directory, that the store can have and no path can hold."""
     default_permissions: tuple[int, int] = (0o755, 0o644)
     """Of new directories and files."""
     server_words: tuple[str, ...] = ()

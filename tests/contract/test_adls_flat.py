@@ -158,10 +158,10 @@ async def test_folders_are_marked_as_other_programs_mark_them(storage, calls):
         assert facts["content-length"] == "0"
 
 
-async def test_names_with_empty_segments_are_not_listed_but_deleted_with_their_folder(storage, calls):
+async def test_names_with_empty_segments_are_listed_and_deleted_with_their_folder(storage, calls):
     for names_below in (("d", "", "x"), ("d", "file"), ("d", "")):
         await calls.put(AzurePlace(("flat", "work", *names_below)), b"x", {})
-    assert await names(storage, "flat/work/d") == ["file"]
+    assert await names(storage, "flat/work/d") == ["._qs_file_", "._qs_name_", "file"]
     await storage.delete("flat/work/d", recursive=True)
     assert await names(storage, "flat/work") == []
 

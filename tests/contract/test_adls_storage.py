@@ -1,24 +1,32 @@
 """The Storage contract over Azure storage: a flat account on a real Azurite, a hierarchical one on a stand-in."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 from tests.contract.storage_contract import StorageContract
+from tests.contract.storage_escapes import EscapesContract, Plant, Raw
 from tests.contract.storage_facts import StorageFacts
 from tests.contract.storage_powers import ModesContract, OwnersContract, RenamingContract
+from tests.contract.test_adls_flat import flat_account
 from tests.engines import azurite as emulator
 from tests.engines.standin_dfs import dfs_server
 
 from queryserver.files.model import StorageUser
 from queryserver.files.stores.adls.credentials import AzureAccount, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.files.stores.adls.flat import BlobCalls
+from queryserver.files.stores.adls.http import AzureClient
+from queryserver.files.stores.adls.shared import AzurePlace
 
 CONTAINER = "contract"
 USER = StorageUser("alice")
 
 
 @pytest.mark.engine("azurite")
-class TestFlatAccount(StorageContract):
+class TestFlatAccount(StorageContract, EscapesContract):
     facts = StorageFacts(
         "Azure storage, flat",
+        unnameable=(b"d//x", b"d//y//z", b"//two", b"d/sub/", b"l" * 300 + b"/x"),
         place=CONTAINER,
         default_permissions=(0o777, 0o666),
         server_words=("127.0.0.1", emulator.ACCOUNT, "RequestId"),
@@ -40,6 +48,28 @@ class TestFlatAccount(StorageContract):
             await file_system.as_user(USER).mkdir(CONTAINER)
         yield file_system
         await file_system.close()
+
+    @pytest.fixture
+    async def calls(self, azurite) -> AsyncIterator[BlobCalls]:
+        client = AzureClient(flat_account(azurite.port))
+        yield BlobCalls(client)
+        await client.close()
+
+    @pytest.fixture
+    def plant(self, calls: BlobCalls) -> Plant:
+        async def plant(directory: str, name: bytes) -> None:
+            await calls.put(AzurePlace(tuple(f"{directory}/{name.decode()}".split("/"))), name, {})
+
+        return plant
+
+    @pytest.fixture
+    def raw(self, calls: BlobCalls) -> Raw:
+        async def raw(directory: str) -> set[bytes]:
+            container, _, prefix = f"{directory}/".partition("/")
+            items = [item async for page, _ in calls.pages(container, prefix) for item in page]
+            return {item.name.removeprefix(prefix).encode() for item in items if item.size_bytes}
+
+        return raw
 
 
 class TestHierarchicalAccount(StorageContract, RenamingContract, ModesContract, OwnersContract):

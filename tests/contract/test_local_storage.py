@@ -1,11 +1,14 @@
 """The Storage contract over directories of this machine: the local root, and the files of the service itself."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from tests.contract.storage_basis import USER
 from tests.contract.storage_contract import StorageContract
+from tests.contract.storage_escapes import EscapesContract, Plant, Raw
 from tests.contract.storage_facts import StorageFacts
 from tests.contract.storage_powers import ModesContract, RenamingContract, SummaryContract, TrashContract
 from tests.unit.files.stores.local.descriptors import open_below
@@ -32,8 +35,32 @@ class LocalContract(StorageContract, RenamingContract, TrashContract, SummaryCon
         assert not await asyncio.to_thread(open_below, tmp_path)
 
 
-class TestLocalHome(LocalContract):
-    facts = StorageFacts("local root", place="user/alice")
+class TestLocalHome(LocalContract, EscapesContract):
+    facts = StorageFacts(
+        "local root", place="user/alice", unnameable=(b"\xff", b"caf\xe9.csv", b"d\xe9/inner", b"d\xe9/\xfe\xff")
+    )
+
+    @pytest.fixture
+    def plant(self, tmp_path: Path) -> Plant:
+        async def plant(directory: str, name: bytes) -> None:
+            file = tmp_path / "root" / directory / os.fsdecode(name)
+            file.parent.mkdir(exist_ok=True)
+            try:
+                file.write_bytes(name)
+            except OSError as error:
+                if error.errno == errno.EILSEQ:
+                    pytest.skip("This file system has no names that are not UTF-8.")
+                raise
+
+        return plant
+
+    @pytest.fixture
+    def raw(self, tmp_path: Path) -> Raw:
+        async def raw(directory: str) -> set[bytes]:
+            top = tmp_path / "root" / directory
+            return {os.fsencode(file.relative_to(top)) for file in top.rglob("*") if file.is_file()}
+
+        return raw
 
 
 class TestLocalAdministrator(LocalContract):

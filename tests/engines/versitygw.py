@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
 from tests.engines.cache import RECIPES, kept, python_packages, run_tool
 from tests.engines.servers import HttpAddress, data_directory, listens, serving
 from tests.ports import free_port
@@ -62,6 +63,21 @@ def s3_server() -> Generator[S3Address]:
             admin = [program, "admin", *login, "--endpoint-url", address.url]
             run_tool(_NAME, [*admin, "create-user", *guest, "--role", "user"])
             yield S3Address(address, key_id, secret, buckets, process.pid, guest[1], guest[3])
+
+
+@contextmanager
+def flat_s3_server(account: HttpAddress) -> Generator[S3Address]:
+    """The same gateway over an account of Azurite, where keys are flat: any text is one, `d` beside `d/x` too."""
+    address = HttpAddress("127.0.0.1", free_port())
+    key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
+    with data_directory() as directory:
+        login = ["--access", key_id, "--secret", secret]
+        options = ["--port", f"{address.host}:{address.port}", "--region", _REGION, "--quiet"]
+        store = ["azure", "--account", ACCOUNT, "--access-key", ACCOUNT_KEY, "--url", f"{account.url}/{ACCOUNT}"]
+        command = [versitygw_program(), *login, *options, *store]
+        own_group = {"start_new_session": True}
+        with serving(command, directory, lambda: listens(address.port), signal.SIGTERM, options=own_group) as process:
+            yield S3Address(address, key_id, secret, directory, process.pid, "", "")
 
 
 def versitygw_program() -> Path:

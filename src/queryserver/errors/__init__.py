@@ -20,7 +20,7 @@ QueryServerError
 ├─ NotFound ────────── OperationNotFound, UnknownDialect, UnknownGroup, ConnectorTypeNotFound, PathNotFound,
 │                      UploadNotFound, MetadataNotFound (TableNotFound)
 ├─ Conflict ────────── NameTaken, VersionConflict, NoMoreStatements, DownloadRefused, PathExists,
-│                      DirectoryNotEmpty, ChangedMeanwhile, OperationInProgress, StoreQuotaExceeded
+│                      AmbiguousName, DirectoryNotEmpty, ChangedMeanwhile, OperationInProgress, StoreQuotaExceeded
 ├─ TooManyRequests ─── TooManyStreams, LoginThrottled
 ├─ NotSupported ────── CodecNotAvailable, DriverNotInstalled, SourceNotConfigured
 ├─ EngineError ─────── StatementRejected (StatementDenied), EngineForbidden, EngineUnavailable, EngineTimeout,

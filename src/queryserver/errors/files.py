@@ -82,6 +82,10 @@ class RangeNotSatisfiable(QueryServerError, code="range_not_satisfiable"):
 class PathExists(Conflict, code="already_exists"): ...
 
 
+class AmbiguousName(Conflict, code="ambiguous_name"):
+    """A file and a directory of a flat store have one name (Contract storage 2.2.8)."""
+
+
 class DirectoryNotEmpty(Conflict, code="directory_not_empty"):
     """A directory with entries is deleted only recursively, a bucket never."""
 

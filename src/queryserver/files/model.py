@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from queryserver import errors
+from queryserver.files.escapes import RESERVED_PREFIX, is_escaped, raw_name
 
 
 class Scheme(StrEnum):
@@ -259,25 +260,23 @@ class LongOperationStatus:
     result: Mapping[str, Any] | str | None
 
 
-RESERVED_PREFIX = "._qs_"
-"""Prefix of our own files, such as unfinished uploads: clients cannot use such names, and no listing shows them."""
-
 MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4096
 _DECODINGS = 3
 
 
 @lru_cache(maxsize=512)
-def names_of(path: str) -> tuple[str, ...]:
+def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
     """The names of a path relative to a root, outermost first; none for the root, which is the empty text.
 
     Nothing is normalised: the store gets exactly the names that are checked here. Every adapter calls this, so that a
-    path that was never checked before gets no further. Raises InvalidPath.
+    path that was never checked before gets no further. With `escapes` names may be escaped ones of any store: the
+    adapter checks what they stand for. Raises InvalidPath.
     """
     if not path:
         return ()
     names = tuple(path.split("/"))
-    if not all(map(is_name, names)):
+    if not all(is_name(name) or (escapes and is_escaped(name)) for name in names):
         raise errors.InvalidPath(
             "The path holds an empty, relative, reserved or overlong name, or a character it must not."
         )
@@ -383,6 +382,12 @@ def repaired(path: str) -> str:
     return _ENCODED_SLASH.sub("/", path) if _ENCODED_START.match(path) else path
 
 
+def _key_bytes(names: Sequence[str]) -> int:
+    """Size of the key that these names stand for."""
+    sizes = [len(raw_name(name) if is_escaped(name) else name.encode()) for name in names]
+    return sum(sizes) + max(len(names) - 1, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class PathReader:
     """Reads paths for the stores that this server has."""
@@ -411,10 +416,10 @@ class PathReader:
         names = [name for name in rest.split("/") if name not in {"", "."}]
         if scheme is Scheme.OFS and names and names[0] not in self.ozone_services:
             raise errors.UnknownAuthority("The path names another Ozone service than the configured ones.")
-        names_of("/".join(names))
+        names_of("/".join(names), escapes=True)
         if any(map(hides_dots, names)):
             raise errors.InvalidPath("The path holds encoded dots.")
-        if scheme is Scheme.S3A and len("/".join(names[1:]).encode()) > _MAX_KEY_BYTES:
+        if scheme is Scheme.S3A and _key_bytes(names[1:]) > _MAX_KEY_BYTES:
             raise errors.InvalidPath(f"An object key has at most {_MAX_KEY_BYTES} bytes.")
         if scheme is Scheme.HDFS and names and names[0] == ".reserved":
             raise errors.InvalidPath("/.reserved is closed.")

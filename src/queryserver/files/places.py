@@ -225,6 +225,8 @@ class KnownFileSystem:
     scheme: Scheme
     home: StoragePath
     cluster: Cluster | None
+    has_trash: bool = False
+    """Whether a delete that does not say otherwise goes to a trash."""
 
 
 class FileSystems:
@@ -238,14 +240,12 @@ class FileSystems:
         self._facts = LruCache[str, ClusterFacts](_MAX_FACTS, life_s=_FACTS_KEPT_S, clock=clock)
 
     async def all(self, caller: Caller) -> Sequence[KnownFileSystem]:
-        return [
-            KnownFileSystem(
-                file_system.scheme,
-                self._stores.home(caller, file_system.scheme),
-                await self.cluster(caller, file_system),
-            )
-            for file_system in self._stores.permitted(caller)
-        ]
+        return [await self._known(caller, file_system) for file_system in self._stores.permitted(caller)]
+
+    async def _known(self, caller: Caller, file_system: FileSystem) -> KnownFileSystem:
+        home, cluster = self._stores.home(caller, file_system.scheme), await self.cluster(caller, file_system)
+        has_trash = file_system.traits.deletes_to_trash and (cluster is None or cluster.is_trash_enabled)
+        return KnownFileSystem(file_system.scheme, home, cluster, has_trash)
 
     async def cluster(self, caller: Caller, file_system: FileSystem) -> Cluster | None:
         """What the cluster reports, at most 60 s old; None for other stores than HDFS."""

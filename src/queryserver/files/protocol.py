@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from queryserver.files.escapes import Escapes
 from queryserver.files.model import ClusterFacts, ContentSummary, FileStatus, Scheme, StorageUser
 
 PIECE_BYTES = 1024 * 1024
@@ -39,6 +40,8 @@ class StorageTraits:
     """Path of the directory that holds the homes, which is never deleted; empty: none."""
     min_part_bytes: int = 1
     """Smallest part of a part upload, except for the last."""
+    escapes: Escapes = Escapes.NONE
+    """Which names of the store have escaped names in paths."""
     max_copy_bytes: int | None = None
     """Larger files are left out by copies within the store (Ozone, Contract storage 7.3)."""
 
@@ -248,6 +251,15 @@ class FlatStorage(Protocol):
         """All files below a directory that is no root, in order of keys, without reserved names; one batch for each
         call of the store. Folders come only where the store keeps a marker for them. A directory without any is empty.
         """
+        ...
+
+
+@runtime_checkable
+class KeyedStorage(Protocol):
+    """A store in which a file and a directory may have one name; its path names the file."""
+
+    async def is_ambiguous(self, path: str) -> bool:
+        """Whether there are both."""
         ...
 
 

@@ -253,6 +253,13 @@ class TransferRecords:
             [state.value for state in states],
         )
 
+    async def repeated_path(self, transfer_id: UUID) -> str | None:
+        """A path that two entries have: a file and a directory of one name."""
+        return await self._database.value(
+            "select path from storage_transfer_keys where transfer_id = $1 group by path having count(*) > 1 limit 1",
+            transfer_id,
+        )
+
     async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
         """Record how far entries are."""
         if not numbers:

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from uuid import uuid4
 
 from queryserver import errors
+from queryserver.files.escapes import ambiguous, holds_escapes
 from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
@@ -23,7 +24,7 @@ from queryserver.files.model import (
 )
 from queryserver.files.operations import Progress
 from queryserver.files.places import Place
-from queryserver.files.protocol import ModeStorage, Storage, UnseenUploads
+from queryserver.files.protocol import KeyedStorage, ModeStorage, Storage, UnseenUploads
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import UnfinishedWrite, UnfinishedWrites
 from queryserver.files.uploading import CheckedContent, digest_of
@@ -182,6 +183,7 @@ class TransferSteps:
         number = files = 0
         async with aclosing(walk(self._from.storage, entry)) as found:
             async for path, status in found:
+                self._require_name(path)
                 state = self._first_state(status)
                 files += status.is_file and state is KeyState.LISTED
                 batch.append(TransferKey(number, replace(status, path=path), state))
@@ -190,7 +192,28 @@ class TransferSteps:
                     self._require(held=await self._records.add_keys(self._lease, batch))
                     batch = []
         self._require(held=await self._records.add_keys(self._lease, batch))
+        await self._require_one_kind(entry)
         self._progress.expect(files)
+
+    def _require_name(self, path: str) -> None:
+        """Raises InvalidName: the target's store cannot hold what an escaped name stands for."""
+        source, target = self._from.file_system.traits.escapes, self._to.file_system.traits.escapes
+        if source is not target and holds_escapes(path):
+            raise errors.InvalidName(
+                f"{self._from.path.child(path)} has a name that the store {self._to.path.scheme} cannot hold."
+                " Rename it, or move and copy the other entries alone."
+            )
+
+    async def _require_one_kind(self, entry: FileStatus) -> None:
+        """Raises AmbiguousName: one path names a file and a directory, and a copy could not say which it is of."""
+        if not isinstance(self._from.storage, KeyedStorage):
+            return
+        both = await self._records.repeated_path(self._lease.transfer_id)
+        if both is None and entry.is_file and await self._from.storage.is_ambiguous(entry.path):
+            both = ""
+        if both is not None:
+            path = self._from.path.child(both) if both else self._from.path
+            raise ambiguous(str(path))
 
     def _first_state(self, status: FileStatus) -> KeyState:
         if status.kind is EntryKind.UNKNOWN:

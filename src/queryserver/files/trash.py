@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from queryserver import errors
+from queryserver.files.escapes import escaped, is_escaped, raw_name
 from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
@@ -92,6 +93,8 @@ async def _made(found: Bin, directory: StoragePath) -> StoragePath:
 def _another_name(name: str) -> str:
     """The name with the time behind it; a long one is cut, so that it is still a name."""
     number = str(time.time_ns() // 1_000_000)
+    if is_escaped(name):
+        return escaped(raw_name(name)[: MAX_NAME_BYTES - len(number)] + number.encode())
     return name.encode()[: MAX_NAME_BYTES - len(number)].decode(errors="ignore") + number
 
 

@@ -90,7 +90,7 @@ async def alone(api: Api, *rights: str) -> Caller:
     return caller
 
 
-@pytest.mark.storage(19)
+@pytest.mark.storage(19, 102)
 async def test_every_store_is_told_with_home_and_config(api: Api) -> None:
     ana = await api.user("ana")
     entries = await told(ana)
@@ -108,6 +108,7 @@ async def test_every_store_is_told_with_home_and_config(api: Api) -> None:
         "supergroup": "supergroup",
     }  # fmt: skip
     assert [entry["config"] for entry in entries[1:]] == [{}] * 4
+    assert [entry["has_trash"] for entry in entries] == [True, False, False, False, True]
 
 
 @pytest.mark.storage(19)

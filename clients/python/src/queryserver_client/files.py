@@ -86,6 +86,7 @@ class FileSystem:
     name: str
     home: str
     has_trash: bool
+    """Whether a delete goes to a trash unless it says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +136,7 @@ class Files:
     async def filesystems(self) -> "builtins.list[FileSystem]":
         """The stores, the default one first."""
         items: FilesystemList = (await self._transport.call("GET", "storage/filesystems"))["items"]
-        return [
-            FileSystem(
-                item["name"], item["user_home_directory"], has_trash=bool(item["config"].get("is_trash_enabled"))
-            )
-            for item in items
-        ]
+        return [FileSystem(item["name"], item["user_home_directory"], has_trash=item["has_trash"]) for item in items]
 
     async def list(
         self,

@@ -1258,6 +1258,7 @@ class Filesystem(TypedDict):
     file_system: Literal["hdfs", "s3a", "abfs", "ofs", "file"]
     name: str
     user_home_directory: str
+    has_trash: bool
     config: HdfsConfig | NoConfig
 
 

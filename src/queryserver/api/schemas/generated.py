@@ -1285,6 +1285,7 @@ class Filesystem(WireModel):
     file_system: Annotated[str, one_of("hdfs", "s3a", "abfs", "ofs", "file")]
     name: str
     user_home_directory: str
+    has_trash: bool
     config: HdfsConfig | NoConfig
 
 

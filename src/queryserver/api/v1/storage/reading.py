@@ -44,6 +44,7 @@ def _file_system(known: KnownFileSystem) -> wire.Filesystem:
         file_system=known.scheme.value,
         name=known.scheme.value,
         user_home_directory=str(known.home),
+        has_trash=known.has_trash,
         config=wire.NoConfig()
         if cluster is None
         else wire.HdfsConfig(

@@ -4,6 +4,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.files.escapes import Escapes
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.protocol import FileSystem, StorageTraits
 from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
@@ -18,10 +19,11 @@ class AdlsFileSystem:
     """The store `abfs`. Connects at the first call. To be closed by its owner. Raises ConfigurationError."""
 
     scheme = Scheme.ABFS
-    traits = StorageTraits(container_levels=1)
 
     def __init__(self, account: AzureAccount) -> None:
         self._client = AzureClient(account)
+        escapes = Escapes.NONE if account.is_hierarchical else Escapes.DOTLESS_KEYS
+        self.traits = StorageTraits(container_levels=1, escapes=escapes)
         kind = HierarchicalStorage if account.is_hierarchical else AzureFlatStorage
         self._storage = kind(account, self._client)
 

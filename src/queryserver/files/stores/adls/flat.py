@@ -19,13 +19,15 @@ from xml.etree import ElementTree as ET
 import httpx
 
 from queryserver import errors
-from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
+from queryserver.files.escapes import RESERVED_PREFIX, ambiguous
+from queryserver.files.model import EntryKind, FileStatus
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, unless_missing
+from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condition_of
+from queryserver.files.stores.keys import has_marker, name_of
 from queryserver.files.stores.reading import Blocks
 
 FOLDER = "hdi_isfolder"
@@ -40,6 +42,7 @@ _MOST_BLOCKS = 50_000
 # Announced sizes above 4.7 TiB do not count: this process holds a block in memory.
 _LARGEST_BLOCK = 100 * 1024 * 1024
 _COMMIT_TRIES = 5
+_DOTS = frozenset({".", ".."})
 
 Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
 """Gives a file its name under the condition of these headers."""
@@ -157,6 +160,8 @@ async def _parsed(body: bytes) -> ET.Element:
 class AzureFlatStorage(AzureStorage):
     """The same for every user."""
 
+    has_flat_keys = True
+
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
         super().__init__(account, client, {"restype": "container"})
         self._calls = BlobCalls(client)
@@ -174,8 +179,12 @@ class AzureFlatStorage(AzureStorage):
 
     async def _blob_at(self, place: AzurePlace) -> FileStatus | None:
         """The blob of exactly this name, be it a file or the mark of a folder."""
+        if not (place.names[-1] or place.is_blob):
+            return None  # the key of the mark of the folder above
         with unless_missing():
             facts = await self._calls.facts(place)
+            if place.is_marker and not int(facts.get("content-length", "0")):
+                return None
             modified_at = entries.time(facts.get("last-modified", ""))
             if is_folder(facts):
                 return entries.directory(place.path, modified_at)
@@ -184,6 +193,8 @@ class AzureFlatStorage(AzureStorage):
 
     async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
         """The first blobs below this name, which make a folder of it without a mark."""
+        if place.is_blob:
+            return []
         async with aclosing(self._calls.pages(place.container, _prefix(place), size=at_most)) as pages:
             async for items, _ in pages:
                 if items:
@@ -201,7 +212,7 @@ class AzureFlatStorage(AzureStorage):
         """Marks for this folder and those above it. Raises NotADirectory: one of them is a file."""
         missing: list[AzurePlace] = []
         while not place.is_container and not await self._is_marked(place):
-            missing.append(place)
+            missing += [place] if has_marker(place.names[-1]) else []
             place = place.parent
         for folder in reversed(missing):
             try:
@@ -219,8 +230,12 @@ class AzureFlatStorage(AzureStorage):
 
     async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
         del permissions  # a flat account has none
+        if place.is_blob:
+            raise errors.InvalidPath(f"abfs://{place.path} cannot be a directory.")
         await self._replaced(place, overwrite=False)
         await self._make_folders(place.parent)
+        if not has_marker(place.names[-1]):
+            return
         try:
             await self._calls.put_folder(place)
         except AzureFailure as failure:
@@ -234,15 +249,40 @@ class AzureFlatStorage(AzureStorage):
     async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
         """The directory that held the last entry stays."""
         found = await self._find(place)
+        if found.is_directory:
+            await self._require_deletable(place, recursive=recursive)
+        elif recursive and await self._keys_below(place, 1):
+            raise ambiguous(f"abfs://{place.path}")
         await self._make_folders(place.parent)
         if found.is_directory:
-            await self._delete_below(place, recursive=recursive)
-        await self._discard(place)
+            await self._delete_below(place)
+        if found.is_file or place.names[-1]:
+            await self._discard(place)
 
-    async def _delete_below(self, place: AzurePlace, *, recursive: bool) -> None:
-        """Raises DirectoryNotEmpty."""
-        if not recursive and set(await self._keys_below(place, 2)) - {f"{place.key}/"}:
-            raise errors.DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
+    async def is_ambiguous(self, path: str) -> bool:
+        place = self._place(path)
+        if place is None or place.is_container:
+            return False
+        with azure_errors(path):
+            found = await self._blob_at(place)
+            return found is not None and found.is_file and bool(await self._keys_below(place, 1))
+
+    async def _require_deletable(self, place: AzurePlace, *, recursive: bool) -> None:
+        """Raises DirectoryNotEmpty; InvalidName: a key below has a segment of dots, which no call can hold."""
+        if not recursive:
+            if set(await self._keys_below(place, 2)) - {f"{place.key}/"} or await self._blob_at(place.marker):
+                raise errors.DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
+            return
+        async with aclosing(self._calls.pages(place.container, _prefix(place))) as pages:
+            async for items, _ in pages:
+                for item in items:
+                    if not _DOTS.isdisjoint(item.name.split("/")):
+                        raise errors.InvalidName(
+                            f"abfs://{place.path} holds a name of dots, which no call to the account can hold."
+                            " Delete the other entries alone, or that one with the account's own tools."
+                        )
+
+    async def _delete_below(self, place: AzurePlace) -> None:
         async with aclosing(self._calls.pages(place.container, _prefix(place))) as pages:
             async for items, _ in pages:
                 below = [AzurePlace((place.container, *item.name.split("/"))) for item in items]
@@ -273,7 +313,7 @@ class AzureFlatStorage(AzureStorage):
                 is_known = is_known or bool(items)
                 if not is_known and not marker:
                     await self._require_directory(place)
-                found, above = _entries(place, len(prefix), items, above)
+                found, above = _entries(place, prefix, items, above)
                 yield Batch(tuple(found), json.dumps([marker, above]) if marker else None)
 
     async def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
@@ -382,31 +422,39 @@ class AzureFlatStorage(AzureStorage):
 
 def _prefix(place: AzurePlace) -> str:
     """Of the keys below a folder or container."""
-    return f"{place.key}/" if place.key else ""
+    return "" if place.is_container else f"{place.key}/"
 
 
 def _entries(
-    place: AzurePlace, prefix_length: int, items: Sequence[Listed], above: list[str]
+    place: AzurePlace, prefix: str, items: Sequence[Listed], above: list[str]
 ) -> tuple[list[FileStatus], list[str]]:
-    """The entries of a page, and those of its blobs whose names may still come as a prefix.
+    """The entries of a page, and those of its folder marks whose names may still come as a prefix.
 
     A marked folder `d` comes as a blob and, when it has entries, as the prefix `d/` too, perhaps pages later: `d-x`
     lies between. Only names that begin with `d` can, so the few blobs to remember begin one another.
     """
     found: list[FileStatus] = []
     for item in sorted(items, key=lambda item: item.name):
-        name = item.name[prefix_length:].removesuffix("/" if item.is_prefix else "")
-        above = [blob for blob in above if name.startswith(blob)]
-        if not is_name(name) or (item.is_prefix and name in above):
+        modified_at = entries.time(item.last_modified)
+        if item.name == prefix and not item.is_prefix:
+            # Its content is shown; an empty one is the mark of this folder.
+            if item.size_bytes:
+                found.append(entries.blob(place.marker.path, item.size_bytes, modified_at, item.etag))
+            continue
+        segment = item.name[len(prefix) :].removesuffix("/" if item.is_prefix else "")
+        above = [mark for mark in above if segment.startswith(mark)]
+        name = name_of(segment)
+        if name is None or (item.is_prefix and segment in above):
             continue
         path = f"{place.path}/{name}"
-        modified_at = entries.time(item.last_modified)
-        if item.is_prefix or item.is_folder:
+        if segment in _DOTS:
+            found.append(FileStatus(path, EntryKind.UNKNOWN, 0, modified_at))
+        elif item.is_prefix or item.is_folder:
             found.append(entries.directory(path, modified_at))
         else:
             found.append(entries.blob(path, item.size_bytes, modified_at, item.etag))
-        if not item.is_prefix:
-            above.append(name)
+        if item.is_folder:
+            above.append(segment)
     return found, above
 
 

@@ -10,11 +10,13 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from queryserver import errors
-from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, names_of
+from queryserver.files.escapes import RESERVED_PREFIX, escaped_file, is_escaped_file
+from queryserver.files.model import EntryKind, FileStatus, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
+from queryserver.files.stores.keys import name_of, segment_of
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _STAGING = re.compile(r"[0-9a-f]{32}")
@@ -23,13 +25,19 @@ _PIECE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """A container (`names` has one name) or an entry inside one. Never the root."""
+    """A container (`names` has one name) or an entry inside one. Never the root.
+
+    `names` are those of the account; of flat accounts they are the segments of a key, which `path` may have to escape.
+    """
 
     names: tuple[str, ...]
+    is_blob: bool = False
+    """Whether it names a blob and never a folder of the same name."""
 
     @property
     def path(self) -> str:
-        return "/".join(self.names)
+        names = [name_of(name) or name for name in self.names]
+        return "/".join([*names[:-1], escaped_file(self.names[-1].encode())] if self.is_blob else names)
 
     @property
     def container(self) -> str:
@@ -44,6 +52,16 @@ class AzurePlace:
         return len(self.names) == 1
 
     @property
+    def is_marker(self) -> bool:
+        """Whether its key is also that of a mark of its folder."""
+        return self.is_blob and not self.names[-1]
+
+    @property
+    def marker(self) -> "AzurePlace":
+        """What the key holds that is the name of this folder and a slash."""
+        return AzurePlace((*self.names, ""), is_blob=True)
+
+    @property
     def parent(self) -> "AzurePlace":
         return AzurePlace(self.names[:-1])
 
@@ -51,19 +69,20 @@ class AzurePlace:
         return AzurePlace((*self.names, name))
 
 
-def place_of(path: str) -> AzurePlace | None:
+def place_of(path: str, *, escapes: bool = False) -> AzurePlace | None:
     """None for the root. Raises InvalidPath, PathNotFound: no container has such a name."""
-    names = names_of(path)
+    names = names_of(path, escapes=escapes)
     if not names:
         return None
+    inner = [segment_of(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2)]
     if not _CONTAINER.fullmatch(names[0]):
         raise errors.PathNotFound(f"abfs://{path} does not exist.")
-    return AzurePlace(names)
+    return AzurePlace((names[0], *inner), is_blob=is_escaped_file(names[-1]))
 
 
-def file_place(path: str) -> AzurePlace:
+def file_place(path: str, *, escapes: bool = False) -> AzurePlace:
     """The place of a file. Raises InvalidPath: the root or directly below it; PathNotFound."""
-    place = place_of(path)
+    place = place_of(path, escapes=escapes)
     if place is None or place.is_container:
         raise errors.InvalidPath("Files lie in containers.")
     return place
@@ -157,6 +176,9 @@ class AzureStorage(ABC):
     The abstract methods know their service. They raise AzureFailure besides domain errors.
     """
 
+    has_flat_keys = False
+    """Whether paths may have escaped names of segments."""
+
     def __init__(self, account: AzureAccount, client: AzureClient, container_query: Mapping[str, str | int]) -> None:
         """`container_query`: the query that makes a call one about a container."""
         self._account = account
@@ -208,6 +230,12 @@ class AzureStorage(ABC):
     def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
         """Names of the reserved entries directly in a folder, and when each was last written."""
 
+    def _place(self, path: str) -> AzurePlace | None:
+        return place_of(path, escapes=self.has_flat_keys)
+
+    def _file_place(self, path: str) -> AzurePlace:
+        return file_place(path, escapes=self.has_flat_keys)
+
     async def _find(self, place: AzurePlace) -> FileStatus:
         """Raises PathNotFound."""
         if not place.is_container:
@@ -226,7 +254,7 @@ class AzureStorage(ABC):
         return found
 
     async def stat(self, path: str) -> FileStatus:
-        place = place_of(path)
+        place = self._place(path)
         if place is None:
             return directory("")
         with azure_errors(path):
@@ -236,7 +264,7 @@ class AzureStorage(ABC):
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
         """In flat accounts folders come in the order of their marks, not of their names."""
-        place = place_of(path)
+        place = self._place(path)
         found = self._containers(cursor, batch_size) if place is None else self._entries(place, cursor, batch_size)
         with azure_errors(path):
             try:
@@ -251,7 +279,7 @@ class AzureStorage(ABC):
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        place = place_of(path)
+        place = self._place(path)
         if place is None or place.is_container:
             raise errors.NotAFile("A container is not a file.")
         with azure_errors(path):
@@ -286,13 +314,13 @@ class AzureStorage(ABC):
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        place = file_place(path)
+        place = self._file_place(path)
         with azure_errors(path):
             return await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """Streamed through this service."""
-        from_place, to_place = file_place(source), file_place(target)
+        from_place, to_place = self._file_place(source), self._file_place(target)
         with azure_errors(source):
             found = await self._require_file(from_place)
         async with aclosing(self.read(source, version=found)) as body:
@@ -306,7 +334,7 @@ class AzureStorage(ABC):
         """Directly below the root it makes a container, where the settings allow it."""
         with azure_errors(path):
             if "/" in path:
-                await self._make_directory(file_place(path), permissions)
+                await self._make_directory(self._file_place(path), permissions)
             else:
                 await self._make_container(path)
 
@@ -325,7 +353,7 @@ class AzureStorage(ABC):
         await self._client.change(AzureCall("PUT", (name,), self._container_query))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        place = place_of(path)
+        place = self._place(path)
         if place is None:
             raise errors.root_not_allowed("The root stays.")
         with azure_errors(path):
@@ -337,14 +365,14 @@ class AzureStorage(ABC):
             await self._client.change(AzureCall("DELETE", place.names, self._container_query))
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        place, staging = file_place(plan.path), secrets.token_hex(16)
+        place, staging = self._file_place(plan.path), secrets.token_hex(16)
         with azure_errors(plan.path):
             await self._require_directory(place.parent)
             await self._create_staged(unfinished(place, staging))
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        staged, length = unfinished(file_place(plan.path), staging), plan.size_of(index)
+        staged, length = unfinished(self._file_place(plan.path), staging), plan.size_of(index)
         with azure_errors(plan.path):
             async with aclosing(_exactly(body, length)) as content:
                 if length:
@@ -357,7 +385,7 @@ class AzureStorage(ABC):
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        place = file_place(plan.path)
+        place = self._file_place(plan.path)
         staged = unfinished(place, staging)
         with azure_errors(plan.path):
             await self._replaced(place, overwrite=overwrite)
@@ -366,7 +394,7 @@ class AzureStorage(ABC):
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         """The parts are committed under the reserved name first: then they can be read."""
-        staged = unfinished(file_place(plan.path), staging)
+        staged = unfinished(self._file_place(plan.path), staging)
         with azure_errors(plan.path):
             await self._complete(plan, staged, parts)
             async with aclosing(self._content(staged)) as pieces:
@@ -380,10 +408,10 @@ class AzureStorage(ABC):
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         with azure_errors(plan.path):
-            await self._discard(unfinished(file_place(plan.path), staging))
+            await self._discard(unfinished(self._file_place(plan.path), staging))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        folder = place_of(path)
+        folder = self._place(path)
         if folder is None:
             return 0
         before, swept = datetime.now(UTC) - timedelta(seconds=older_than_s), 0

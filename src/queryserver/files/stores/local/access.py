@@ -13,8 +13,8 @@ from threading import Lock
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import InvalidPath, NotADirectory, PathNotFound, StoreQuotaExceeded, SymlinkNotFollowed
-from queryserver.files.model import StorageUser, is_name, names_of
-from queryserver.files.stores.local.tree import LocalTree, file_error
+from queryserver.files.model import StorageUser, is_name
+from queryserver.files.stores.local.tree import LocalTree, file_error, file_names, shown_name
 
 HOMES = "user"
 SHARED = "shared"
@@ -55,7 +55,7 @@ class AccessMap:
 
     def check_read(self, path: str) -> tuple[str, ...]:
         """The names of the path. Raises PermissionDenied, InvalidPath."""
-        names = names_of(path)
+        names = file_names(path)
         if not self._may_enter(names):
             raise PermissionDenied(f"{path} is another user's.")
         return names
@@ -187,7 +187,7 @@ class UserQuotas:
                         with suppress(FileNotFoundError):
                             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                             if stat.S_ISDIR(status.st_mode):
-                                waiting.append(f"{path}/{name}")
+                                waiting += [f"{path}/{shown}"] if (shown := shown_name(name)) else []
                             elif stat.S_ISREG(status.st_mode):
                                 yield _owner_in(directory, name), status.st_size
             except _PASSED_OVER:

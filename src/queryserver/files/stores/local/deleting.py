@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 
 from queryserver.errors.files import too_many_entries
-from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind, is_name
-from queryserver.files.stores.local.tree import LocalTree, enter, file_error, kind_of
+from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind
+from queryserver.files.stores.local.tree import LocalTree, enter, file_error, file_name, kind_of, shown_name
 
 _STEP_S = 1.0
 # Each level holds a descriptor; deeper directories are moved to the top first.
@@ -137,10 +137,11 @@ def _shown_in(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
     """Paths and statuses of entries; None: it is gone meanwhile."""
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory, os.scandir(directory) as found:
-        for name in (entry.name for entry in found if is_name(entry.name) and shows(prefix + entry.name)):
+        shown = (shown_name(entry.name) for entry in found)
+        for name in (name for name in shown if name is not None and shows(prefix + name)):
             status = None
             with suppress(FileNotFoundError):
-                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                status = os.stat(file_name(name), dir_fd=directory, follow_symlinks=False)
             yield prefix + name, status
 
 
@@ -164,4 +165,5 @@ def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False
 def directories_in(tree: LocalTree, path: str) -> list[str]:
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory, os.scandir(directory) as found:
-        return [prefix + e.name for e in found if is_name(e.name) and e.is_dir(follow_symlinks=False)]
+        inner = [shown_name(entry.name) for entry in found if entry.is_dir(follow_symlinks=False)]
+    return [prefix + name for name in inner if name is not None]

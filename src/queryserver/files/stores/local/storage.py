@@ -15,6 +15,7 @@ from typing import Self, TypeVar, TypeVarTuple
 
 from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import PathNotFound, StorageUnavailable, trash_not_supported
+from queryserver.files.escapes import Escapes
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.local import transfers
@@ -308,7 +309,7 @@ class LocalFileSystem:
     """
 
     scheme = Scheme.FILE
-    traits = StorageTraits(deletes_to_trash=True, changes_modes_of_trees=True, home_parent=HOMES)
+    traits = StorageTraits(deletes_to_trash=True, changes_modes_of_trees=True, home_parent=HOMES, escapes=Escapes.BYTES)
 
     def __init__(
         self,

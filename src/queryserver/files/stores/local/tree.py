@@ -17,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 
 from queryserver import errors
-from queryserver.files.model import EntryKind, FileStatus, is_name, names_of
+from queryserver.files.escapes import escaped, is_escaped, is_escaped_file, raw_name
+from queryserver.files.model import MAX_NAME_BYTES, RESERVED_PREFIX, EntryKind, FileStatus, names_of
 from queryserver.files.protocol import Batch
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
@@ -55,6 +56,33 @@ def file_error(path: str, error: OSError) -> errors.QueryServerError:
 
 
 _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.LINK}
+
+
+def shown_name(name: str) -> str | None:
+    """The name by which paths hold an entry of the file system: escaped when it is not UTF-8. None: one of our own."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return escaped(os.fsencode(name))
+    return None if name.startswith(RESERVED_PREFIX) else name
+
+
+def file_name(name: str) -> str:
+    """The name in the file system. Raises InvalidPath: an escape of what is UTF-8, or is no name."""
+    if not is_escaped(name):
+        return name
+    raw = raw_name(name)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        if not is_escaped_file(name) and b"/" not in raw and b"\0" not in raw and len(raw) <= MAX_NAME_BYTES:
+            return os.fsdecode(raw)
+    raise errors.InvalidPath(f"{name} stands for no name of this store.")
+
+
+def file_names(path: str) -> tuple[str, ...]:
+    """The names of a path in the file system. Raises InvalidPath."""
+    return tuple(map(file_name, names_of(path, escapes=True)))
 
 
 def status_of(path: str, found: os.stat_result) -> FileStatus:
@@ -172,7 +200,7 @@ class LocalTree:
         """Raises InsufficientStorage when the disk would fall below its floor with so many bytes more."""
 
     def stat(self, path: str) -> FileStatus:
-        names = names_of(path)
+        names = file_names(path)
         with self._walk(names[:-1], make=False) as directory:
             found = os.stat(names[-1], dir_fd=directory, follow_symlinks=False) if names else os.fstat(directory)
             return status_of(path, found)
@@ -190,7 +218,7 @@ class LocalTree:
 
     def make_directory(self, path: str, permissions: int | None) -> None:
         """Make one new directory and its missing parents, durably; all with `permissions` if given."""
-        names = names_of(path)
+        names = file_names(path)
         if not names:
             raise errors.PathExists("The root of the store exists.")
         with self.parent(path, make=True, permissions=permissions) as (parent, name):
@@ -233,7 +261,7 @@ class LocalTree:
     @contextmanager
     def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
         """The open directory that holds `path`, and the last name. The root has none: InvalidPath."""
-        names = names_of(path)
+        names = file_names(path)
         if not names:
             raise errors.InvalidPath("The root of the store cannot be used for this.")
         with self._walk(names[:-1], make=make, permissions=permissions) as directory:
@@ -241,7 +269,7 @@ class LocalTree:
 
     @contextmanager
     def directory(self, path: str, *, make: bool = False) -> Generator[int]:
-        with self._walk(names_of(path), make=make) as directory:
+        with self._walk(file_names(path), make=make) as directory:
             yield directory
 
     @contextmanager
@@ -289,7 +317,9 @@ def enter(parent: int, name: str) -> int:
     except OSError as error:
         with suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                raise errors.SymlinkNotFollowed(f"{name} is a symbolic link, which is not followed.") from error
+                raise errors.SymlinkNotFollowed(
+                    f"{shown_name(name)} is a symbolic link, which is not followed."
+                ) from error
         raise
 
 
@@ -350,7 +380,7 @@ def listing(
 ) -> Generator[Batch]:
     """The entries of a directory, at most `size` in a batch, in the order that the file system gives them.
 
-    Left out are our own names, names that are no text, and paths that `shows` is false for. A cursor is the number of
+    Left out are our own names, and paths that `shows` is false for. A cursor is the number of
     names before it and the last of them: a listing from a cursor starts again and skips these. Most file systems keep
     their order when other entries come and go; if the named one is gone, the number counts.
     """
@@ -360,7 +390,8 @@ def listing(
         @contextmanager
         def opened() -> Generator[Iterator[str]]:
             with os.scandir(directory) as found:
-                yield (entry.name for entry in found if is_name(entry.name) and shows(prefix + entry.name))
+                shown = (shown_name(entry.name) for entry in found)
+                yield (name for name in shown if name is not None and shows(prefix + name))
 
         count = 0
         if cursor:
@@ -377,7 +408,7 @@ def listing(
                 entries: list[FileStatus] = []
                 for name in batch:
                     with suppress(FileNotFoundError):  # it is gone meanwhile
-                        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                        found = os.stat(file_name(name), dir_fd=directory, follow_symlinks=False)
                         entries.append(status_of(prefix + name, found))
                 yield Batch(tuple(entries), None if ahead is None else f"{count}/{batch[-1]}")
                 if ahead is None:

@@ -17,7 +17,9 @@ from aiohttp import ClientResponse, ClientSession
 from botocore import exceptions as botocore_errors
 
 from queryserver import errors
+from queryserver.files.escapes import is_escaped_file
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, names_of
+from queryserver.files.stores.keys import MARKER, path_below, segment_of
 from queryserver.files.stores.reading import ReadSizes, retried
 
 _SLICE_BYTES = 512 * 1024
@@ -388,11 +390,28 @@ FILE_PERMISSIONS = 0o666
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """A path as bucket and key. The root has no bucket; a bucket has no key."""
+    """A path as bucket and segments of a key. The root has no bucket; a bucket has no segments."""
 
     path: str
     bucket: str
-    key: str
+    segments: tuple[str, ...] = ()
+    is_object: bool = False
+    """Whether the path names an object and never a directory of the same name."""
+
+    @property
+    def key(self) -> str:
+        """Empty for the root and for buckets, and for the directory of all keys that begin with a slash."""
+        return "/".join(self.segments)
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether its key is also that of a directory's marker."""
+        return self.is_object and self.key.endswith("/")
+
+    @property
+    def marker(self) -> "ObjectPlace":
+        """What the marker of this directory holds."""
+        return ObjectPlace(f"{self.path}/{MARKER}", self.bucket, (*self.segments, ""), is_object=True)
 
     @property
     def label(self) -> str:
@@ -406,15 +425,16 @@ class ObjectPlace:
     @property
     def prefix(self) -> str:
         """The start of the keys of all entries below; the key of the directory's own marker."""
-        return f"{self.key}/" if self.key else ""
+        return f"{self.key}/" if self.segments else ""
 
     @property
     def parent(self) -> "ObjectPlace":
-        return ObjectPlace(self.path.rpartition("/")[0], self.bucket, self.key.rpartition("/")[0])
+        return ObjectPlace(self.path.rpartition("/")[0], self.bucket, self.segments[:-1])
 
-    def path_of(self, key: str) -> str:
-        """The path of another key of this bucket, of a directory also with its slash."""
-        return f"{self.bucket}/{key}".rstrip("/")
+    def path_of(self, key: str) -> str | None:
+        """The path of a key below, of a directory also with its slash. None: its name is reserved."""
+        below = path_below(key[len(self.prefix) :])
+        return None if below is None else f"{self.path}/{below}"
 
 
 def label(path: str) -> str:
@@ -423,15 +443,16 @@ def label(path: str) -> str:
 
 def place_of(path: str) -> ObjectPlace:
     """Raises InvalidPath; PathNotFound where no bucket can have that name."""
-    names = names_of(path)
+    names = names_of(path, escapes=True)
     if not names:
-        return ObjectPlace("", "", "")
-    key = "/".join(names[1:])
-    if len(key.encode()) > MAX_KEY_BYTES:
+        return ObjectPlace("", "")
+    segments = tuple(segment_of(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2))
+    place = ObjectPlace(path, names[0], segments, is_object=is_escaped_file(names[-1]))
+    if len(place.key.encode()) > MAX_KEY_BYTES:
         raise errors.InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
     if not BUCKET_NAME.fullmatch(names[0]):
         raise errors.PathNotFound(f"{label(path)} does not exist.")
-    return ObjectPlace(path, names[0], key)
+    return place
 
 
 def object_place(path: str) -> ObjectPlace:

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from queryserver import errors
-from queryserver.files.model import EntryKind, FileStatus, is_name
+from queryserver.files.model import EntryKind, FileStatus
 from queryserver.files.protocol import Batch
+from queryserver.files.stores.keys import has_marker
 from queryserver.files.stores.s3.connection import (
     BUCKET_NAME,
     FILE_PERMISSIONS,
@@ -39,16 +40,21 @@ class Objects:
         self.connection = connection
 
     async def head(self, place: ObjectPlace) -> Mapping[str, Any] | None:
-        """The answer of HeadObject; None where there is no object of that key."""
+        """The answer of HeadObject; None where there is no object of that key, or an empty marker."""
+        if not place.key or (place.key.endswith("/") and not place.is_marker):
+            return None
         try:
-            return await self.connection.ask("head_object", place.names, about=place.label)
+            answer = await self.connection.ask("head_object", place.names, about=place.label)
+            return None if place.is_marker and not answer["ContentLength"] else answer
         except errors.PathNotFound:
             return None
         except errors.StorageUnavailable:
             raise
-        except (errors.PermissionDenied, errors.StorageError):
+        except (errors.PermissionDenied, errors.StorageError) as error:
             # Refusals of HEAD have no text; those of this call distinguish wrong keys, clocks and regions.
             await self.keys_below(place, 1)
+            if isinstance(error, errors.StorageError) and not has_marker(place.segments[-1]):
+                return None  # a store that resolves dots has no such object
             raise
 
     async def find(self, place: ObjectPlace) -> FileStatus | None:
@@ -57,7 +63,7 @@ class Objects:
 
     async def keys_below(self, place: ObjectPlace, most: int) -> Sequence[str]:
         """The first keys of a directory, its marker among them. Raises PathNotFound: no such bucket."""
-        if len(place.prefix.encode()) > MAX_KEY_BYTES:
+        if place.is_object or len(place.prefix.encode()) > MAX_KEY_BYTES:
             return ()
         found = await self.connection.ask(
             "list_objects_v2", {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": most}, about=place.label
@@ -71,12 +77,16 @@ class Objects:
         if place.key and (found := await self.find(place)):
             return found
         # An answer about a bucket, even an empty one, shows that it exists.
-        if await self.keys_below(place, 1) or not place.key:
+        if await self.keys_below(place, 1) or not place.segments:
             return directory(place.path)
         raise errors.PathNotFound(f"{place.label} does not exist.")
 
     async def make_marker(self, place: ObjectPlace) -> None:
-        """Make the empty object that stands for an empty directory. Raises PathExists."""
+        """Make the empty object that stands for an empty directory, if it gets one. Raises PathExists."""
+        if place.is_object:
+            raise errors.InvalidPath(f"{place.label} cannot be a directory.")
+        if not has_marker(place.segments[-1]):
+            return
         marker = {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}
         await self.connection.store("put_object", marker, about=place.label, overwrite=False, means=IF_ABSENT)
 
@@ -89,9 +99,12 @@ class Objects:
         if not place.bucket:
             yield await self._buckets()
             return
+        if place.is_object:
+            await self.status(place)
+            raise errors.NotADirectory(f"{place.label} is a file.")
         async with aclosing(self.pages(place, cursor, batch_size, delimiter="/")) as pages:
             async for page in pages:
-                if cursor is None and place.key and not (page.get("Contents") or page.get("CommonPrefixes")):
+                if cursor is None and place.segments and not (page.get("Contents") or page.get("CommonPrefixes")):
                     if await self.find(place):
                         raise errors.NotADirectory(f"{place.label} is a file.")
                     raise errors.PathNotFound(f"{place.label} does not exist.")
@@ -204,23 +217,32 @@ def tag_of(answer: Mapping[str, Any]) -> str:
 
 
 def _entries(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
-    """Entries that a path can name, in order of keys; the directory's own marker is none."""
+    """Entries in order of keys; the directory's own marker is one if it holds anything."""
     found = {entry["Key"]: entry for entry in page.get("Contents", ())}
     found.update({entry["Prefix"]: None for entry in page.get("CommonPrefixes", ())})
     for key in sorted(found):
-        name = key[len(place.prefix) :].removesuffix("/")
-        if not is_name(name):
-            continue
         answer = found[key]
-        path = place.path_of(key)
-        yield directory(path) if answer is None else file_status(path, answer, answer["Size"])
+        if key == place.prefix:
+            yield from _marker(place, answer)
+        elif (path := place.path_of(key)) is not None:
+            yield directory(path) if answer is None else file_status(path, answer, answer["Size"])
+
+
+def _marker(place: ObjectPlace, answer: Mapping[str, Any]) -> Iterator[FileStatus]:
+    if answer["Size"]:
+        yield file_status(place.marker.path, answer, answer["Size"])
 
 
 def _keys(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
-    """Files and markers of folders whose every name a path can have; the place's own marker is none."""
+    """Files and markers of folders; the place's own marker is one if it holds anything."""
     for answer in page.get("Contents", ()):
         key = answer["Key"]
-        names = key[len(place.prefix) :].removesuffix("/").split("/")
-        if all(map(is_name, names)):
-            path = place.path_of(key)
-            yield directory(path) if key.endswith("/") else file_status(path, answer, answer["Size"])
+        if key == place.prefix:
+            yield from _marker(place, answer)
+        elif (path := place.path_of(key)) is None:
+            continue
+        elif key.endswith("/"):
+            yield directory(path)
+            yield from _marker(ObjectPlace(path, place.bucket, tuple(key[:-1].split("/"))), answer)
+        else:
+            yield file_status(path, answer, answer["Size"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from queryserver import errors
+from queryserver.files.escapes import Escapes
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.reading import Blocks
@@ -63,7 +64,7 @@ class S3Storage:
     def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = MAX_KEYS
     ) -> AsyncGenerator[Batch]:
-        """Keys that no path can name are left out."""
+        """A key that no path can hold has escaped names; reserved names are left out."""
         return self._objects.batches(path, cursor, batch_size)
 
     def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
@@ -87,13 +88,14 @@ class S3Storage:
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
         place = object_place(path)
+        overwrite = overwrite or place.is_marker
         upload = writing.S3Upload(self._objects, place, overwrite=overwrite, announced_bytes=size_bytes)
         return await upload.run(body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
         """Raises PermissionDenied for a bucket, unless the settings allow new ones."""
         place = place_of(path)
-        if not place.key:
+        if not place.segments:
             await self._make_bucket(place)
         else:
             await self._check_target(place, overwrite=False)
@@ -106,14 +108,19 @@ class S3Storage:
         place = object_place(target)
         origin = await self._file_place(source)
         await self._check_target(place, overwrite=overwrite)
-        return await writing.copy(self._objects, origin, place, overwrite=overwrite)
+        # An empty marker may be there, which is no file.
+        return await writing.copy(self._objects, origin, place, overwrite=overwrite or place.is_marker)
+
+    async def is_ambiguous(self, path: str) -> bool:
+        place = place_of(path)
+        return bool(place.key and await self._objects.find(place) and await self._objects.keys_below(place, 1))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """A directory that becomes empty stays, by a marker."""
         place = place_of(path)
         if not place.bucket:
             raise errors.root_not_allowed("The root of the store cannot be deleted.")
-        if not place.key:
+        if not place.segments:
             if await self._objects.keys_below(place, 1):
                 raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
             await self._connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
@@ -245,7 +252,9 @@ class S3FileSystem:
     """The store `s3a`. Its first call connects. To be closed by its owner."""
 
     scheme = Scheme.S3A
-    traits = StorageTraits(lists_in_order=True, container_levels=1, min_part_bytes=writing.MIN_PART_BYTES)
+    traits = StorageTraits(
+        lists_in_order=True, container_levels=1, escapes=Escapes.KEYS, min_part_bytes=writing.MIN_PART_BYTES
+    )
 
     def __init__(self, options: S3Options) -> None:
         self._connection = S3Connection(options)

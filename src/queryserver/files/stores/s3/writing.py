@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from queryserver import errors
+from queryserver.files.escapes import ambiguous
 from queryserver.files.model import FileStatus
 from queryserver.files.stores.reading import Blocks
 from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
@@ -352,12 +353,14 @@ def copy_ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 async def delete(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
-    """Delete an entry; the directory that held it stays. Raises PathNotFound, DirectoryNotEmpty."""
+    """Delete an entry; the directory that held it stays. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
     if await objects.head(place) is not None:
+        if recursive and await objects.keys_below(place, 1):
+            raise ambiguous(place.label)
         await _delete_key(objects, place, place.key)
     else:
         await _delete_directory(objects, place, recursive=recursive)
-    if place.parent.key and not await objects.keys_below(place.parent, 1):
+    if place.parent.segments and not await objects.keys_below(place.parent, 1):
         with suppress(errors.PathExists):
             await objects.make_marker(place.parent)
 
@@ -366,7 +369,7 @@ async def _delete_directory(objects: Objects, place: ObjectPlace, *, recursive: 
     keys = await objects.keys_below(place, 2)
     if not keys:
         raise errors.PathNotFound(f"{place.label} does not exist.")
-    if not recursive and any(key != place.prefix for key in keys):
+    if not recursive and (any(key != place.prefix for key in keys) or await objects.find(place.marker)):
         raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
     for _ in range(_PASSES):
         async for page in objects.pages(place):

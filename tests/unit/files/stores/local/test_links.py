@@ -268,10 +268,10 @@ async def test_devices_pipes_and_sockets_are_listed_and_never_opened(alice, stra
     assert await names(alice, "shared") == ["file", "inside"]
 
 
-async def test_names_that_are_no_text_are_not_listed_and_deleted_with_their_directory(alice, shared):
+async def test_names_that_are_no_text_are_listed_with_their_bytes_and_deleted_with_their_directory(alice, shared):
     (shared / "d").mkdir()
     (shared / "d" / os.fsdecode(b"\xff")).touch()
-    assert await names(alice, "shared/d") == []
+    assert await names(alice, "shared/d") == ["._qs_name_ff"]
     await alice.delete("shared/d", recursive=True)
     assert not (shared / "d").exists()
 
