@@ -322,11 +322,17 @@ class TestRefusals:
         await ana.api.services.statements.retention.expire()
         assert await self._refused(ana, expired) == (410, -3, "expired")
 
-    async def test_what_was_cut_by_the_server_unless_that_is_wanted(self, ana: Caller):
+    async def test_what_was_cut_by_the_server_unless_that_is_wanted(self, small_api: ApiOpener):
+        async with small_api(enforce_default_limit=True) as api:
+            await self._require_permission(await api.user())
+
+    async def _require_permission(self, ana: Caller) -> None:
         cut = await finished(ana, DUCKDB, DUCKDB.rows(5001))
         assert await self._refused(ana, cut) == (409, 1, "truncated")
         message = (await ana.get(f"editor/download/{cut}")).json()["message"]
-        assert message.startswith("Only the first 5000 rows were kept: the default limit of this server.")
+        assert message.startswith(
+            "Only the first 5000 rows were kept: the default limit of this server (editor.default_limit)."
+        )
         assert "limit=… (up to 1000000)" in message
         assert message.endswith("add allow_truncated=true.")
         answer = await ana.get(f"editor/download/{cut}", allow_truncated="true")

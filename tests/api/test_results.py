@@ -352,31 +352,91 @@ class TestCaps:
 
     @pytest.mark.item(33)
     @every_dialect
-    async def test_5000_rows_are_kept_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
+    async def test_all_rows_are_kept_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(6000))
         size = (await ana.on(operation, "fetch_result_size"))["result"]
-        assert (size["rows"], size["truncated"]) == (5000, True)
-        page = await ana.page(operation, start_row=4990)
-        assert [row[0] for row in page["data"]] == list(range(4990, 5000))
+        assert (size["rows"], size["truncated"]) == (6000, False)
+        page = await ana.page(operation, start_row=4990, rows=2000)
+        assert [row[0] for row in page["data"]] == list(range(4990, 6000))
+        assert page["has_more"] is False
+
+    @pytest.mark.item(33)
+    async def test_5000_rows_are_kept_where_the_default_limit_is_in_force(self, small_api: ApiOpener):
+        async with small_api(enforce_default_limit=True) as api:
+            ana = await api.user()
+            size = (await ana.on(await finished(ana, DUCKDB, DUCKDB.rows(6000)), "fetch_result_size"))["result"]
+            assert (size["rows"], size["truncated"]) == (5000, True)
+            default = (
+                "the default limit of this server (editor.default_limit)."
+                " To get more, execute the statement with limit=… (up to 1000000)."
+            )
+            await self._require_cut(ana, {}, "default_limit", default)
+            whole = (await ana.ended(await finished(ana, DUCKDB, DUCKDB.rows(5000))))["query_status"]
+            assert (whole["truncated"], whole["truncated_by"], whole["message"]) == (False, None, "")
+
+    @pytest.mark.item(17)
+    @pytest.mark.item(32)
+    @each(
+        ("setting", "cut_by", "kept"),
+        [
+            ({"result_max_rows": 20, "default_limit": 0}, "result_max_rows", 20),
+            ({"default_limit": 20, "enforce_default_limit": True}, "default_limit", 20),
+            ({"result_max_bytes": 100_000}, "result_max_bytes", None),
+        ],
+    )
+    async def test_a_client_that_pages_to_the_end_sees_that_the_server_cut_the_result(
+        self, small_api: ApiOpener, setting: dict[str, Any], cut_by: str, kept: int | None
+    ):
+        async with small_api(**setting) as api:
+            ana = await api.user()
+            begun = await ana.run("mysql", "rows 1000 wide 1000", rows=10_000)
+            kept = kept or begun["query_status"]["rows"]
+            first, operation = begun["result"], begun["history_uuid"]
+            assert (len(first["data"]), first["has_more"], first["truncated_by"]) == (kept, True, cut_by)
+            for fields in ({}, {}, {"start_row": kept}, {"start_row": kept + 7}):
+                end = await ana.on(operation, "fetch_result_data", **fields)
+                assert (end["status"], end["code"], "result" in end) == (1, "truncated", False)
+                assert f"(editor.{cut_by})" in end["message"]
+                assert end["message"].endswith(f"execute the statement with limit={kept}.")
+                status = end["query_status"]
+                assert (status["state"], status["rows"], status["truncated_by"]) == ("available", kept, cut_by)
+            last = await ana.page(operation, start_row=kept - 1)
+            assert (len(last["data"]), last["has_more"]) == (1, True)
+            pages = [await ana.page(operation, rows=kept // 2, startOver=not n) for n in range(2)]
+            assert [page["has_more"] for page in pages] == [True, True]
+
+    @pytest.mark.item(17)
+    @pytest.mark.item(32)
+    async def test_a_result_that_the_caller_limited_just_ends(self, small_api: ApiOpener):
+        async with small_api(result_max_rows=20, default_limit=0) as api:
+            ana = await api.user()
+            for limit in (10, 20):
+                operation = await finished(ana, "mysql", "rows 30", limit=limit)
+                page, end = await ana.page(operation, rows=100), await ana.page(operation)
+                assert (len(page["data"]), page["has_more"], page["truncated_by"]) == (limit, False, "limit")
+                assert (end["data"], end["has_more"]) == ([], False)
+            whole = await finished(ana, "mysql", "rows 20")
+            page, end = await ana.page(whole, rows=100), await ana.page(whole)
+            assert (page["has_more"], page["truncated"], end["data"], end["has_more"]) == (False, False, [], False)
 
     async def test_what_was_cut_says_by_what_and_how_to_get_more(self, ana: Caller):
-        default = "the default limit of this server. To get more, execute the statement with limit=… (up to 1000000)."
         own = "the limit of the call. To get more, execute the statement with a larger limit (up to 1000000)."
-        for fields, cut_by, advice in (({}, "default_limit", default), ({"limit": 5000}, "limit", own)):
-            operation = await finished(ana, DUCKDB, DUCKDB.rows(5001), **fields)
-            status = (await ana.ended(operation))["query_status"]
-            message = f"Only the first 5000 rows were kept: {advice}"
-            assert (status["truncated"], status["truncated_reason"]) == (True, "row_limit")
-            assert (status["truncated_by"], status["message"]) == (cut_by, message)
-            page = await ana.page(operation)
-            assert (page["truncated"], page["truncated_by"], page["message"]) == (True, cut_by, message)
-            assert (await ana.on(operation, "fetch_result_size"))["result"]["message"] == message
-            assert (await ana.on(operation, "get_logs"))["logs"].split("\n").count(message) == 1
-        whole = (await ana.ended(await finished(ana, DUCKDB, DUCKDB.rows(5000))))["query_status"]
-        assert (whole["truncated"], whole["truncated_by"], whole["message"]) == (False, None, "")
+        await self._require_cut(ana, {"limit": 5000}, "limit", own)
+
+    @staticmethod
+    async def _require_cut(ana: Caller, fields: dict[str, int], cut_by: str, advice: str) -> None:
+        operation = await finished(ana, DUCKDB, DUCKDB.rows(5001), **fields)
+        status = (await ana.ended(operation))["query_status"]
+        message = f"Only the first 5000 rows were kept: {advice}"
+        assert (status["truncated"], status["truncated_reason"]) == (True, "row_limit")
+        assert (status["truncated_by"], status["message"]) == (cut_by, message)
+        page = await ana.page(operation)
+        assert (page["truncated"], page["truncated_by"], page["message"]) == (True, cut_by, message)
+        assert (await ana.on(operation, "fetch_result_size"))["result"]["message"] == message
+        assert (await ana.on(operation, "get_logs"))["logs"].split("\n").count(message) == 1
 
     async def test_a_limit_of_the_statement_above_the_default_is_honoured(self, small_api: ApiOpener):
-        async with small_api(default_limit=10, result_max_rows=20) as api:
+        async with small_api(enforce_default_limit=True, default_limit=10, result_max_rows=20) as api:
             ana = await api.user()
             for dialect in (DUCKDB, SQLITE, POSTGRESQL):
                 numbers = f"SELECT n FROM ({dialect.rows(40)}) AS s"
@@ -392,11 +452,12 @@ class TestCaps:
                     assert (status["rows"], status["truncated_by"]) == (rows, cut_by), (dialect, statement, status)
             cut = await ana.run(DUCKDB, DUCKDB.rows(40) + " LIMIT 30")
             assert cut["query_status"]["message"].startswith(
-                "Only the first 20 rows were kept: a result has at most 20 rows on this server."
+                "Only the first 20 rows were kept: a result has at most 20 rows on this server"
+                " (editor.result_max_rows)."
             )
 
     async def test_the_next_statement_of_a_script_inherits_a_limit_but_no_default(self, small_api: ApiOpener):
-        async with small_api(default_limit=10, result_max_rows=20) as api:
+        async with small_api(enforce_default_limit=True, default_limit=10, result_max_rows=20) as api:
             ana = await api.user()
             script = f"{DUCKDB.rows(30)}; {DUCKDB.rows(30)} LIMIT 15"
             for fields, expected in (({}, [10, 15]), ({"limit": 12}, [12, 12])):
@@ -417,7 +478,7 @@ class TestCaps:
             page = await ana.page(operation)
             assert (page["truncated"], page["truncated_reason"]) == (True, "byte_limit")
             assert page["truncated_by"] == "result_max_bytes"
-            assert "a result has at most 100000 bytes on this server." in page["message"]
+            assert "a result has at most 100000 bytes on this server (editor.result_max_bytes)." in page["message"]
             assert 50 <= page["rows_total"] <= 100
             assert page["data"] == [[str(n).rjust(1000)] for n in range(page["rows_total"])]
 

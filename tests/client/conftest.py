@@ -3,6 +3,7 @@
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,14 +53,31 @@ async def server(
     Its database is its own: a server that shares it would take statements, and has other results. It lives as long as
     the tests of one file: those of others replace functions that it uses, too.
     """
-    directory = tmp_path_factory.mktemp("client")
-    (directory / "files" / "shared").mkdir(parents=True)
     async for dsn in new_database(postgres, template=migrated_template):
-        settings = make_settings(directory, dsn, users_url)
-        filebrowser = settings.filebrowser.model_copy(update={"local_root": directory / "files"})
-        settings = settings.model_copy(update={"filebrowser": filebrowser})
-        async with open_api(settings) as api, served(api) as url:
-            yield Server(api, url)
+        async with _serving(tmp_path_factory.mktemp("client"), dsn, users_url) as server:
+            yield server
+
+
+@pytest.fixture
+async def small_server(
+    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
+) -> AsyncIterator[Server]:
+    """A server that keeps 5,000 rows of a result."""
+    async for dsn in new_database(postgres, template=migrated_template):
+        async with _serving(tmp_path_factory.mktemp("small"), dsn, users_url, result_max_rows=5000) as server:
+            yield server
+
+
+@asynccontextmanager
+async def _serving(directory: Path, dsn: str, users_url: str, **editor: Any) -> AsyncIterator[Server]:
+    (directory / "files" / "shared").mkdir(parents=True)
+    settings = make_settings(directory, dsn, users_url)
+    changed = {
+        "filebrowser": settings.filebrowser.model_copy(update={"local_root": directory / "files"}),
+        "editor": settings.editor.model_copy(update=editor),
+    }
+    async with open_api(settings.model_copy(update=changed)) as api, served(api) as url:
+        yield Server(api, url)
 
 
 async def api_token(db: Connection, *scopes: str) -> str:

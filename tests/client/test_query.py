@@ -175,15 +175,23 @@ async def test_a_statement_that_fails_says_where(db: Connection):
     assert caught.value.state == "failed"
 
 
-async def test_a_result_that_was_cut_is_never_given_as_whole(db: Connection):
-    result = await db.query("duckdb", ROWS.format(6000))
-    for read in (result.rows, result.arrow, result.scalar):
-        with pytest.raises(Truncated, match="default limit"):
-            await read()
-    kept = await db.query("duckdb", ROWS.format(6000), allow_truncated=True)
-    assert len(await kept.rows()) == (await kept.arrow()).num_rows == 5000
-    wanted = await db.query("duckdb", ROWS.format(6000), limit=10)
-    assert len(await wanted.rows()) == (await wanted.arrow()).num_rows == 10
+async def test_all_rows_come_when_nothing_is_said(db: Connection):
+    result = await db.query("duckdb", ROWS.format(25_000))
+    assert len(await result.rows()) == (await result.arrow()).num_rows == 25_000
+
+
+async def test_a_result_that_was_cut_is_never_given_as_whole(small_server: Server):
+    async with connect(small_server.url, token=await small_server.token(), retries=QUICK) as db:
+        result = await db.query("duckdb", ROWS.format(6000))
+        for read in (result.rows, result.arrow, result.scalar):
+            with pytest.raises(Truncated, match="at most 5000 rows"):
+                await read()
+        kept = await db.query("duckdb", ROWS.format(6000), allow_truncated=True)
+        assert len(await kept.rows()) == (await kept.arrow()).num_rows == 5000
+        with pytest.raises(Truncated, match=r"editor\.result_max_rows"):
+            await kept.statement.fetch(5000, 100)
+        wanted = await db.query("duckdb", ROWS.format(6000), limit=10)
+        assert len(await wanted.rows()) == (await wanted.arrow()).num_rows == 10
 
 
 async def test_a_statement_without_a_result_set(db: Connection):

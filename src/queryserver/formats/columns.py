@@ -141,11 +141,11 @@ class LimitSource(StrEnum):
     """Where the row limit of a statement comes from."""
 
     DEFAULT = "default"
-    """The setting `editor.default_limit`."""
+    """The setting `editor.default_limit`, which `editor.enforce_default_limit` puts in force."""
     CALLER = "caller"
     """The field `limit` of the call."""
     MAXIMUM = "maximum"
-    """The setting `editor.result_max_rows`: there is no default, or the statement has a LIMIT above it."""
+    """The setting `editor.result_max_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +180,13 @@ class Truncation:
         kept = f"Only the first {rows} rows were kept: "
         match self.by:
             case "result_max_bytes":
-                kept += f"a result has at most {max_bytes} bytes on this server."
+                kept += f"a result has at most {max_bytes} bytes on this server (editor.result_max_bytes)."
                 advice = "select fewer columns or rows."
             case "result_max_rows":
-                kept += f"a result has at most {max_rows} rows on this server."
+                kept += f"a result has at most {max_rows} rows on this server (editor.result_max_rows)."
                 advice = "run several statements, each for a part of them."
             case "default_limit":
-                kept += "the default limit of this server."
+                kept += "the default limit of this server (editor.default_limit)."
                 advice = f"execute the statement with limit=… (up to {max_rows})."
             case _ if rows >= max_rows:
                 return kept + "the limit of the call."

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from queryserver.errors.base import download_disabled
 from queryserver.errors.statements import DownloadRefused
-from queryserver.formats.columns import Column, Truncation
+from queryserver.formats.columns import Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.formats.download.packed import PackedStream
 from queryserver.formats.download.stream import packed
@@ -89,8 +89,7 @@ class Downloads:
                 raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
             if status.state is StatementState.SUCCESS:
                 raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)
-            cut = Truncation(status.truncated_reason, status.limit_source) if status.truncated_reason else None
-            if cut and not cut.is_asked_for and not allow_truncated:
+            if status.is_cut_by_server and not allow_truncated:
                 message = status.message or f"Only the first {status.rows} rows were kept."
                 raise DownloadRefused(
                     "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1

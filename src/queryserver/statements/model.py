@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from queryserver.formats.columns import Column, LimitSource, Segment, TruncationReason
+from queryserver.formats.columns import Column, LimitSource, Segment, Truncation, TruncationReason
 from queryserver.identity.model import SealedToken
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.places import StatementParameters
@@ -54,6 +54,16 @@ class StatementStatus:
     """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
     queue_position: int | None = None
     """1: it is the next one. Only where it was requested, and only while it waits for a free slot of its connector."""
+
+    @property
+    def truncation(self) -> Truncation | None:
+        """What cut the stored result (Contract editor 6.4)."""
+        return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
+
+    @property
+    def is_cut_by_server(self) -> bool:
+        """Whether the query has rows that were not kept, by a limit that its caller had not set."""
+        return (cut := self.truncation) is not None and not cut.is_asked_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,10 +77,21 @@ class ResultPage:
 
     @property
     def has_more(self) -> bool:
-        """Exact: rows after this batch exist, or may still arrive."""
+        """Exact: rows after this batch exist or may still arrive, also those that a limit of the server cut off.
+
+        Clients that page until it is false thus come to `is_cut_off`, and never take a part for the whole.
+        """
         if self.status.state in ACTIVE:
             return True
-        return self.status.state is StatementState.AVAILABLE and self.start_row + self.rows < self.status.rows
+        if self.status.state is not StatementState.AVAILABLE:
+            return False
+        return self.status.is_cut_by_server or self.start_row + self.rows < self.status.rows
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the page begins behind the last kept row, where the query has rows that were not kept."""
+        status = self.status
+        return status.state is StatementState.AVAILABLE and status.is_cut_by_server and self.start_row >= status.rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,8 +403,9 @@ class Submissions:
         return {"url": url} if url or self.ends_are_mailed else None
 
     def _row_limit(self, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
-        """How many rows are kept at most. The default gives way to a larger LIMIT of the statement itself."""
-        default, most = self.limits.default_limit, self.limits.result_max_rows
+        """How many rows are kept at most. A default in force gives way to a larger LIMIT of the statement itself."""
+        default = self.limits.default_limit if self.limits.enforce_default_limit else 0
+        most = self.limits.result_max_rows
         if limit is not None:
             # A client that writes a huge number means "all": what is cut then is not what it wanted to have cut.
             return (limit, LimitSource.CALLER) if limit <= most else (most, LimitSource.MAXIMUM)

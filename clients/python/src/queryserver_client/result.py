@@ -68,7 +68,6 @@ class Result:
         """Whether rows are given although the server kept only the first ones."""
         self._transport = transport
         self._first: list[Row] = decode_rows(first["data"], self.columns) if first else []
-        self._is_complete = first is None or not first["has_more"]
 
     def __repr__(self) -> str:
         return (
@@ -129,13 +128,13 @@ class Result:
         self._require_whole()
         for start in range(0, len(self._first), rows):
             yield self._first[start : start + rows]
-        position, has_more = len(self._first), not self._is_complete
-        while has_more:
+        position = len(self._first)
+        # By the number of rows: behind the last kept row of a result that was cut the server answers with a failure.
+        while position < self.row_count:
             page = await self.statement.fetch(position, rows)
             data = decode_rows(page["data"], self.columns)
-            position, has_more = position + len(data), page["has_more"]
-            if data:
-                yield data
+            position += len(data)
+            yield data
 
     async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
         """The rows as Arrow record batches, as they come; memory holds some MiB of them."""

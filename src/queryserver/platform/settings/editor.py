@@ -162,9 +162,11 @@ class EditorSettings(Section):
     """Statements and their results."""
 
     default_limit: Count = 5000
-    """Most rows of a result when the call gives no limit; 0: `result_max_rows`."""
+    """Limit that clients are advised to send (`app_config.editor.default_limit`); 0: none."""
+    enforce_default_limit: Flag = False
+    """Whether a result has at most `default_limit` rows where neither the call nor the statement has a limit."""
     result_max_rows: Positive = 1_000_000
-    """Highest limit that a call may give."""
+    """Most rows of one result."""
     result_max_bytes: Positive = GIB
     """Most bytes of one result."""
     batch_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB

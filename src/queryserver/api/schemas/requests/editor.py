@@ -299,8 +299,9 @@ class ExecuteRequest(Fields):
     timeout: Annotated[int, Whole(1, 86400)] | None = None
     limit: Annotated[int, Capped()] | None = Field(
         default=None,
-        description="Rows to keep, up to `result_max_rows`. Without it `default_limit` is in force, or a larger LIMIT"
-        " of the statement itself. `query_status` says whether a result was cut.",
+        description="Rows to keep; without it as many as `result_max_rows` and `result_max_bytes` of the server allow."
+        " `query_status` says whether a result was cut. What the server cut, and not this limit, ends with"
+        " `truncated` in fetch_result_data.",
     )
     rows: Annotated[int, Capped(MAX_BATCH_ROWS, minimum=0)] = Field(
         default=0,

@@ -21,7 +21,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.editor import OperationRequest
 from queryserver.files.downloading import Conditions, Part, Version, is_unchanged, only_part, requested_part, wants_part
-from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column, Truncation
+from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.packed import PackedStream
 from queryserver.formats.download.stream import download as encode
@@ -134,7 +134,16 @@ async def fetch_result_data(call: Call) -> Response:
     )
     if page.status.outcome is not None:
         return failure_answer(await call.services.statements.following.record(call.user, operation_id))
+    if page.is_cut_off:
+        return _cut_off(await call.services.statements.following.record(call.user, operation_id))
     return page_answer(page, form)
+
+
+def _cut_off(record: StatementRecord) -> Response:
+    """The rows behind those that were kept: a failure, for clients that page to the end (Contract editor 6.1)."""
+    body, rows = failure_body(record), record.status.rows
+    message = f"{body.message} To take these rows for the whole result, execute the statement with limit={rows}."
+    return answers.answer(body.model_copy(update={"status": 1, "code": "truncated", "message": message}))
 
 
 @router.operation("fetch_result_metadata")
@@ -405,7 +414,7 @@ def truncation(status: StatementStatus) -> dict[str, Any]:
     return {
         "truncated": reason is not None,
         "truncated_reason": reason.value if reason else None,
-        "truncated_by": Truncation(reason, status.limit_source).by if reason else None,
+        "truncated_by": status.truncation.by if status.truncation else None,
     }
 
 
