@@ -11,7 +11,8 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch, separator_required, sheet_required
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
-from queryserver.formats.delimited.encodings import decoded, detect_encoding, encoding_of
+from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
+from queryserver.formats.delimited.encodings import decoded, encoding_of
 from queryserver.formats.delimited.records import Record, RecordReader
 from queryserver.imports.model import BLANKS, RECORD_TYPES, BaseType, CellKind, Delimiters, FileType
 
@@ -131,8 +132,8 @@ class ReadingOptions:
         return delimiters_of(detected.field, quote=quote, record=self.record_separator or detected.record)
 
 
-def recognise(sample: bytes, *, is_whole: bool) -> FileType:
-    """The type of a file by its first SAMPLE_BYTES; `is_whole`: there are no more.
+def recognise(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileType:
+    """The type of a file by its first SAMPLE_BYTES; `is_whole`: there are no more. `encoding` None: detected.
 
     DELIMITED is any text. EXCEL begins as workbooks do; `recognise_workbook` decides whether it is one. Raises
     file_empty, UnsupportedFormat.
@@ -140,7 +141,7 @@ def recognise(sample: bytes, *, is_whole: bool) -> FileType:
     records = _records(sample)
     if records is not None:
         return records
-    text = _text_of(sample, is_whole, None)
+    text = _text_of(sample, is_whole, encoding)
     if text is None:
         return FileType.EXCEL
     # JSON is UTF-8: a NUL among the bytes is one of UTF-16.
@@ -149,6 +150,11 @@ def recognise(sample: bytes, *, is_whole: bool) -> FileType:
     if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole, of="{["):
         raise UnsupportedFormat
     return FileType.DELIMITED
+
+
+def marked(sample: bytes) -> FileType | None:
+    """The type that the first bytes show: a file of records, or EXCEL; None: perhaps a text."""
+    return FileType.EXCEL if sample.startswith(_WORKBOOKS) else _records(sample)
 
 
 def _records(sample: bytes) -> FileType | None:
@@ -182,7 +188,7 @@ def _text_of(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
         return None
     if sample.startswith(_OTHERS) or _BZIP2.match(sample):
         raise UnsupportedFormat
-    encoding = encoding or detect_encoding(sample, is_whole=is_whole)
+    encoding = encoding or detect_encoding(sample, is_whole=is_whole).name
     text = decoded(sample, encoding, is_whole=is_whole).strip(BLANKS)
     if not text:
         raise file_empty(_EMPTY)
@@ -215,6 +221,8 @@ class Detected:
     record_separator: str
     encoding: str
     confidence: float
+    """The lower one of those of the separator and of the encoding."""
+    is_encoding_certain: bool = True
 
 
 def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Detected:
@@ -222,8 +230,8 @@ def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Det
 
     `encoding` None: detected. Raises UnsupportedFormat: it is no text.
     """
-    encoding = encoding or detect_encoding(sample, is_whole=is_whole)
-    text = decoded(sample, encoding, is_whole=is_whole)
+    found = detect_encoding(sample, is_whole=is_whole) if encoding is None else DetectedEncoding(encoding, 1.0)
+    text = decoded(sample, found.name, is_whole=is_whole)
     shown = _record_separator(text)
     sample_text = _Sample(text, is_whole, "\n" if shown == "\r\n" else shown)
     scan = None if sample_text.is_one_column() else sample_text.best()
@@ -235,7 +243,14 @@ def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Det
     else:
         field, quote, confidence = sample_text.doubled(scan.field), scan.quote, scan.share_of_width
     kind = {",": FileType.CSV, "\t": FileType.TSV}.get(field, FileType.DELIMITED)
-    return Detected(kind, Delimiters(field, quote, sample_text.record), shown, encoding, round(confidence, 2))
+    return Detected(
+        kind,
+        Delimiters(field, quote, sample_text.record),
+        shown,
+        found.name,
+        round(min(confidence, found.confidence), 2),
+        is_encoding_certain=found.confidence >= SURE,
+    )
 
 
 def _outside_quotes(text: str) -> Sequence[str]:

@@ -1,13 +1,15 @@
 """Detection, preview and header of a text, computed in a worker process: the beginning of a file in, JSON out."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from queryserver.errors.files import file_empty, record_too_long
 from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     Analysis,
+    Oddity,
+    SampleWarning,
     WidthUncertain,
     analyse_blocks,
     analyse_records,
@@ -16,7 +18,8 @@ from queryserver.formats.cell_types.analysis import (
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.written_forms import GivenFormats
-from queryserver.formats.delimited.encodings import Decoder, detect_encoding
+from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
+from queryserver.formats.delimited.encodings import Decoder
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
 from queryserver.formats.detection import ReadingOptions, detect, recognise, recognise_given
 from queryserver.imports.model import (
@@ -48,6 +51,7 @@ class TextForm:
     encoding: str
     is_encoding_given: bool
     """Then the text must be in it, but for a tenth."""
+    is_encoding_certain: bool
 
 
 class _Text:
@@ -124,9 +128,23 @@ def _has_value(record: Cells) -> bool:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """A Detected as a dict, or the type of what is no text. Raises file_empty, UnsupportedFormat."""
-    kind = recognise(head, is_whole=options["is_whole"])
-    return kind if kind is not FileType.DELIMITED else asdict(detect(head, is_whole=options["is_whole"]))
+    """A Detected as a dict, or the type of what is no text; `encoding` None: detected.
+
+    `is_given`: the type alone, by the rules for a file whose type the caller gives.
+
+    Raises file_empty, UnsupportedFormat, encoding_failed.
+    """
+    is_whole, encoding = options["is_whole"], options.get("encoding")
+    if options.get("is_given"):
+        return recognise_given(head, is_whole=is_whole, encoding=encoding)
+    kind = recognise(head, is_whole=is_whole, encoding=encoding)
+    if kind is not FileType.DELIMITED:
+        return kind
+    if encoding is not None:
+        decoder = Decoder(encoding)
+        decoder.decode(head, final=is_whole)
+        decoder.check()
+    return asdict(detect(head, is_whole=is_whole, encoding=encoding))
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
@@ -157,6 +175,8 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
             first.read(text.rest(), _are_too_many)
         else:
             blocks.read(text.rest(), most)
+    if not form.is_encoding_certain:
+        analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(Oddity.ENCODING_UNCERTAIN, 1)])
     return {**asdict(analysis), "encoding": form.encoding}
 
 
@@ -214,11 +234,17 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
     if recognise_given(sample, is_whole=is_whole, encoding=reading.encoding) is not FileType.DELIMITED:
         return None
-    encoding = reading.encoding or detect_encoding(sample, is_whole=is_whole)
+    found = DetectedEncoding(reading.encoding, 1.0) if reading.encoding else detect_encoding(sample, is_whole=is_whole)
+    encoding = found.name
     delimiters = reading.delimiters
     if delimiters is None:
         delimiters = reading.completed(detect(sample, is_whole=is_whole, encoding=encoding).delimiters)
-    return TextForm(delimiters, encoding, is_encoding_given=reading.encoding is not None)
+    return TextForm(
+        delimiters,
+        encoding,
+        is_encoding_given=reading.encoding is not None,
+        is_encoding_certain=found.confidence >= SURE,
+    )
 
 
 def _reading_of(reading: Mapping[str, Any]) -> ReadingOptions:

@@ -18,7 +18,7 @@ from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
 from queryserver.formats.cell_types.analysis import Analysis, analyse_records
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
-from queryserver.formats.detection import Detected, ReadingOptions, recognise, recognise_given
+from queryserver.formats.detection import Detected, ReadingOptions, marked
 from queryserver.imports import model
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE
 from queryserver.imports.uploads import ImportFile
@@ -59,16 +59,18 @@ class Detection:
         self._computing = computing
         self._places = places
 
-    async def metadata(self, user_id: int, file: ImportFile) -> Found:
+    async def metadata(self, user_id: int, file: ImportFile, encoding: str | None = None) -> Found:
         """How a text is delimited, the sheets of a workbook, or the type of a file of records.
 
-        Raises file_empty, UnsupportedFormat, file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
-        reading raises.
+        `encoding` of a text; None: detected. Raises encoding_failed, file_empty, UnsupportedFormat, file_encrypted,
+        FileCorrupt, FileTooComplex, TooManyRequests, and what reading raises.
         """
         async with self._places.place(user_id):
             head, is_whole = await _beginning(file)
             with _errors_of_files():
-                answer = await self._computing.run(user_id, Task.DETECT_FILE, {"is_whole": is_whole}, head)
+                answer = await self._computing.run(
+                    user_id, Task.DETECT_FILE, {"is_whole": is_whole, "encoding": encoding, "is_given": False}, head
+                )
             if not isinstance(answer, str):
                 return _adapter(Detected).validate_python(answer)
             if answer != model.FileType.EXCEL:
@@ -145,17 +147,23 @@ class Previews:
         if kind is model.FileType.NDJSON:
             return
         head, is_whole = await _beginning(file)
-        found = await self._threads.run(user_id, lambda _: recognise(head, is_whole=is_whole))
-        if found is not kind:
-            raise format_mismatch(f"The file is not of the type {kind}.")
+        if marked(head) is kind:
+            return
+        await self._recognised(user_id, head, is_whole=is_whole, is_given=False)
+        raise format_mismatch(f"The file is not of the type {kind}.")
 
     async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
         head, is_whole = await _beginning(file)
-        found = await self._threads.run(user_id, lambda _: recognise_given(head, is_whole=is_whole))
-        if found is model.FileType.DELIMITED:
+        if marked(head) is not model.FileType.EXCEL:
+            await self._recognised(user_id, head, is_whole=is_whole, is_given=True)
             raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
             return await self._workbooks.first_rows(path, sheet_name, limit=limit)
+
+    async def _recognised(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
+        """Raises what detection raises of a file that is no text; `is_given`: the caller gives its type."""
+        options = {"is_whole": is_whole, "encoding": None, "is_given": is_given}
+        await self._computing.run(user_id, Task.DETECT_FILE, options, head)
 
     async def _of_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
         """What the task gives for as much of the file as it needs."""

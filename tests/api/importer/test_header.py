@@ -140,6 +140,22 @@ class TestText:
         body = (await guess(ana, await uploaded(ana, content))).json()
         assert (body["type"], body["field_separator"], body["encoding"]) == ("csv", ",", encoding)
 
+    @pytest.mark.importer(65)
+    async def test_an_encoding_can_be_given(self, ana: Caller):
+        reference = await uploaded(ana, "имя,город\nИван,Москва\n".encode("cp1251"))
+        found = (await guess(ana, reference)).json()
+        assert (found["encoding"], found["confidence"] >= 0.8, "warnings" in found) == ("windows-1251", True, False)
+        given = (await guess(ana, reference, encoding="CP1251")).json()
+        assert (given["encoding"], given["confidence"]) == ("windows-1251", 1.0)
+        assert refusal(await guess(ana, reference, encoding="klingon")) == (400, "invalid_parameter")
+        assert refusal(await guess(ana, reference, encoding="utf-8")) == (400, "encoding_error")
+
+    @pytest.mark.importer(65)
+    async def test_little_evidence_of_an_encoding_is_told(self, ana: Caller):
+        found = (await guess(ana, await uploaded(ana, "a,é\n1,2\n".encode("iso-8859-1")))).json()
+        assert found["confidence"] < 0.8
+        assert found["warnings"] == [{"code": "encoding_uncertain", "count": 1, "rows": []}]
+
     @pytest.mark.importer(12)
     @each(
         ("content", "code"),

@@ -236,13 +236,12 @@ class TestEncodings:
     @pytest.mark.importer(38)
     @each("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1"])
     async def test_text_of_all_encodings_is_shown_right(self, ana: Caller, encoding):
-        body = await shown(ana, "nàme,b\né,2\n".encode(encoding))
-        assert (names(body), body["preview_data"]) == (["nàme", "b"], [["é", "2"]])
+        body = await shown(ana, "Größe,b\né,2\n".encode(encoding))
+        assert (names(body), body["preview_data"]) == (["Größe", "b"], [["é", "2"]])
 
     @pytest.mark.importer(38)
     async def test_a_given_encoding_overrides(self, ana: Caller):
         reference = await uploaded(ana, "имя,b\nя,2\n".encode("koi8-r"))
-        assert names((await preview(ana, reference)).json())[0] != "имя"
         assert names((await preview(ana, reference, encoding="KOI8-R")).json())[0] == "имя"
         japanese = await uploaded(ana, "名前,b\n東京,2\n".encode("shift_jis"))
         assert (await preview(ana, japanese, encoding="shift_jis")).json()["preview_data"] == [["東京", "2"]]
@@ -251,8 +250,24 @@ class TestEncodings:
         reference = await uploaded(ana, b"a,b\n\xff\xfe\xfd,\xfc\n")
         assert refusal(await preview(ana, reference, encoding="klingon")) == (400, "invalid_parameter")
         assert refusal(await preview(ana, reference, encoding="utf-8")) == (400, "encoding_error")
-        good = await preview(ana, reference)
+        good = await preview(ana, reference, encoding="iso-8859-1")
         assert good.json()["preview_data"] == [["ÿþý", "ü"]]
+
+    @pytest.mark.importer(65)
+    async def test_an_uncertain_encoding_comes_with_a_warning_and_a_given_one_does_not(self, ana: Caller):
+        reference = await uploaded(ana, "a,é\n1,2\n".encode("iso-8859-1"))
+        assert warnings((await preview(ana, reference)).json()) == {"encoding_uncertain": (1, [])}
+        assert warnings((await preview(ana, reference, encoding="windows-1250")).json()) == {}
+
+    @pytest.mark.importer(65)
+    async def test_a_text_of_windows_in_japan_is_shown(self, ana: Caller):
+        body = await shown(ana, "氏名,住所\n髙橋,東京都①番\n山﨑,大阪府\n".encode("cp932"))
+        assert (names(body), body["preview_data"]) == (["氏名", "住所"], [["髙橋", "東京都①番"], ["山﨑", "大阪府"]])
+        assert warnings(body) == {}
+
+    @pytest.mark.importer(66)
+    async def test_the_sign_of_dos_at_the_end_is_no_row(self, ana: Caller):
+        assert (await shown(ana, b"a,b\r\n1,2\r\n\x1a"))["preview_data"] == [["1", "2"]]
 
     async def test_undecodable_characters_are_told(self, ana: Caller):
         body = await shown(ana, b"a,b\n1,2\n3,\xff\n" + b"1,2\n" * 10, encoding="utf-8")

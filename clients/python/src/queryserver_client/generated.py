@@ -1733,19 +1733,6 @@ class ImportedFile(TypedDict):
     expires_at: str
 
 
-class DelimitedMetadata(TypedDict):
-    """
-    How a text file is delimited, in real characters.
-    """
-
-    type: Literal["csv", "tsv", "delimiter_format"]
-    field_separator: str
-    quote_char: str
-    record_separator: str
-    encoding: str
-    confidence: float
-
-
 class ExcelMetadata(TypedDict):
     """
     The sheets of a workbook.
@@ -1789,7 +1776,7 @@ class PreviewWarning(TypedDict):
     What was odd in the file.
     """
 
-    code: Literal["long_rows", "short_rows", "unclosed_quote", "undecodable", "truncated_sample"]
+    code: Literal["long_rows", "short_rows", "unclosed_quote", "undecodable", "truncated_sample", "encoding_uncertain"]
     count: int
     rows: list[int]
 
@@ -2395,6 +2382,20 @@ class ExecuteResponse(TypedDict):
     query_status: QueryStatus
     history_parent_uuid: NotRequired[str]
     result: NotRequired[ResultPage]
+
+
+class DelimitedMetadata(TypedDict):
+    """
+    How a text file is delimited, in real characters.
+    """
+
+    type: Literal["csv", "tsv", "delimiter_format"]
+    field_separator: str
+    quote_char: str
+    record_separator: str
+    encoding: str
+    confidence: float
+    warnings: NotRequired[list[PreviewWarning]]
 
 
 class NestedType(TypedDict):

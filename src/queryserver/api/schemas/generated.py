@@ -1767,19 +1767,6 @@ class ImportedFile(WireModel):
     expires_at: Time
 
 
-class DelimitedMetadata(WireModel):
-    """
-    How a text file is delimited, in real characters.
-    """
-
-    type: Annotated[str, one_of("csv", "tsv", "delimiter_format")]
-    field_separator: str
-    quote_char: str
-    record_separator: str
-    encoding: str
-    confidence: float
-
-
 class ExcelMetadata(WireModel):
     """
     The sheets of a workbook.
@@ -1823,7 +1810,10 @@ class PreviewWarning(WireModel):
     What was odd in the file.
     """
 
-    code: Annotated[str, one_of("long_rows", "short_rows", "unclosed_quote", "undecodable", "truncated_sample")]
+    code: Annotated[
+        str,
+        one_of("long_rows", "short_rows", "unclosed_quote", "undecodable", "truncated_sample", "encoding_uncertain"),
+    ]
     count: int
     rows: list[int]
 
@@ -2433,6 +2423,20 @@ class ExecuteResponse(WireModel):
     query_status: QueryStatus
     history_parent_uuid: Omittable[str] = None
     result: Omittable[ResultPage] = None
+
+
+class DelimitedMetadata(WireModel):
+    """
+    How a text file is delimited, in real characters.
+    """
+
+    type: Annotated[str, one_of("csv", "tsv", "delimiter_format")]
+    field_separator: str
+    quote_char: str
+    record_separator: str
+    encoding: str
+    confidence: float
+    warnings: Omittable[list[PreviewWarning]] = None
 
 
 class NestedType(WireModel):

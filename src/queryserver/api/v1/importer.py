@@ -15,8 +15,9 @@ from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.files.model import repaired
-from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn
+from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn
 from queryserver.formats.cell_types.written_forms import GivenFormats
+from queryserver.formats.delimited.encodings import encoding_of
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
@@ -158,8 +159,10 @@ class DetectionRoute(ImporterRoute):
 async def guess_metadata(call: ImporterCall) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
     asked = await call.read(requests.MetadataParameters)
+    encoding = None if asked.encoding is None else encoding_of(asked.encoding)
     file = await _file(call, asked)
-    found = await while_connected(call.request, call.services.importing.detection.metadata(call.user.id, file))
+    detecting = call.services.importing.detection.metadata(call.user.id, file, encoding)
+    found = await while_connected(call.request, detecting)
     if isinstance(found, Sheets):
         return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
     if isinstance(found, Records):
@@ -172,6 +175,9 @@ async def guess_metadata(call: ImporterCall) -> Response:
             record_separator=found.record_separator,
             encoding=found.encoding,
             confidence=found.confidence,
+            warnings=None
+            if found.is_encoding_certain
+            else [wire.PreviewWarning(code=Oddity.ENCODING_UNCERTAIN, count=1, rows=[])],
         )
     )
 

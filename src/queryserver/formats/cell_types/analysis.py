@@ -32,6 +32,7 @@ class Oddity(StrEnum):
     UNCLOSED_QUOTE = "unclosed_quote"
     UNDECODABLE = "undecodable"
     TRUNCATED_SAMPLE = "truncated_sample"
+    ENCODING_UNCERTAIN = "encoding_uncertain"
 
 
 @dataclass(slots=True)

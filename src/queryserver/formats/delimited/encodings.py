@@ -1,12 +1,11 @@
 """The encoding of text that comes in, and decoding it in pieces (Contract importer 8.1, 9.2)."""
 
 import codecs
-import re
 import threading
 from dataclasses import dataclass
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.errors.files import UnsupportedFormat, encoding_failed
+from queryserver.errors.files import encoding_failed
 from queryserver.formats.unpacking import ByteExcerpt
 
 ENCODINGS = (
@@ -16,21 +15,33 @@ ENCODINGS = (
     "utf-16-be",
     "ascii",
     "iso-8859-1",
+    "iso-8859-2",
+    "iso-8859-15",
     *(f"windows-125{digit}" for digit in range(9)),
+    "cp874",
+    "cp866",
+    "mac-roman",
     "shift_jis",
+    "cp932",
     "euc-jp",
     "euc-kr",
+    "cp949",
     "gbk",
     "gb18030",
     "big5",
+    "big5-hkscs",
     "koi8-r",
+    "koi8-u",
 )
 """Names on the wire, in lower case; Python calls them the same."""
+
+_ALIASES = {f"cp125{digit}": f"windows-125{digit}" for digit in range(9)}
 
 
 def codec_of(name: str) -> str:
     """Python's name of an encoding, whatever the case. Raises InvalidParameter."""
     codec = name.strip().lower()
+    codec = _ALIASES.get(codec, codec)
     if codec not in ENCODINGS:
         raise InvalidParameter(f"encoding must be one of {' '.join(ENCODINGS)}.")
     return codec
@@ -49,13 +60,19 @@ UTF_8_WITH_MARK = "utf-8-sig"
 
 _MARK = "\ufeff"
 _MAX_UNDECODABLE = 0.1
-_MAX_CONTROLS = 0.01
-_CONTROL = re.compile("[\x00\x04-\x08\x0b\x0e-\x1b\x7f-\x9f]")
-"""Control characters but TAB, LF, CR, FF, U+0001-0003 and U+001C-001F."""
+
+_SUPERSETS = {"shift_jis": "cp932", "euc-kr": "cp949", "gbk": "gb18030", "big5": "cp950"}
+"""Files are read by these, as browsers do (WHATWG Encoding Standard): Windows writes them under the narrower name."""
+
+_END_OF_FILE = "\x1a"
+_MOST_ENDS = 128
+"""DOS marks the end of a text by U+001A; CP/M fills a block of so many bytes with it."""
 
 _UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _UTF16 = frozenset({"utf-16-le", "utf-16-be"})
-_LONG_CHARACTERS = _UTF16 | {"utf-8", "shift_jis", "euc-jp", "euc-kr", "gbk", "gb18030", "big5"}
+_LONG_CHARACTERS = _UTF16 | {
+    "utf-8", "shift_jis", "cp932", "euc-jp", "euc-kr", "cp949", "gbk", "gb18030", "big5", "big5-hkscs",
+}  # fmt: skip
 _ALWAYS_WHOLE = 0x30
 """No byte below it is part of a longer character, in any of these encodings but UTF-16."""
 _LONGEST_CHARACTER = 4
@@ -76,51 +93,15 @@ codecs.register_error("queryserver-count", _replace_and_count)
 def encoding_of(name: str) -> str:
     """An encoding as clients name it, in any case. Raises InvalidParameter."""
     lowered, names = name.lower(), (UTF_8_WITH_MARK, *ENCODINGS)
+    lowered = _ALIASES.get(lowered, lowered)
     if lowered not in names:
         raise InvalidParameter(f"encoding must be one of {' '.join(names)}.")
     return lowered
 
 
-def detect_encoding(sample: bytes, *, is_whole: bool) -> str:
-    """The encoding of a text by its first bytes. Raises UnsupportedFormat: it is no text."""
-    encoding = _guessed(sample, is_whole=is_whole)
-    text = decoded(sample, encoding, is_whole=is_whole)
-    if len(_CONTROL.findall(text)) > _MAX_CONTROLS * len(text):
-        raise UnsupportedFormat
-    return encoding
-
-
 def decoded(sample: bytes, encoding: str, *, is_whole: bool) -> str:
     """The text of a sample; a character that its end cuts is left out unless the sample is the whole file."""
     return Decoder(encoding).decode(sample, final=is_whole)
-
-
-def _guessed(sample: bytes, *, is_whole: bool) -> str:
-    if sample.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        raise UnsupportedFormat
-    if sample.startswith(codecs.BOM_UTF8):
-        return UTF_8_WITH_MARK
-    if sample.startswith(codecs.BOM_UTF16_LE):
-        return "utf-16-le"
-    if sample.startswith(codecs.BOM_UTF16_BE):
-        return "utf-16-be"
-    if b"\0" in sample:
-        # UTF-16 without a mark has NUL in one half of the bytes of most texts.
-        even, odd = sample[::2], sample[1::2]
-        if len(sample) >= 8:
-            even_share, odd_share = even.count(0) / len(even), odd.count(0) / len(odd)
-            if odd_share >= 0.4 and even_share <= 0.05:
-                return "utf-16-le"
-            if even_share >= 0.4 and odd_share <= 0.05:
-                return "utf-16-be"
-        raise UnsupportedFormat
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample, final=is_whole)
-    except UnicodeDecodeError:
-        present = set(sample)
-        has_signs = not present.isdisjoint(range(0x80, 0xA0))
-        return "windows-1252" if has_signs and present.isdisjoint(b"\x81\x8d\x8f\x90\x9d") else "iso-8859-1"
-    return "utf-8"
 
 
 class _Utf16Decoder:
@@ -147,13 +128,14 @@ class _Utf16Decoder:
 
 
 class Decoder:
-    """Decodes one file in pieces; a byte order mark at its beginning is left out."""
+    """Decodes one file in pieces; a byte order mark at its beginning and U+001A at its end are left out."""
 
     def __init__(self, encoding: str) -> None:
-        codec = "utf-8" if encoding == UTF_8_WITH_MARK else encoding
+        codec = "utf-8" if encoding == UTF_8_WITH_MARK else _SUPERSETS.get(encoding, encoding)
         made = _Utf16Decoder if codec == "utf-16" else codecs.getincrementaldecoder(codec)
         self._decoder = made("queryserver-count")
         self._is_begun = False
+        self._ends = ""
         self.characters = 0
         self.undecodable = 0
         """U+FFFD characters that replace bytes without a meaning in the encoding."""
@@ -166,8 +148,20 @@ class Decoder:
         if not self._is_begun and text:
             self._is_begun = True
             text = text.removeprefix(_MARK)
+        text = self._without_ends(text, final=final)
         self.characters += len(text)
         return text
+
+    def _without_ends(self, text: str, *, final: bool) -> str:
+        """The text but for U+001A at its end, which is kept for the case that more text follows."""
+        if self._ends:
+            text = self._ends + text
+        if not text.endswith(_END_OF_FILE):
+            self._ends = ""
+            return text
+        kept = max(len(text.rstrip(_END_OF_FILE)), len(text) - _MOST_ENDS)
+        self._ends = "" if final else text[kept:]
+        return text[:kept]
 
     def check(self) -> None:
         """Raises encoding_failed if more than a tenth of what was decoded is undecodable."""

@@ -5,56 +5,16 @@ from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.delimited.encodings import (
     ENCODINGS,
     Decoder,
     TextWindow,
+    codec_of,
     decoded,
-    detect_encoding,
     encoding_of,
     text_window,
 )
 from queryserver.formats.unpacking import ByteExcerpt, Window
-
-
-@pytest.mark.importer(38)
-@each("encoding", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8")
-def test_text_comes_out_the_same_in_every_encoding(encoding):
-    text = "name,é\n" * 10
-    sample = text.encode(encoding)
-    assert decoded(sample, detect_encoding(sample, is_whole=True), is_whole=True) == text
-
-
-def test_a_character_that_the_end_of_the_sample_cuts_is_ignored_and_the_end_of_the_file_cuts_none():
-    sample = "a,é".encode()[:-1]
-    assert detect_encoding(sample, is_whole=False) == "utf-8"
-    assert decoded(sample, "utf-8", is_whole=False) == "a,"
-    assert detect_encoding(sample, is_whole=True) == "iso-8859-1"
-
-
-@each(
-    ("sample", "encoding"),
-    (b"a\x80", "windows-1252"),
-    (b"a" * 200 + b"\x80\x81", "iso-8859-1"),
-    (b"a\xe9\xa0", "iso-8859-1"),
-    ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
-)
-def test_other_encodings_are_told_by_their_bytes(sample, encoding):
-    assert detect_encoding(sample, is_whole=True) == encoding
-
-
-@each("sample",
-    b"\xff\xfe\0\0a\0\0\0", b"\0\0\xfe\xff\0\0\0a", b"a\0b\0", b"abc\0defgh", b"\0" * 64, b"a" * 98 + b"\x07\x08",
-    "a\x85\x86".encode())  # fmt: skip
-def test_what_is_no_text_is_unsupported(sample):
-    with pytest.raises(UnsupportedFormat):
-        detect_encoding(sample, is_whole=True)
-
-
-def test_one_control_character_in_a_hundred_is_borne():
-    assert detect_encoding(b"a" * 99 + b"\x07", is_whole=True) == "utf-8"
-    assert detect_encoding(b"a\x01b\x1fc\x1cd\x0c\x03" * 9, is_whole=True) == "utf-8"
 
 
 def test_undecodable_bytes_are_counted_and_real_replacement_characters_are_not():
@@ -81,9 +41,40 @@ def test_a_tenth_of_undecodable_characters_is_borne_and_more_are_not():
 def test_encodings_have_names_of_any_case():
     assert encoding_of("UTF-8-SIG") == "utf-8-sig"
     assert encoding_of("GB18030") == "gb18030"
+    assert (encoding_of("CP932"), encoding_of("Shift_JIS"), encoding_of("cp1251")) == (
+        "cp932",
+        "shift_jis",
+        "windows-1251",
+    )
+    assert codec_of("cp1250") == "windows-1250"
     for name in ("utf8", "rot13", "hex", "utf-7", "", " utf-8"):
         with pytest.raises(InvalidParameter):
             encoding_of(name)
+
+
+@each(
+    ("encoding", "content", "text"),
+    ("shift_jis", b"\x87\x40\xfb\xfc\x81\x60", "①髙～"),
+    ("euc-kr", "똠방".encode("cp949"), "똠방"),
+    ("gbk", "㐀😀".encode("gb18030"), "㐀😀"),
+    ("big5", b"\xf9\xd6\xa3\xe1", "碁€"),
+)
+def test_files_are_read_by_the_wider_encoding_that_windows_writes_under_a_name(encoding, content, text):
+    decoder = Decoder(encoding)
+    assert (decoder.decode(content, final=True), decoder.undecodable) == (text, 0)
+
+
+@each(
+    ("pieces", "text"),
+    ([b"a,b\n1,2\n\x1a"], "a,b\n1,2\n"),
+    ([b"a\x1a", b"\x1a", b""], "a"),
+    ([b"a\x1a", b"b\x1a"], "a\x1ab"),
+    ([b"a", b"\x1a" * 128], "a"),
+    ([b"\x1a" * 130], "\x1a\x1a"),
+)
+def test_the_sign_of_dos_at_the_end_of_a_text_is_no_text(pieces, text):
+    decoder = Decoder("utf-8")
+    assert "".join([*map(decoder.decode, pieces), decoder.decode(b"", final=True)]) == text
 
 
 @pytest.mark.importer(38)
@@ -107,7 +98,11 @@ TEXTS = {
     "utf-16-be": "aé日本😀😀\n日本", "ascii": "plain text, 12 lines\n", "iso-8859-1": "Zürich\n", "windows-1250": LATIN,
     "windows-1251": "Привет, мир\n", "windows-1252": "“Zürich”\n", "windows-1253": "Καλημέρα\n",
     "windows-1254": "İstanbul ğ\n", "windows-1255": "שלום\n", "windows-1256": "مرحبا\n", "windows-1257": "Rīga š\n",
-    "windows-1258": "Viê\n", "shift_jis": "日本語テキスト、ソ表 ﾃｽﾄ, ok\n表示",
+    "windows-1258": "Viê\n", "iso-8859-2": LATIN, "iso-8859-15": "Zürich €\n", "cp874": "ชื่อ\n",
+    "cp866": "Привет, мир\n",
+    "mac-roman": "Zürich, “ﬁ”\n", "cp932": "①髙橋、ソ表 ﾃｽﾄ, ok\n表示", "cp949": "한국어 똠방, ok\n뷁",
+    "big5-hkscs": "中文功能,許 啫 ok\n中文", "koi8-u": "Привіт, їжак\n",
+    "shift_jis": "日本語テキスト、ソ表 ﾃｽﾄ, ok\n表示",
     "euc-jp": "日本語テキスト、表 ﾃｽﾄ, 丂ok\n表示",
     "euc-kr": "한국어 텍스트, ok\n한국", "gbk": "中文文本,镕 ok\n中文", "gb18030": "中文文本,㐀😀 9ok\n中文0",
     "big5": "中文功能,許 ok\n中文",

@@ -69,6 +69,7 @@ def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
 class MetadataParameters(Fields):
     file_path: Text = Field(description="The reference of an upload, or a path of a store.")
     import_type: GivenOrigin
+    encoding: Text | None = Field(default=None, description="Of a text. Detected by default.")
 
 
 class HeaderParameters(Fields):
