@@ -60,6 +60,30 @@ async def test_a_limit_to_connectors_holds_for_what_runs(ana: Caller) -> None:
     await ana.on(theirs, "cancel_statement")
 
 
+CALLS = ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size", "get_logs",
+         "cancel_statement", "close_statement")  # fmt: skip
+
+
+@pytest.mark.editor(80)
+async def test_an_operation_of_another_connector_than_those_of_the_token_is_found_by_no_call(ana: Caller) -> None:
+    """As an unknown one, whatever the call (Contract editor 1.5, 1.6)."""
+    program, _ = await program_of(ana, connectors=["duckdb"])
+    theirs = (await ana.run("mysql", "rows 2"))["history_uuid"]
+    unknown = str(uuid4())
+    for call in CALLS:
+        found, other = [await program.post(f"editor/{call}", operationId=one) for one in (theirs, unknown)]
+        assert verdict(found)[::2] == (404, "operation_not_found"), call
+        assert found.text.replace(theirs, unknown) == other.text, call
+    for path in ("events", "download"):
+        found, other = [await program.get(f"editor/{path}/{one}") for one in (theirs, unknown)]
+        assert verdict(found)[::2] == (404, "operation_not_found"), path
+        assert found.text.replace(theirs, unknown) == other.text, path
+    assert verdict(await program.post(f"editor/watch/{theirs}"))[::2] == (404, "operation_not_found")
+    found = await program.post("editor/execute/duckdb", statement="", operationId=theirs)
+    assert verdict(found)[::2] == (404, "operation_not_found")
+    assert len((await ana.page(theirs))["data"]) == 2
+
+
 async def test_a_running_statement_is_the_users_when_its_token_is_revoked(ana: Caller) -> None:
     program, token = await program_of(ana)
     operation = await program.seen_running("mysql", "sleep {} then rows 3")

@@ -201,7 +201,17 @@ def test_the_broker_keeps_what_is_queued_and_asks_for_a_password():
     assert manifest("NetworkPolicy", "queryserver-broker")["spec"]["podSelector"]["matchLabels"] == labels
     url = manifest("Secret")["stringData"]["broker-url"]
     assert f"@{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/" in url
-    assert container["image"] == compose()["services"]["broker"]["image"]
+    assert f"${{VALKEY_IMAGE:-{container['image']}}}" == compose()["services"]["broker"]["image"]
+
+
+def test_each_image_can_be_pinned_without_an_edit_and_the_guide_says_how():
+    guide = (DEPLOY / "README.md").read_text()
+    images = {service["image"] for service in compose()["services"].values()}
+    variables = {found[1] for image in images if (found := re.fullmatch(r"\$\{([A-Z]+_IMAGE):-[^}]+\}", image))}
+    assert len(variables) == len(images)
+    assert [name for name in variables if f"`{name}`" not in guide] == []
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) == ["${BASE}"] * 2
+    assert "--build-arg BASE=" in guide
 
 
 def test_the_ingress_leads_to_the_servers_and_not_to_the_metrics():

@@ -297,6 +297,16 @@ async def test_paths_arrive_as_they_were_sent_and_http_becomes_https(
     async with httpx.AsyncClient(headers={"Host": SERVICE}, timeout=60) as http:
         moved = await http.get(f"http://127.0.0.1:{proxy.plain_port}/api/docs?x=1")
     assert (moved.status_code, moved.headers["Location"]) == (301, f"https://{SERVICE}/api/docs?x=1")
+    # RFC 6797, 7.2: over https only.
+    assert "Strict-Transport-Security" not in moved.headers
+
+
+async def test_browsers_are_bound_to_https_by_each_answer(proxy: Proxy, place: Installation) -> None:
+    async with proxy.client() as http:
+        answers = [
+            await http.get(path, headers=headers(place)) for path in ("/api/docs", "/api/v1/nothing", "/metrics")
+        ]
+    assert [one.headers.get_list("Strict-Transport-Security") for one in answers] == [["max-age=15768000"]] * 3
 
 
 async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Server], place: Installation) -> None:

@@ -42,7 +42,6 @@ _SMTP_WITHIN_S = 5.0
 # Entries of the history are counted up to $1; `connectors` are the ids of the stored ones.
 _DEPLOYMENT = """
     select
-        exists (select from pg_extension where extname = 'pg_trgm') as has_trigrams,
         (
             select count(distinct case when client_addr in ('127.0.0.1', '::1') then null else client_addr end)
                 + max(case when client_addr is null or client_addr in ('127.0.0.1', '::1') then 1 else 0 end)
@@ -192,10 +191,6 @@ async def check_database(settings: Settings) -> Sequence[SettingsFinding]:
 
 
 def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFinding]:
-    if settings.metadata.index.enabled and not found["has_trigrams"]:
-        # A warning by Contract platform 8.4; ADR 37 says why no action is needed.
-        text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
-        yield SettingsFinding.warning("metadata.index.enabled", text)
     if found["hosts"] > 1 and not is_remote(settings):
         text = f"keeps results in a directory, and {found['hosts']} hosts use the database: all must share it."
         yield SettingsFinding.warning(RESULTS, text)

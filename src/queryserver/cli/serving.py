@@ -1,10 +1,13 @@
 """Serving, the schema of the database, and the settings file."""
 
+import errno
 import os
+import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,12 +55,55 @@ def serve(
         os.environ[CONFIG_FILE] = str(config)
     settings = load_settings(config, os.environ)
     configure_logging(settings.desktop.logging)
+    require_free_address(settings.desktop.http_host, settings.desktop.http_port)
     try:
         main.serve(settings, embedded=embedded, with_workers=with_workers, announce=_print_to_terminal)
     except EmbeddedPostgresNotInstalled as error:
         raise ConfigurationError([f"desktop.database.embedded: {error}"]) from error
     except EmbeddedPostgresError as error:
         raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
+
+
+def require_free_address(host: str, port: int) -> None:
+    """Before anything is started. Raises ConfigurationError, which says what to change, where nothing can listen there.
+
+    A name that cannot be resolved is left to the server.
+    """
+    with suppress(socket.gaierror):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        failed = [error for family, *_, address in found if (error := _bound(family, address)) is not None]
+        taken = [error for error in failed if error.errno in {errno.EADDRINUSE, errno.EACCES}]
+        # Of several addresses of a name, such as both of localhost, this machine may have one only.
+        if taken or len(failed) == len(found):
+            error = (taken or failed)[0]
+            raise ConfigurationError([_why_not_bound(error, host, port)]) from error
+
+
+def _bound(family: int, address: Any) -> OSError | None:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error
+    return None
+
+
+def _why_not_bound(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"desktop.http_port: {port} of {host} is in use by another program, perhaps another queryserver. Stop"
+                " it, or give another port: `queryserver serve --port NUMBER`, `make run PORT=NUMBER`."
+            )
+        case errno.EACCES:
+            return f"desktop.http_port: this account may not listen on {port}; ports above 1023 are free to all."
+        case errno.EADDRNOTAVAIL:
+            return f"desktop.http_host: {host} is no address of this machine."
+        case _:
+            return f"desktop.http_host: nothing can listen on {host}, port {port}: {error.strerror}."
 
 
 @app.command("migrate")

@@ -190,8 +190,9 @@ class EditorSettings(Section):
     characters and a hash are, and the whole for `statement_text_retention_h`."""
     statement_text_retention_h: Hours = 24
     """How long longer texts are kept whole, from the end of their statement and of its result."""
-    statement_text_max_bytes_per_user: Positive = 256 * MIB
-    """Longer texts of one user that are kept whole."""
+    statement_text_max_bytes_per_user: Positive = 64 * MIB
+    """Longer texts of one user that are kept whole: six of `statement_max_bytes` by default, within the time that
+    `statement_text_retention_h` gives them. The write-ahead log of the service database takes as much again."""
     request_body_max_bytes: Positive = 16 * MIB
     """Largest body of an editor call."""
     statement_timeout_s: Seconds = 3600

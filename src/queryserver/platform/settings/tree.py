@@ -335,7 +335,9 @@ def exposure(settings: Settings) -> Iterator[Complaint]:
 def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
     """A proxy on this machine calls from loopback; one that is trusted names its client."""
     desktop = settings.desktop
-    opened = [one for one in ("127.0.0.1", "::1") if contains(desktop.metrics.allowed_networks, one)]
+    host = desktop.http_host.strip("[]").lower()
+    families = ("127.0.0.1", "::1") if host == "localhost" else ("::1",) if ":" in host else ("127.0.0.1",)
+    opened = [one for one in families if contains(desktop.metrics.allowed_networks, one)]
     believed = [one for one in opened if contains(desktop.trusted_proxies, one)]
     if desktop.metrics.enable_prometheus and len(opened) > len(believed):
         text = (

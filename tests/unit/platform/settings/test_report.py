@@ -140,7 +140,10 @@ def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None
 
 @each("sign",
     {"database": _DATABASE}, {"trusted_proxies": ("10.0.0.1",)}, {"url_prefix": "/sql"},
-    {"http_host": "::1", "database": _DATABASE})  # fmt: skip
+    {"http_host": "::1", "database": _DATABASE}, {"http_host": "::1", "trusted_proxies": ("127.0.0.1",)},
+    {"http_host": "127.0.0.1", "trusted_proxies": ("::1",)},
+    {"http_host": "localhost", "trusted_proxies": ("127.0.0.1",)},
+)  # fmt: skip
 def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None:
     assert warned_of(**sign) == {_HOSTS, _METRICS}
     assert warned_of(**sign, allowed_hosts=("sql.example",)) == {_METRICS}
@@ -149,6 +152,9 @@ def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None
 @each("mended",
     {"metrics": {"allowed_networks": ()}}, {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
     {"metrics": {"enable_prometheus": False}}, {"trusted_proxies": ("127.0.0.0/8", "::1")},
+    {"trusted_proxies": ("127.0.0.1",)}, {"trusted_proxies": ("127.0.0.1",), "http_host": "127.0.0.1"},
+    {"trusted_proxies": ("::1",), "http_host": "::1"},
+    {"trusted_proxies": ("127.0.0.1", "::1"), "http_host": "localhost"},
     {"http_host": "10.0.0.5"})  # fmt: skip
 def test_metrics_that_a_proxy_does_not_open_are_not_warned_of(mended: dict[str, Any]) -> None:
     assert warned_of(database=_DATABASE, allowed_hosts=("sql.example",), **mended) == set()

@@ -1,0 +1,32 @@
+"""Before it starts anything, `serve` says why it cannot listen."""
+
+import socket
+
+import pytest
+from tests.cases import each
+
+from queryserver.cli.serving import require_free_address
+from queryserver.errors.base import ConfigurationError
+
+
+@each("host", "127.0.0.1", "localhost", "0.0.0.0")
+def test_a_port_in_use_is_named_with_the_options_that_change_it(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError) as refused:
+            require_free_address(host, port)
+    [problem] = refused.value.problems
+    assert problem.startswith(f"desktop.http_port: {port} of {host} is in use by another program")
+    assert "--port" in problem
+    assert "PORT=" in problem
+    require_free_address(host, port)
+
+
+def test_a_foreign_address_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"desktop\.http_host: 192\.0\.2\.1 is no address of this machine"):
+        require_free_address("192.0.2.1", 8888)
+
+
+@each("host", "127.0.0.1", "::", "0.0.0.0", "no-such-name.invalid")
+def test_a_free_port_is_no_problem(host: str) -> None:
+    require_free_address(host, 0)
