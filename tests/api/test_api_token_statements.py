@@ -64,7 +64,7 @@ CALLS = ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_re
          "cancel_statement", "close_statement")  # fmt: skip
 
 
-@pytest.mark.editor(80)
+@pytest.mark.item(80)
 async def test_an_operation_of_another_connector_than_those_of_the_token_is_found_by_no_call(ana: Caller) -> None:
     """As an unknown one, whatever the call (Contract editor 1.5, 1.6)."""
     program, _ = await program_of(ana, connectors=["duckdb"])
