@@ -23,6 +23,7 @@ from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.detection import ReadingOptions
 from queryserver.identity.model import User
 from queryserver.imports import model
+from queryserver.imports.column_names import engine_names, name_limit
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.statements.engine_sessions import CredentialBook
@@ -32,7 +33,6 @@ from queryserver.statements.submission import NewImport, Submissions
 log = structlog.get_logger(__name__)
 
 _LONGEST_LOOKUP = timedelta(seconds=20)
-_MAX_NAME_CHARACTERS = 255
 _MAX_PRECISION = 38
 _SHOWN_CHARACTERS = 100
 _KEPT_AS_TEXT = frozenset({model.BaseType.TIME, model.BaseType.DURATION})
@@ -134,12 +134,16 @@ class ColumnRequest:
 def target_columns(
     inferred: Sequence[PreviewColumn], requests: Sequence[ColumnRequest] | None, dialect: str
 ) -> tuple[TargetColumn, ...]:
-    """The columns of the table, in the order of `requests`; None: all as inferred. Raises invalid_columns."""
+    """The columns of the table, in the order of `requests`; None: all as inferred. Raises invalid_columns.
+
+    Names that are not given are those of the file as the dialect can have them.
+    """
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
     if not 1 <= len(requests) <= model.MAX_COLUMNS:
         raise invalid_columns(f"columns: there must be 1 to {model.MAX_COLUMNS} of them.")
-    columns = tuple(_column(inferred, one, dialect) for one in requests)
+    names = engine_names([column.name for column in inferred], dialect)
+    columns = tuple(_column(inferred, names, one, dialect) for one in requests)
     # Names that differ in case only are one name, as in previews.
     seen: set[str] = set()
     for column in columns:
@@ -149,13 +153,16 @@ def target_columns(
     return columns
 
 
-def _column(inferred: Sequence[PreviewColumn], request: ColumnRequest, dialect: str) -> TargetColumn:
-    source = _source(inferred, request.source)
-    name = inferred[source].name if request.name is None else request.name
+def _column(
+    inferred: Sequence[PreviewColumn], names: Sequence[str], request: ColumnRequest, dialect: str
+) -> TargetColumn:
+    source = _source(inferred, names, request.source)
+    name = names[source] if request.name is None else request.name
     if not name.strip():
         raise invalid_columns("columns: a name is empty.")
-    if "\0" in name or len(name) > _MAX_NAME_CHARACTERS:
-        raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {_MAX_NAME_CHARACTERS} characters.")
+    limit = name_limit(dialect)
+    if "\0" in name or not limit.has(name):
+        raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {limit}, which is the most in {dialect}.")
     found = inferred[source]
     type_ = found.type if request.type is None else _chosen(found.type, request, request.type, dialect)
     if type_.base in _TEXTS and request.format is not None and request.type is not None:
@@ -197,11 +204,12 @@ def _suits(text: str, type_: model.ColumnType) -> bool:
     return type_.base is model.BaseType.DATETIME or (type_.base is model.BaseType.DATE and not known.has_time)
 
 
-def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
+def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int | str) -> int:
+    """The position from 0; `names` are those that the preview shows for the dialect."""
     if isinstance(source, str):
-        names = [column.name for column in inferred]
-        if source in names:
-            return names.index(source)
+        for known in (names, [column.name for column in inferred]):
+            if source in known:
+                return known.index(source)
         if not (source.isascii() and source.isdecimal() and len(source) < len(str(model.MAX_COLUMNS)) + 1):
             raise invalid_columns(f"columns: the file has no column {_shown(source)}.")
         source = int(source)
@@ -310,6 +318,9 @@ class TableCreations:
             raise errors.replacing_not_supported(
                 f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
             )
+        limit = name_limit(connector.dialect)
+        if not limit.has(request.table):
+            raise errors.InvalidParameter(f"table must have 1 to {limit}, which is the most in {connector.dialect}.")
         request.reading.require_separator()
         file = await self.sources.find(user, request.origin, request.file_path)
         plan = await self._plan(user, request, file, connector.dialect)

@@ -31,6 +31,7 @@ from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+FIELD = Path(__file__).parents[2] / "field" / "import"
 _numbers = count(1)
 
 
@@ -84,6 +85,25 @@ class TestAnswer:
         assert [row[:2] for row in found] == [[1, "anna"], [2, None], [3, "carl"]]
         assert [row[2] for row in found] == [1.5, 2.25, None]
         assert [str(row[3])[:10] if row[3] else None for row in found] == ["2025-01-15", None, "2025-01-17"]
+
+    @pytest.mark.importer(67)
+    async def test_the_columns_of_a_preview_with_long_names_make_a_table(self, ana: Caller, table: str):
+        content = (FIELD / "long_header_names_postgresql.csv").read_bytes()
+        line, _, row = content.decode().partition("\n")
+        content = f"{line},{line.partition(',')[2]}\n{row.strip()},B\n".encode()
+        path = await uploaded(ana, content)
+        shown = (await preview(ana, path, sql_dialect="postgresql")).json()["columns"]
+        names = [column["name"] for column in shown]
+        assert [len(name.encode()) for name in names] == [2, 63, 63]
+        await imported(ana, "postgresql", table, file_path=path, columns=shown)
+        assert await rows(ana, "postgresql", table, ",".join(f'"{name}"' for name in names)) == [[1, "A", "B"]]
+        await imported(ana, "postgresql", f"{table}_2", file_path=path)
+        assert await rows(ana, "postgresql", f"{table}_2", ",".join(f'"{name}"' for name in names)) == [[1, "A", "B"]]
+
+    @pytest.mark.importer(67)
+    async def test_a_name_of_a_table_that_postgresql_would_cut_is_refused(self, ana: Caller):
+        refused = await ask(ana, "postgresql", "t" * 64, file_path=await uploaded(ana, CONTENT))
+        assert refusal(refused) == (400, "invalid_parameter")
 
     async def test_the_alias_does_the_same_and_json_is_read_too(self, ana: Caller, table: str):
         fields = {"file_path": await uploaded(ana, CONTENT), "import_type": "local", "file_type": "csv"}

@@ -43,6 +43,20 @@ class TestColumns:
             (at, one.name, one.type) for at, one in enumerate(PREVIEW)
         ]
 
+    @pytest.mark.importer(67)
+    def test_names_that_are_too_long_for_the_engine_are_those_of_the_preview(self):
+        long = [PreviewColumn("q" * 80 + number, STRING) for number in ("1", "2")]
+        columns = target_columns(long, None, "postgresql")
+        assert [one.name for one in columns] == ["q" * 63, "q" * 61 + "_2"]
+        asked = [ColumnRequest("q" * 61 + "_2"), ColumnRequest("q" * 80 + "1", name="a")]
+        assert [(one.source, one.name) for one in target_columns(long, asked, "postgresql")] == [
+            (1, "q" * 61 + "_2"),
+            (0, "a"),
+        ]
+        with raises_code("invalid_columns"):
+            target_columns(long, [ColumnRequest(1, name="é" * 32)], "postgresql")
+        assert target_columns(long, [ColumnRequest(1, name="é" * 64)], "mysql")[0].name == "é" * 64
+
     def test_a_source_is_a_name_or_else_a_position(self):
         asked = [ColumnRequest("2", name="a"), ColumnRequest("3", name="b"), ColumnRequest(1, name="c")]
         assert [one.source for one in target_columns(PREVIEW, asked, "duckdb")] == [1, 2, 0]

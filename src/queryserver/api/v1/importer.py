@@ -21,6 +21,7 @@ from queryserver.formats.delimited.encodings import encoding_of
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
+from queryserver.imports.column_names import engine_names
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
 from queryserver.imports.plans import BadRowLimit, ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
@@ -209,9 +210,13 @@ async def preview(call: ImporterCall) -> Response:
 
 def _preview(asked: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
     """Cells are not validated: a hundred thousand of them would hold all other calls up."""
+    names = engine_names([column.name for column in analysis.columns], dialect)
     shown = wire.Preview(
         type=asked.file_type,
-        columns=[_column(source, column, dialect) for source, column in enumerate(analysis.columns, 1)],
+        columns=[
+            _column(source, name, column, dialect)
+            for source, (name, column) in enumerate(zip(names, analysis.columns, strict=True), 1)
+        ],
         preview_data=[],
         warnings=[wire.PreviewWarning(code=one.code, count=one.count, rows=list(one.rows)) for one in analysis.warnings]
         or None,
@@ -221,10 +226,10 @@ def _preview(asked: requests.PreviewParameters, dialect: str, analysis: Analysis
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-def _column(source: int, column: PreviewColumn, dialect: str) -> wire.PreviewColumn:
+def _column(source: int, name: str, column: PreviewColumn, dialect: str) -> wire.PreviewColumn:
     found = column.type
     return wire.PreviewColumn(
-        name=column.name,
+        name=name,
         type=type_name(found, dialect),
         precision=found.precision,
         scale=found.scale,

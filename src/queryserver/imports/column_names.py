@@ -1,0 +1,73 @@
+"""Names of columns as an engine can have them (Contract importer 7.3.5)."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from queryserver.formats.cell_types.header import MAX_NAME_CHARACTERS
+
+
+@dataclass(frozen=True, slots=True)
+class NameLimit:
+    """The longest name of a column or table."""
+
+    most: int
+    in_bytes: bool = False
+    """Whether bytes of UTF-8 are counted, not characters."""
+
+    def __str__(self) -> str:
+        return f"{self.most} {'bytes in UTF-8' if self.in_bytes else 'characters'}"
+
+    def has(self, name: str) -> bool:
+        return (len(name.encode("utf-8", "replace")) if self.in_bytes else len(name)) <= self.most
+
+    def cut(self, name: str, suffix: str = "") -> str:
+        """The longest beginning that fits with the suffix: whole characters, with the marks above and below them."""
+        if self.has(name + suffix):
+            return name + suffix
+        room = self.most - len(suffix)  # suffixes are ASCII
+        end = len(name.encode("utf-8", "replace")[:room].decode("utf-8", "ignore")) if self.in_bytes else room
+        while end > 1 and unicodedata.combining(name[end]):
+            end -= 1
+        return name[:end].rstrip() + suffix
+
+
+_LIMITS: Mapping[str, NameLimit] = {
+    "postgresql": NameLimit(63, in_bytes=True),
+    "mysql": NameLimit(64),
+    "impala": NameLimit(128),
+}
+_OTHERS = NameLimit(MAX_NAME_CHARACTERS)
+"""duckdb and sqlite have no limit, the metastore of hive and sparksql has 767 characters, phoenix more; in trino it is
+that of the catalog.
+"""
+
+
+def name_limit(dialect: str) -> NameLimit:
+    return _LIMITS.get(dialect, _OTHERS)
+
+
+def engine_names(names: Sequence[str], dialect: str) -> Sequence[str]:
+    """The names, those that are too long for the dialect shortened; all different, even if case does not count.
+
+    Names that fit stay. Of several that become the same by shortening, the first keeps it and the others get `_2`, `_3`
+    and so on. `names` are all different.
+    """
+    limit = name_limit(dialect)
+    taken = {name.lower() for name in names if limit.has(name)}
+    tried: dict[str, int] = {}
+    shortened: list[str] = []
+    for name in names:
+        if limit.has(name):
+            shortened.append(name)
+            continue
+        short = limit.cut(name)
+        number = tried.get(short.lower(), 1)
+        candidate = short
+        while candidate.lower() in taken:
+            number += 1
+            candidate = limit.cut(name, f"_{number}")
+        tried[short.lower()] = number
+        taken.add(candidate.lower())
+        shortened.append(candidate)
+    return shortened
