@@ -13,7 +13,17 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column, Segment
 from queryserver.identity.model import User
-from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, Outcome, QueuePlaces, Resumption
+from queryserver.statements.model import (
+    Assignment,
+    ClaimScope,
+    EngineMark,
+    Lease,
+    NewStatement,
+    Outcome,
+    PartEnd,
+    QueuePlaces,
+    Resumption,
+)
 from queryserver.statements.session_repository import SessionRecord
 from queryserver.statements.states import StatementState
 
@@ -277,6 +287,24 @@ class MemoryLeases:
         entry.state, entry.outcome = outcome.state, outcome
         _write_lines(entry, len(entry.lines) if start_line is None else start_line, lines)
         return self._answered("finish")
+
+    async def finish_part(
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        *,
+        retention: timedelta,
+        lines: Sequence[str],
+        start_line: int | None,
+        following: NewStatement | None,
+    ) -> PartEnd | None:
+        """Only the end: `following` is not recorded, as after the last statement."""
+        if not await self.finish(lease, outcome, retention=retention, lines=lines, start_line=start_line):
+            return None
+        return PartEnd(None)
+
+    async def script(self, operation_id: UUID) -> str:
+        return self.entries[operation_id].assignment.statement
 
     async def _mine(self, call: str, lease: Lease) -> Entry | None:
         await self._reached(call)

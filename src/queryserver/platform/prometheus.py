@@ -30,7 +30,8 @@ _VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 # By partial indexes, which hold the active and the stored statements only.
 _ACTIVE = """
-select dialect, state, count(*) as statements from statements where state in ('waiting', 'running') group by 1, 2
+select dialect, state, count(*) as statements from statements
+where state in ('waiting', 'running') and not is_script group by 1, 2
 """
 _STORED_BYTES = "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
 

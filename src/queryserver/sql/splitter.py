@@ -141,6 +141,15 @@ def next_statement(statements: Script, previous: PreviousStatement | None, *, fu
 
 
 @dataclass(frozen=True, slots=True)
+class LastStatement:
+    """What the operation of a whole script shows of the last statement."""
+
+    end: ScriptPosition
+    hash: str
+    has_result_set: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The statement `index` of `count`: characters [first, stop) of the script."""
 
@@ -159,14 +168,22 @@ class Choice:
     """The literal row limit that the statement itself ends with."""
     places: ScriptPlaces = NO_PLACES
     """Of the whole script; only searched for a call with parameters."""
+    last: LastStatement | None = None
+    """Only searched for a call that runs all statements."""
 
 
 def choose(
-    script: str, dialect: str, previous: PreviousStatement | None, *, full_form: bool, named: bool | None = None
+    script: str,
+    dialect: str,
+    previous: PreviousStatement | None,
+    *,
+    full_form: bool,
+    named: bool | None = None,
+    to_end: bool = False,
 ) -> Choice | None:
     """The statement that runs next, by the rules of `next_statement`; None: the script has no statements.
 
-    `named`: which places of parameters are searched; None: none.
+    `named`: which places of parameters are searched; None: none. `to_end`: all statements after it run too.
     """
     statements = Script(script, dialect)
     if not statements:
@@ -190,7 +207,13 @@ def choose(
         own_limit=own_limit(chosen.text, dialect),
         has_result_set=expects_result_set(chosen.text, dialect),
         places=NO_PLACES if named is None else _places(statements, dialect, index, named=named),
+        last=_last(statements, dialect) if to_end else None,
     )
+
+
+def _last(statements: Script, dialect: str) -> LastStatement:
+    last = statements[-1]
+    return LastStatement(last.end, statement_hash(last.text), expects_result_set(last.text, dialect))
 
 
 def _places(statements: Script, dialect: str, index: int, *, named: bool) -> ScriptPlaces:
@@ -212,21 +235,26 @@ class Choosing:
         *,
         full_form: bool,
         named: bool | None = None,
+        to_end: bool = False,
     ) -> Choice | None:
         if is_short(script):
-            return choose(script, dialect, previous, full_form=full_form, named=named)
+            return choose(script, dialect, previous, full_form=full_form, named=named, to_end=to_end)
         options = {
             "dialect": dialect,
             "previous": previous and asdict(previous),
             "full_form": full_form,
             "named": named,
+            "to_end": to_end,
         }
         content = script.encode(errors="surrogatepass")
         found = await self._computing.run(user_id, Task.CHOOSE_STATEMENT, options, content)
         if found is None:
             return None
         start, end = ScriptPosition(**found["start"]), ScriptPosition(**found["end"])
-        return replace(Choice(**found), start=start, end=end, places=_places_of(found["places"]))
+        last = None
+        if (members := found["last"]) is not None:
+            last = LastStatement(ScriptPosition(**members["end"]), members["hash"], members["has_result_set"])
+        return replace(Choice(**found), start=start, end=end, places=_places_of(found["places"]), last=last)
 
     async def first_to_explain(
         self, user_id: int, script: str, dialect: str, *, named: bool | None = None
@@ -260,6 +288,7 @@ def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
         previous and PreviousStatement(**previous),
         full_form=options["full_form"],
         named=options.get("named"),
+        to_end=options.get("to_end", False),
     )
     return None if choice is None else asdict(choice)
 

@@ -71,8 +71,10 @@ class Downloads:
         """Bytes of files that were made completely, by entity tag."""
         self._packed = LruCache[UUID, _Packed](_PACKED_BYTES, weigh=lambda one: one.weight)
 
-    async def open(self, user: User, operation_id: UUID, *, allow_truncated: bool = False) -> StoredRows:
-        """The stored rows of an own operation.
+    async def open(
+        self, user: User, operation_id: UUID, *, statement_id: int | None = None, allow_truncated: bool = False
+    ) -> StoredRows:
+        """The stored rows of an own operation; of a script those of the statement, or of the last one with a result.
 
         Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
         unless `allow_truncated` for a result that was cut by anything but the caller's own limit.
@@ -80,6 +82,9 @@ class Downloads:
         with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
             record = await self._access.own(user, operation_id)
+            part = await self._reading.part_of(record.status, statement_id)
+            if part is not None and part != operation_id:
+                record = await self._access.own(user, part)
             status = record.status
             if status.outcome is not None:
                 number, code = status.outcome

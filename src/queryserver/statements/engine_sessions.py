@@ -397,7 +397,7 @@ class SessionOpener:
                 yield await stack.enter_async_context(self.imports(assignment, user, engine, options))
                 return
             # Never replaced silently: the effects of USE and SET are lost.
-            if held is None and assignment.in_named_session:
+            if held is None and (assignment.in_named_session or assignment.needs_session):
                 raise errors.SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
             if held is None and assignment.keeps_session:
                 held = await self._kept(assignment, connector, user, stack)

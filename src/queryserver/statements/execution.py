@@ -41,6 +41,7 @@ from queryserver.sql.splitter import bind, changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool, storable
+from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
@@ -76,6 +77,7 @@ class Execution:
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = UNMEASURED
+    script: ScriptRun | None = None
     _begun: float = field(default_factory=time.monotonic, init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _stop_message: str = field(default="", init=False)
@@ -99,6 +101,7 @@ class Execution:
             notify=self.notify,
             before_end=self.before_end,
             metrics=self.metrics,
+            script=self.script,
         )
         self._log = self._record.log
         self.was_sent = self.assignment.sent
@@ -111,6 +114,11 @@ class Execution:
     def is_settled(self) -> bool:
         """The end is recorded, or left to another runner."""
         return self._record.is_settled
+
+    @property
+    def following(self) -> Assignment | None:
+        """The next statement of the script, recorded with the end of this one."""
+        return self._record.following
 
     def stop(self, message: str) -> None:
         """Request the end of the statement; it becomes `canceled` once the engine has confirmed."""
@@ -200,7 +208,8 @@ class Execution:
                 return await self._attempt()
             except (EngineUnavailable, SessionLost):
                 # Sent again only when the engine refused it before starting: once, in a new session.
-                if self.assignment.in_named_session or self._accepted or self._stopping is not None:
+                given = self.assignment
+                if given.in_named_session or given.needs_session or self._accepted or self._stopping is not None:
                     raise
             self._log.add("The engine could not take the statement, trying once more.")
             await asyncio.sleep(0.2)

@@ -6,28 +6,33 @@ Every write names owner and fence: a runner whose lease ran out and that continu
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import structlog
 
+from queryserver.errors.statements import OperationNotFound
 from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
-from queryserver.platform.database import Database, Row, notice
+from queryserver.platform.database import Connection, Database, Row, notice
 from queryserver.platform.deployment import Sealer
+from queryserver.statements import script_repository
 from queryserver.statements.model import (
     Assignment,
     ClaimScope,
     EngineMark,
     Lease,
+    NewStatement,
     OnEnd,
     Outcome,
+    PartEnd,
     QueuePlaces,
     Resumption,
 )
 from queryserver.statements.parameters import ParameterBook
-from queryserver.statements.repository import END_COLUMNS, end_of
+from queryserver.statements.rows import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)
 
@@ -38,13 +43,15 @@ _FENCED = "id = $1 and owner = $2 and fence = $3"
 
 _ASSIGNMENT_FIELDS = (
     "user_id", "connector", "dialect", "statement", "database", "settings", "session_id", "in_named_session",
-    "keeps_session", "row_limit", "history_id", "import_plan", "log_lines",
+    "keeps_session", "row_limit", "history_id", "import_plan", "session_guid", "statement_index", "statements_count",
+    "needs_session", "log_lines",
 )  # fmt: skip
 _ASSIGNMENT = f"""{", ".join(_ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
-    sealed_token, token_expires_at, sealed_parameters, rows, size_bytes, limit_source,
+    sealed_token, token_expires_at, sealed_parameters, rows, size_bytes, limit_source, operation_id,
     deadline_at - clock_timestamp() as left,
     (select count(*) from result_segments where statement_id = id) as segments,
-    (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
+    (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs
+        where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
 # Sent while its connector was being deleted: nothing else would end it before its deadline.
@@ -76,7 +83,7 @@ _ORPHANS = f"""
 update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
     select id from statements as orphan
-    where state in ('waiting', 'running')
+    where state in ('waiting', 'running') and not is_script
         and (
             connector = any($3::text[]) or session_id = any($5::bigint[])
             or (sent_at is not null and ($6 or engine_handle is null)) or deadline_at < now() or {_HAS_NO_CONNECTOR}
@@ -99,7 +106,7 @@ returning {_ASSIGNMENT}
 _WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running, count(*) filter (where priority = 0) as of_people from statements
-    where state in ('waiting', 'running') and owner is not null and lease_until >= now()
+    where state in ('waiting', 'running') and owner is not null and lease_until >= now() and not is_script
     group by connector, user_id
 ), room as (
     select connector, $4::bigint - coalesce((
@@ -108,7 +115,7 @@ with busy as (
     from unnest($3::text[]) as asked (connector)
 ), users as (
     select distinct connector, user_id from statements join room using (connector)
-    where state = 'waiting' and sent_at is null and free > 0
+    where state = 'waiting' and sent_at is null and free > 0 and not is_script
 ), turns as (
     select mine.id, connector, free, mine.priority, mine.history_id,
         coalesce(running, 0) + row_number() over (
@@ -128,7 +135,7 @@ with busy as (
             and not exists (
                 select from statements as before
                 where before.session_id = orphan.session_id and before.history_id < orphan.history_id
-                    and before.state in ('waiting', 'running')
+                    and before.state in ('waiting', 'running') and not before.is_script
             )
         order by priority, history_id limit greatest($5 - coalesce(running, 0), 0)
     ) as mine
@@ -161,6 +168,7 @@ select exists (
         and user_id not in (
             select user_id from statements
             where state in ('waiting', 'running') and priority = 0 and owner is not null and lease_until >= now()
+                and not is_script
         )
 )
 """
@@ -173,13 +181,18 @@ set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '
 select pg_advisory_xact_lock({_QUEUE_LOCK})
 """
 
-_EXPIRE_ALL = "update statements set lease_until = now() where state in ('waiting', 'running') and lease_until > now()"
+_EXPIRE_ALL = """
+update statements set lease_until = now()
+where state in ('waiting', 'running') and lease_until > now() and not is_script
+"""
 
+# The statements of a script write into the log of their operation.
+_LOG_ID = "coalesce(operation_id, id) as log_id"
 _LOGGED = """
 logged as (
     insert into statement_logs as known (statement_id, start_line, lines)
-    select id, coalesce({start}::integer, (
-            select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = $1
+    select log_id, coalesce({start}::integer, (
+            select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = log_id
         )), {lines}::text[]
     from changed where cardinality({lines}::text[]) > 0
     on conflict (statement_id, start_line) do update set lines = excluded.lines
@@ -187,10 +200,15 @@ logged as (
 )
 """
 
+_SENT = f"""
+update statements set sent_at = coalesce(sent_at, now())
+where {_FENCED} and state = 'waiting' and cancel_requested_at is null
+"""
+
 _REPORT = f"""
 with changed as (
     update statements set progress = greatest($4, progress), jobs = $5, engine_handle = coalesce($6, engine_handle)
-    where {_FENCED} and state in ('waiting', 'running') returning id
+    where {_FENCED} and state in ('waiting', 'running') returning {_LOG_ID}
 ), {_LOGGED.format(start="$7", lines="$8")}
 select count(*) from changed
 """
@@ -228,7 +246,7 @@ with changed as (
         sealed_token = null, token_expires_at = null, error_line = $17, error_column = $18, error_sqlstate = $20,
         progress = case when $4::text in ('available', 'success') then 100 else progress end,
         expires_at = case when $4::text = 'available' then now() + $14::interval end
-    where {_FENCED} and state in ('waiting', 'running') returning {END_COLUMNS}
+    where {_FENCED} and state in ('waiting', 'running') returning {_LOG_ID}, {END_COLUMNS}
 ), doomed as (
     insert into doomed_results (statement_id)
     select id from changed where $4::text not in ('available', 'success')
@@ -236,6 +254,9 @@ with changed as (
 ), {_LOGGED.format(start="$15", lines="$16")}
 select *, case when $19::boolean then {notice(ENDED, "id::text")} end from changed
 """
+
+
+_NOTIFY_END = f"select {notice(ENDED, '$1::text')}"
 
 
 class StatementLeases:
@@ -343,11 +364,13 @@ class StatementLeases:
 
     async def mark_sent(self, lease: Lease) -> bool:
         """Commit that the statement is about to reach the engine; False also when a cancel was requested."""
-        return await self._changed(
-            f"""update statements set sent_at = coalesce(sent_at, now())
-            where {_FENCED} and state = 'waiting' and cancel_requested_at is null""",
-            lease,
-        )
+        if lease.operation_id is not None:
+            async with self._database.transaction() as connection:
+                if not await script_repository.begin(connection, lease.operation_id):
+                    return False
+                sent = await connection.execute(_SENT, lease.statement_id, lease.owner, lease.fence)
+            return sent == "UPDATE 1"
+        return await self._changed(_SENT, lease)
 
     async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
         """The engine has accepted it; `mark` when another runner could follow it."""
@@ -386,7 +409,7 @@ class StatementLeases:
         """Drop log lines numbered below `before_line`, in whole pieces."""
         await self._database.execute(
             "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
-            lease.statement_id,
+            lease.operation_id or lease.statement_id,
             before_line,
         )
 
@@ -412,7 +435,64 @@ class StatementLeases:
         self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
         """Set the terminal state and all that is stored with it; log lines without a number come last."""
-        changed = await self._database.row(
+        if lease.operation_id is not None:
+            ended = await self.finish_part(
+                lease, outcome, retention=retention, lines=lines, start_line=start_line, following=None
+            )
+            return ended is not None
+        async with self._database.connection() as connection:
+            changed = await self._finish(connection, lease, outcome, retention, lines, start_line)
+        if changed is None:
+            return False
+        self._on_end(end_of(changed))
+        return True
+
+    async def finish_part(
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        *,
+        retention: timedelta,
+        lines: Sequence[str],
+        start_line: int | None,
+        following: NewStatement | None,
+    ) -> PartEnd | None:
+        """The same for a statement of a script, which goes on with `following` or ends; None when the lease was lost.
+
+        The end of a statement and the next one are one transaction: a script always has a statement that ends it.
+        """
+        operation_id = lease.operation_id or lease.statement_id
+        if following is not None and following.parameters is not None:
+            following = replace(following, sealed_parameters=self._parameters.sealed(following.parameters))
+        async with self._database.transaction() as connection:
+            script = await script_repository.locked(connection, operation_id)
+            changed = await self._finish(connection, lease, outcome, retention, lines, start_line)
+            if changed is None or script is None:
+                return None
+            recorded, ended = await script_repository.go_on(connection, script, outcome, following, retention)
+            if ended is not None and lease.is_claimed and self._notifies_ends():
+                await connection.execute(_NOTIFY_END, str(operation_id))
+        if ended is not None:
+            self._on_end(end_of(ended))
+        return PartEnd(recorded)
+
+    async def script(self, operation_id: UUID) -> str:
+        """The text of a script whose statements all run. Raises OperationNotFound."""
+        text = await self._database.value("select statement from statements where id = $1", operation_id)
+        if text is None:
+            raise OperationNotFound(str(operation_id))
+        return text
+
+    async def _finish(
+        self,
+        connection: Connection,
+        lease: Lease,
+        outcome: Outcome,
+        retention: timedelta,
+        lines: Sequence[str],
+        start_line: int | None,
+    ) -> Row | None:
+        return await connection.fetchrow(
             _FINISH,
             lease.statement_id,
             lease.owner,
@@ -432,13 +512,9 @@ class StatementLeases:
             list(lines),
             outcome.error_position.line if outcome.error_position else None,
             outcome.error_position.column if outcome.error_position else None,
-            lease.is_claimed and self._notifies_ends(),
+            lease.is_claimed and lease.operation_id is None and self._notifies_ends(),
             outcome.error_sqlstate,
         )
-        if changed is None:
-            return False
-        self._on_end(end_of(changed))
-        return True
 
     async def _changed(self, sql: str, lease: Lease, *arguments: object) -> bool:
         return await self._database.execute(sql, lease.statement_id, lease.owner, lease.fence, *arguments) == 1
@@ -473,7 +549,7 @@ class StatementLeases:
         return Assignment(
             **{name: row[name] for name in _ASSIGNMENT_FIELDS},
             ends_at=time.monotonic() + row["left"].total_seconds(),
-            lease=Lease(row["id"], row["owner"], row["fence"], is_claimed=True),
+            lease=Lease(row["id"], row["owner"], row["fence"], is_claimed=True, operation_id=row["operation_id"]),
             sent=row["sent_at"] is not None,
             cancel_requested=row["cancel_requested_at"] is not None,
             resumption=resumption,

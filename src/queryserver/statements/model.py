@@ -1,5 +1,7 @@
 """Values of statements: states, record, lease, outcome, end (Contract editor 2, 3)."""
 
+import base64
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -54,6 +56,18 @@ class StatementStatus:
     """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
     queue_position: int | None = None
     """1: it is the next one. Only where it was requested, and only while it waits for a free slot of its connector."""
+    runs_all: bool = False
+    """The call sent `run_all`: `parts` are its statements."""
+    is_script: bool = False
+    """The operation of a whole script: results are those of its statements."""
+    operation_id: UUID | None = None
+    """Of a statement of such a script: its operation."""
+    parts: Sequence["StatementPart"] = ()
+
+    @property
+    def part(self) -> "StatementPart | None":
+        """The statement of a script that runs, or that was begun last: of a failed script the one that failed."""
+        return self.parts[-1] if self.parts else None
 
     @property
     def truncation(self) -> Truncation | None:
@@ -64,6 +78,31 @@ class StatementStatus:
     def is_cut_by_server(self) -> bool:
         """Whether the query has rows that were not kept, by a limit that its caller had not set."""
         return (cut := self.truncation) is not None and not cut.is_asked_for
+
+
+@dataclass(frozen=True, slots=True)
+class StatementPart:
+    """One statement of a script of which all statements run, once it was begun (Contract editor 5.5)."""
+
+    id: UUID
+    statement_index: int
+    position: tuple[int, int, int, int]
+    state: StatementState
+    has_result_set: bool
+    rows: int
+    modified_row_count: int | None
+    times: StatementTimes
+    outcome: tuple[int, str] | None
+    message: str
+    truncated_reason: TruncationReason | None
+    limit_source: LimitSource | None
+    error_position: Position | None
+    error_sqlstate: str | None
+
+    @property
+    def truncation(self) -> Truncation | None:
+        """What cut the stored result (Contract editor 6.4)."""
+        return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +202,13 @@ class NewStatement:
     sealed_parameters: bytes | None = field(default=None, repr=False)
     parameter_count: int = 0
     """How many places this statement has, of those of its script."""
+    log_lines: Sequence[str] = ()
+    """What the log begins with, after the line that says when it was submitted."""
+    runs_all: bool = False
+    is_script: bool = False
+    operation_id: UUID | None = None
+    needs_session: bool = False
+    """A statement before it was begun in its session: it runs there or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +220,8 @@ class Lease:
     fence: int
     is_claimed: bool = field(default=False, compare=False)
     """Another process recorded the statement, and has the calls that wait for its end."""
+    operation_id: UUID | None = field(default=None, compare=False)
+    """Set: the statement is one of a script, and this is the operation that clients follow."""
 
 
 class Intake(StrEnum):
@@ -256,6 +304,60 @@ class Assignment:
     parameters: StatementParameters | None = field(default=None, repr=False)
     lacks_parameters: bool = False
     """Its values cannot be read any more: it cannot be sent."""
+    session_guid: str = ""
+    statement_index: int = 0
+    statements_count: int = 1
+    needs_session: bool = False
+    """As in `NewStatement`."""
+
+
+def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
+    """What runs a statement that this process has just recorded."""
+    return Assignment(
+        lease=lease,
+        user_id=new.user_id,
+        connector=new.connector,
+        dialect=new.dialect,
+        statement=new.handle.statement,
+        database=new.database,
+        settings=new.settings,
+        session_id=new.handle.session_id,
+        in_named_session=new.in_named_session,
+        keeps_session=new.keeps_session,
+        row_limit=new.row_limit,
+        ends_at=ends_at,
+        history_id=history_id,
+        import_plan=new.import_plan,
+        token=new.token,
+        parameters=new.parameters,
+        limit_source=new.limit_source,
+        log_lines=1 + len(new.log_lines),
+        session_guid=new.handle.session_guid,
+        statement_index=new.handle.statement_index,
+        statements_count=new.handle.statements_count,
+        needs_session=new.needs_session,
+    )
+
+
+def opaque_token() -> str:
+    """A name that cannot be guessed: 16 random bytes."""
+    return base64.b64encode(secrets.token_bytes(16)).decode()
+
+
+def new_session_guid() -> str:
+    """Two opaque halves, in the form of Hue."""
+    return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
+
+
+def kept_rows(limits: EditorSettings, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
+    """How many rows are kept at most. A default in force gives way to a larger LIMIT of the statement itself."""
+    default, most = limits.default_limit if limits.enforce_default_limit else 0, limits.result_max_rows
+    if limit is not None:
+        # A client that writes a huge number means "all": what is cut then is not what it wanted to have cut.
+        return (limit, LimitSource.CALLER) if limit <= most else (most, LimitSource.MAXIMUM)
+    if default in {0, most} or (own_limit or 0) > default:
+        return most, LimitSource.MAXIMUM
+    return default, LimitSource.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +376,14 @@ class Outcome:
     inline_result: bytes | None = None
     error_position: Position | None = None
     error_sqlstate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnd:
+    """What the end of a statement of a script has led to."""
+
+    following: StatementRecord | None
+    """The next one, recorded for the same runner; None: the script has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Row
 from queryserver.platform.logs import AUDIT
 from queryserver.statements.model import StatementTimes
-from queryserver.statements.repository import StatementRecords, times_of
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.rows import times_of
 from queryserver.statements.states import ACTIVE, StatementState
 
 _POLL_EVERY_S = 0.25
@@ -22,7 +23,13 @@ _FIELDS = (
     "canceled_by",
 )  # fmt: skip
 _DETAIL_FIELDS = ("statement", "text_is_cut", "database", "message", "row_limit", "timeout_s")
-_ENTRY = f"""statements.{", ".join(_FIELDS)}, username, state, recorded_at, sent_at, ended_at, now() as read_at, owner,
+# The row of a script's operation has no process.
+_OWNER_OF_PART = """(
+        select part.owner from statements as part
+        where part.operation_id = statements.id order by part.statement_index desc limit 1
+    )"""
+_ENTRY = f"""statements.{", ".join(_FIELDS)}, username, state, recorded_at, sent_at, ended_at, now() as read_at,
+    coalesce({_OWNER_OF_PART}, owner) as owner,
     cancel_requested_at is not null as cancel_requested, import_plan is not null as is_import"""
 
 _FROM = "from statements join users on users.id = user_id"
@@ -162,7 +169,7 @@ class StatementAdministration:
 
 def _conditions(chosen: OverviewFilter) -> tuple[str, list[Any]]:
     """Only those of the filter: a plan made for all of them would use no index."""
-    conditions, arguments = ["true"], list[Any]()
+    conditions, arguments = ["operation_id is null"], list[Any]()
 
     def add(condition: str, argument: object) -> None:
         arguments.append(argument)

@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.errors.base import ServiceUnavailable
+from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
 from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
@@ -102,6 +102,8 @@ class PageRequest:
     start_row: int | None = None
     start_over: bool = False
     form: CellForm = field(default=CellForm())
+    statement_id: int | None = None
+    """Of a script whose statements all run: which of them. None: the last one with a result, once the script ended."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -135,10 +137,41 @@ class ResultReader:
                 page = await self._page(user, operation_id, asked, first)
         return page
 
-    async def overview(self, user: User, operation_id: UUID) -> tuple[StatementStatus, tuple[Column, ...], int]:
-        """Status, columns and stored bytes. Raises OperationNotFound, PermissionDenied."""
+    async def overview(
+        self, user: User, operation_id: UUID, statement_id: int | None = None
+    ) -> tuple[StatementStatus, tuple[Column, ...], int]:
+        """Status, columns and stored bytes. Raises OperationNotFound, PermissionDenied, InvalidParameter."""
         stored = await self._stored(operation_id, start_row=0, rows=0, user=user)
+        part = await self.part_of(stored.status, statement_id)
+        if part is not None and part != operation_id:
+            stored = await self._stored(part, start_row=0, rows=0, user=user)
         return stored.status, stored.columns, stored.size_bytes
+
+    async def part_of(self, status: StatementStatus, statement_id: int | None) -> UUID | None:
+        """The statement whose result is wanted: that of `status`, or of a script one of its statements.
+
+        None: the script has not begun it, or runs and nothing says which, or has no result. Raises InvalidParameter.
+        """
+        if not status.is_script:
+            if statement_id is not None:
+                await self._require_statement(status.id, statement_id, only=True)
+            return status.id
+        if statement_id is None and (status.state in ACTIVE or status.outcome is not None):
+            return None
+        part = await self.records.result_part(status.id, statement_id)
+        if part is None and statement_id is not None:
+            await self._require_statement(status.id, statement_id, only=False)
+        return part.status.id if part is not None else None
+
+    async def _require_statement(self, operation_id: UUID, statement_id: int, *, only: bool) -> None:
+        record = await self.records.read(operation_id)
+        if record is None:
+            return
+        last = record.handle.statement_index
+        first = last if only else min((part.statement_index for part in record.status.parts), default=0)
+        if not first <= statement_id <= last:
+            known = f"statement {first}" if first == last else f"statements {first} to {last}"
+            raise InvalidParameter(f"statement_id: this operation has {known}.")
 
     async def tables(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[pa.Table]:
         """All stored rows in order, one segment at a time. The caller has checked whose they are.
@@ -215,6 +248,11 @@ class ResultReader:
     async def _page(self, user: User, operation_id: UUID, asked: PageRequest, first: int | None) -> ResultPage:
         while True:
             stored = await self._stored(operation_id, start_row=first, rows=asked.rows, user=user)
+            if stored.status.is_script or asked.statement_id is not None:
+                part = await self.part_of(stored.status, asked.statement_id)
+                if part is None:
+                    return ResultPage(stored.status, (), _NO_ROWS, first or 0, self.batch_max_bytes)
+                return await self._page(user, part, replace(asked, statement_id=None), first)
             start_row = stored.cursor_row if first is None else first
             rendered, held = _NO_ROWS, None
             if stored.status.outcome is None and start_row < stored.status.rows:

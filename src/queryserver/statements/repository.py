@@ -4,110 +4,38 @@ Who may see which statement is decided by the services.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 import structlog
 
 from queryserver import errors
-from queryserver.formats.columns import Column, LimitSource, ResultType, Segment, TruncationReason
-from queryserver.platform.database import CoalescingReader, Connection, Database, Row
+from queryserver.formats.columns import Segment
+from queryserver.platform.database import CoalescingReader, Connection, Database
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
-from queryserver.sql.positions import Position
-from queryserver.statements import model
+from queryserver.statements import model, script_repository
+from queryserver.statements.recording import insert
+from queryserver.statements.rows import (
+    END_COLUMNS,
+    HISTORY_FIELDS,
+    LOG_MOMENT,
+    RECORD,
+    STATUS,
+    TIMES,
+    columns_of,
+    end_of,
+    error_position_of,
+    fields,
+    record_of,
+    status_of,
+    times_of,
+)
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
-
-_TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
-# Columns that have the name and the type of a field.
-_STATUS_FIELDS = (
-    "id", "history_id", "user_id", "connector", "dialect", "has_result_set", "rows", "modified_row_count",
-    "error_code", "message", "progress", "expires_at", "owner",
-)  # fmt: skip
-_HANDLE_FIELDS = (
-    "statement_index", "statements_count", "statement_hash", "guid", "secret", "session_id", "session_guid"
-)  # fmt: skip
-_RECORD_FIELDS = (
-    "script_id", "database", "settings", "row_limit", "timeout_s", "in_named_session", "in_history", "parent_uuid",
-    "size_bytes", "canceled_by", "text_is_cut", "sealed_parameters",
-    "parameter_count", "error_sqlstate",
-)  # fmt: skip
-_HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows", "parameter_count")
-_END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")
-
-_STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {_TIMES}"
-_WITHOUT_TEXT = f"""{_STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, position, columns,
-    cancel_requested_at, error_line, error_column"""
-_RECORD = f"{_WITHOUT_TEXT}, statement"
-END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan is not null as is_import,
-    (select username from users where users.id = user_id) as username,
-    extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
-    coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
-
-# What a text of $32 bytes counts: short ones nothing, so that usual statements never fill the quota.
-_COUNTED = "(case when octet_length({text}) > $32::integer then octet_length({text}) else 0 end)"
-_STATEMENT_BYTES = f"""({_COUNTED.format(text="$7::text")} + case
-    when octet_length($39::bytea) > $32::integer then octet_length($39::bytea) else 0
-end)"""
-_SCRIPT_BYTES = _COUNTED.format(text="$4::text")
-_TEXT_BYTES = """(
-    (select coalesce(sum(text_bytes), 0) from statements where user_id = {user} and text_bytes > 0)
-    + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
-)"""
-
-_LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
-"""What a line of a log begins with."""
-
-# Counts and inserts in one statement: a call above a limit stores nothing, and one round trip is enough.
-# A script that its user sends again is stored once. The first log line is stored together with the record.
-_INSERT = f"""
-with room as (
-    select 1
-    where (select count(*) from statements where user_id = $2 and state in ('waiting', 'running')) < $27
-        and (
-            select coalesce(sum(size_bytes), 0) from statements
-            where user_id = $2 and state = 'available' and size_bytes > 32768
-        ) < $28
-        and {_TEXT_BYTES.format(user="$2")} + {_STATEMENT_BYTES} + case
-            when $4::text is null or exists (
-                select from scripts where user_id = $2 and digest = $34::bytea and not text_is_cut
-            ) then 0 else {_SCRIPT_BYTES}
-        end <= $33::bigint
-), script as (
-    insert into scripts as known (user_id, digest, body, text_bytes)
-    select $2, $34::bytea, $4::text, {_SCRIPT_BYTES} from room where $4::text is not null
-    on conflict (user_id, digest) where not text_is_cut do update set text_bytes = known.text_bytes
-    returning id
-), recorded as (
-    insert into statements (
-        id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
-        statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
-        row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
-        import_plan, sealed_token, token_expires_at, text_bytes, limit_source, priority, notify,
-        sealed_parameters, parameter_count
-    )
-    select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
-        $11, $12, $13, $14, $15, $16, $17, $18, $19,
-        $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
-        case when $25::text is null then 0 else 1 end,
-        case when $25::text is null then null else now() + $26::interval end,
-        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35, $37, $38, $39::bytea, $40
-    from room
-    returning {_WITHOUT_TEXT}, '' as statement
-), logged as (
-    insert into statement_logs (statement_id, start_line, lines)
-    select $1, 0, array[{_LOG_MOMENT.format(moment="recorded_at")} || $36::text]
-    from recorded
-)
-select * from recorded
-"""
 
 _KEY = """
 insert into idempotency_keys as known (user_id, key, fingerprint, statement_id) values ($1, $2, $3, $4)
@@ -124,7 +52,7 @@ where user_id = $1 and key = $2 and created_at >= now() - interval '24 hours'
 
 # The result with the segments that hold rows [$2, $2 + $3); no $2: from the cursor.
 _STORED = f"""
-select {_STATUS}, columns, size_bytes, cursor_row, inline_result,
+select {STATUS}, columns, size_bytes, cursor_row, inline_result,
     last_used_at < now() - interval '1 minute' as unused,
     array(
         select array[number, start_row, rows, size_bytes, fence]::bigint[] from result_segments as segment
@@ -136,19 +64,19 @@ select {_STATUS}, columns, size_bytes, cursor_row, inline_result,
 from statements where id = $1
 """
 
-_STATUS_OF = f"select {_STATUS} from statements where id = $1"
+_STATUS_OF = f"select {STATUS} from statements where id = $1"
 _STATUSES = f"""
-select n, {_STATUS} from unnest($1::uuid[]) with ordinality as asked (key, n) join statements on id = key
+select n, {STATUS} from unnest($1::uuid[]) with ordinality as asked (key, n) join statements on id = key
 """
 
 # Users take turns: the first statements of all of them come before the second ones, and all that somebody waits for
 # before those of schedules.
 _QUEUE_POSITIONS = """
 with queued as (
-    select id, connector, history_id, priority,
+    select coalesce(operation_id, id) as id, connector, history_id, priority,
         row_number() over (partition by connector, user_id order by priority, history_id) as turn
     from statements
-    where state = 'waiting' and sent_at is null
+    where state = 'waiting' and sent_at is null and not is_script
         and connector in (select connector from statements where id = any($1::uuid[]))
 ), placed as (
     select id, row_number() over (partition by connector order by priority, turn, history_id) as position from queued
@@ -157,7 +85,7 @@ select array_position($1::uuid[], id) as n, position from placed where id = any(
 """
 
 # A line that a runner adds at this moment may take the place of the one here; state and message say the same.
-_CANCEL = f"""
+_CANCEL_WHICH = f"""
 with canceled as (
     update statements set
         cancel_requested_at = coalesce(cancel_requested_at, now()),
@@ -168,8 +96,8 @@ with canceled as (
         sealed_token = case when sent_at is null then null else sealed_token end,
         token_expires_at = case when sent_at is null then null else token_expires_at end,
         fence = fence + case when sent_at is null then 1 else 0 end
-    where id = $1 and state in ('waiting', 'running')
-    returning {_STATUS}, {END_COLUMNS}, {_LOG_MOMENT.format(moment="ended_at")} || ' ' || message as line
+    where {{which}} and state in ('waiting', 'running')
+    returning {STATUS}, {END_COLUMNS}, {LOG_MOMENT.format(moment="ended_at")} || ' ' || message as line
 ), logged as (
     insert into statement_logs (statement_id, start_line, lines)
     select $1, (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = $1),
@@ -178,6 +106,14 @@ with canceled as (
     on conflict do nothing
 )
 select * from canceled
+"""
+
+_CANCEL = _CANCEL_WHICH.format(which="id = $1 and operation_id is null and not is_script")
+_CANCEL_PART = _CANCEL_WHICH.format(which="operation_id = $1")
+_CANCEL_SCRIPT = """
+update statements set
+    cancel_requested_at = coalesce(cancel_requested_at, now()), canceled_by = coalesce(canceled_by, $2)
+where id = $1 and state in ('waiting', 'running')
 """
 
 MAY_HAVE_BYTES = "(fence > 1 or exists (select from result_segments where statement_id = id))"
@@ -192,7 +128,7 @@ with closed as (
 )
 select id from closed
 """
-_CLOSE_ONE = _CLOSE.format(which="id = $1")
+_CLOSE_ONE = _CLOSE.format(which="(id = $1 or operation_id = $1)")
 _CLOSE_SESSIONS = _CLOSE.format(
     which="""user_id = $1 and session_id in (
         select id from sessions
@@ -224,20 +160,24 @@ class StatementRecords:
         await self._statuses.aclose()
         await self._queue_positions.aclose()
 
-    async def record(self, new: model.NewStatement) -> model.Recorded:
+    async def record(self, new: model.NewStatement, part: model.NewStatement | None = None) -> model.Recorded:
         """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
 
+        `part`: `new` is the operation of a script, and this is its first statement.
         Raises idempotency_conflict, too_many_statements, quota_exceeded; then nothing is stored. The statements of a
         user are counted and stored one after the other within this process; two processes can pass the limit by a few.
         """
         key = new.idempotency
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):
-            if key is None:
+            if key is None and part is None:
                 async with self._database.connection() as connection:
-                    return model.Recorded(await _insert(connection, new), replayed=False)
+                    return model.Recorded(await insert(connection, new), replayed=False)
             async with self._database.transaction() as connection:
-                if await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
-                    return model.Recorded(await _insert(connection, new), replayed=False)
+                if key is None or await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
+                    recorded = await insert(connection, new)
+                    if part is not None:
+                        await insert(connection, part)
+                    return model.Recorded(recorded, replayed=False)
                 replayed = await _replay_of(connection, new.user_id, key)
         if replayed is None:
             raise errors.idempotency_conflict()
@@ -258,7 +198,18 @@ class StatementRecords:
     async def status(self, statement_id: UUID) -> model.StatementStatus | None:
         """The present status; concurrent calls share a query."""
         row = await self._statuses.get(statement_id)
-        return _status_of(row) if row else None
+        return await self._with_parts(status_of(row)) if row else None
+
+    async def _with_parts(self, status: model.StatementStatus) -> model.StatementStatus:
+        if not status.runs_all:
+            return status
+        async with self._database.connection() as connection:
+            return replace(status, parts=await script_repository.parts(connection, status.id))
+
+    async def result_part(self, operation_id: UUID, statement_index: int | None) -> model.StatementRecord | None:
+        """A statement of a script; no index: the last one that had a result. None: there is none, or not yet."""
+        async with self._database.connection() as connection:
+            return await script_repository.result_part(connection, operation_id, statement_index)
 
     async def queue_position(self, statement_id: UUID) -> int | None:
         """Its place among the statements that wait to be sent to the same connector; 1: the next one; None: it runs.
@@ -270,8 +221,11 @@ class StatementRecords:
         return row["position"] if row else None
 
     async def read(self, statement_id: UUID) -> model.StatementRecord | None:
-        row = await self._database.row(f"select {_RECORD} from statements where id = $1", statement_id)
-        return _record_of(row) if row else None
+        row = await self._database.row(f"select {RECORD} from statements where id = $1", statement_id)
+        if row is None:
+            return None
+        record = record_of(row)
+        return replace(record, status=await self._with_parts(record.status))
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
         """The operation that an opaque handle names, if it belongs to that user; `user_id` None: to any user."""
@@ -294,8 +248,8 @@ class StatementRecords:
         if row["unused"]:
             await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
         return model.StoredResult(
-            status=_status_of(row),
-            columns=_columns_of(row["columns"]) or (),
+            status=status_of(row),
+            columns=columns_of(row["columns"]) or (),
             size_bytes=row["size_bytes"],
             cursor_row=row["cursor_row"],
             inline=row["inline_result"],
@@ -303,23 +257,45 @@ class StatementRecords:
         )
 
     async def request_cancel(self, statement_id: UUID, *, by: str) -> model.StatementStatus | None:
-        """Store the request to cancel. A statement that was never sent becomes `canceled` at once."""
+        """Store the request to cancel. A statement that was never sent becomes `canceled` at once.
+
+        To cancel one statement of a script is to cancel the script.
+        """
         row = await self._database.row(_CANCEL, statement_id, by)
         if row is None:
+            await self._cancel_script(statement_id, by)
             return await self.status(statement_id)
-        status = _status_of(row)
+        status = status_of(row)
         if status.state.is_terminal:
             self._on_end(end_of(row))
         return status
 
+    async def _cancel_script(self, statement_id: UUID, by: str) -> None:
+        async with self._database.transaction() as connection:
+            script = await script_repository.locked_of(connection, statement_id)
+            if script is None:
+                return
+            await connection.execute(_CANCEL_SCRIPT, script["id"], by)
+            part = await connection.fetchrow(_CANCEL_PART, script["id"], by)
+            if part is not None and not status_of(part).state.is_terminal:
+                return  # its runner ends it, and the script with it
+            ended = await script_repository.end_canceled(connection, script, by)
+        if ended is not None:
+            self._on_end(end_of(ended))
+
     async def active_in_session(self, session_id: int) -> Sequence[UUID]:
         found = await self._database.fetch(
-            "select id from statements where session_id = $1 and state in ('waiting', 'running')", session_id
+            """select id from statements
+            where session_id = $1 and state in ('waiting', 'running') and not is_script""",
+            session_id,
         )
         return [row["id"] for row in found]
 
     async def close_result(self, statement_id: UUID) -> bool:
-        """`available` becomes `closed` and its bytes are doomed; False in any other state."""
+        """`available` becomes `closed` and its bytes are doomed; False in any other state.
+
+        With the operation of a script the results of its statements are closed.
+        """
         return await self._database.value(_CLOSE_ONE, statement_id) is not None
 
     async def close_results_of_sessions(self, user_id: int, connector: str, session_id: int | None) -> Sequence[UUID]:
@@ -333,7 +309,8 @@ class StatementRecords:
             head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
             pieces = await connection.fetch(
                 """select start_line, lines from statement_logs
-                where statement_id = $1 and start_line + cardinality(lines) > $2::bigint order by start_line""",
+                where statement_id = (select coalesce(operation_id, id) from statements where id = $1)
+                    and start_line + cardinality(lines) > $2::bigint order by start_line""",
                 statement_id,
                 start,
             )
@@ -371,8 +348,8 @@ class StatementRecords:
         async with self._database.connection() as connection:
             count = await connection.fetchval(f"select count(*) from statements {matching}", *arguments)
             page = await connection.fetch(
-                f"""select {", ".join(_HISTORY_FIELDS)}, left(statement, 1001) as statement, state,
-                    left(message, 1000) as message, error_line, error_column, {_TIMES}
+                f"""select {", ".join(HISTORY_FIELDS)}, left(statement, 1001) as statement, state,
+                    left(message, 1000) as message, error_line, error_column, {TIMES}
                 from statements {matching}
                 order by recorded_at desc, history_id desc offset $5 limit $6""",
                 *arguments,
@@ -381,65 +358,15 @@ class StatementRecords:
             )
         return count, [
             model.HistoryEntry(
-                **_fields(row, _HISTORY_FIELDS),
+                **fields(row, HISTORY_FIELDS),
                 statement=row["statement"],
                 state=StatementState(row["state"]),
                 times=times_of(row),
                 message=row["message"],
-                error_position=_error_position_of(row),
+                error_position=error_position_of(row),
             )
             for row in page
         ]
-
-
-async def _insert(connection: Connection, new: model.NewStatement) -> model.StatementRecord:
-    handle, limits = new.handle, new.limits
-    row = await connection.fetchrow(
-        _INSERT,
-        new.id,
-        new.user_id,
-        new.connector,
-        new.script,
-        new.script_id,
-        new.dialect,
-        handle.statement,
-        handle.statement_index,
-        handle.statements_count,
-        list(handle.position),
-        handle.statement_hash,
-        handle.guid,
-        handle.secret,
-        handle.session_id,
-        handle.session_guid,
-        new.in_named_session,
-        new.keeps_session,
-        new.database,
-        {name: str(value) for name, value in new.settings.items()},
-        new.row_limit,
-        int(new.timeout.total_seconds()),
-        new.in_history,
-        new.parent_uuid,
-        new.has_result_set,
-        new.owner,
-        timedelta(seconds=limits.lease_timeout_s),
-        limits.max_statements_per_user,
-        limits.spool_max_bytes_per_user,
-        new.import_plan,
-        new.token.content if new.token else None,
-        new.token.expires_at if new.token else None,
-        limits.statement_text_kept_bytes,
-        limits.statement_text_max_bytes_per_user,
-        None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
-        new.limit_source.value,
-        f" Submitted to {new.connector}; waiting for a free place.",
-        new.priority,
-        new.notify,
-        new.sealed_parameters,
-        new.parameter_count,
-    )
-    if row is None:
-        raise await _limit_reached(connection, new)
-    return replace(_record_of(row), handle=new.handle)
 
 
 async def _replay_of(connection: Connection, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
@@ -447,120 +374,10 @@ async def _replay_of(connection: Connection, user_id: int, key: model.Idempotenc
     known = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
     if known is None:
         return None
-    replayed = await connection.fetchrow(f"select {_RECORD} from statements where id = $1", known["statement_id"])
+    replayed = await connection.fetchrow(f"select {RECORD} from statements where id = $1", known["statement_id"])
     if known["fingerprint"] != key.fingerprint or replayed is None:
         raise errors.idempotency_conflict()
-    return _record_of(replayed)
-
-
-async def _limit_reached(connection: Connection, new: model.NewStatement) -> errors.TooManyRequests:
-    limits = new.limits
-    active = await connection.fetchval(
-        "select count(*) from statements where user_id = $1 and state in ('waiting', 'running')", new.user_id
-    )
-    if active >= limits.max_statements_per_user:
-        most = limits.max_statements_per_user
-        return errors.too_many_statements(f"{active} of your statements are waiting or running; {most} may.")
-    stored = await connection.fetchval(f"select {_TEXT_BYTES.format(user='$1')}", new.user_id)
-    sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
-    sizes.append(len(new.sealed_parameters or b""))
-    counted = sum(size for size in sizes if size > limits.statement_text_kept_bytes)
-    if stored + counted > limits.statement_text_max_bytes_per_user:
-        return errors.quota_exceeded(
-            f"The texts of your statements take {stored} bytes, and"
-            f" `editor.statement_text_max_bytes_per_user` is {limits.statement_text_max_bytes_per_user}. Texts above"
-            f" {limits.statement_text_kept_bytes} bytes count until they are cut, some time after their statement has"
-            " ended.",
-            retry_after=timedelta(hours=1),  # the default of `retention.run_every_s`
-        )
-    return errors.quota_exceeded(
-        "Your stored results fill your share of the result store. Close some of them.",
-        retry_after=timedelta(seconds=60),
-    )
-
-
-def _fields(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: row[name] for name in names}
-
-
-def end_of(row: Row) -> model.StatementEnd:
-    """A row with END_COLUMNS."""
-    state = StatementState(row["state"])
-    outcome = _outcome_of(state, row["error_code"])
-    return model.StatementEnd(
-        **_fields(row, _END_FIELDS),
-        user=row["username"],
-        state=state,
-        outcome=outcome[1] if outcome else "ok",
-        queued_ms=round(row["queued_s"] * 1000),
-        elapsed_ms=round(row["elapsed_s"] * 1000),
-    )
-
-
-def times_of(row: Row) -> model.StatementTimes:
-    """A row with `recorded_at`, `sent_at`, `ended_at` and `read_at`."""
-    submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
-    until = ended or row["read_at"]
-    return model.StatementTimes(
-        submitted,
-        sent,
-        ended,
-        queued=max((sent or until) - submitted, timedelta(0)),
-        elapsed=max(until - sent, timedelta(0)) if sent else timedelta(0),
-    )
-
-
-_OUTCOMES = {
-    StatementState.CANCELED: (1, "canceled"),
-    StatementState.TIMED_OUT: (-4, "statement_timeout"),
-    StatementState.EXPIRED: (-3, "expired"),
-    StatementState.CLOSED: (-3, "closed"),
-}
-
-
-def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str] | None:
-    if state is StatementState.FAILED:
-        code = error_code or "engine_error"
-        return (401 if code == "credentials_required" else 1), code
-    return _OUTCOMES.get(state)
-
-
-def _status_of(row: Row) -> model.StatementStatus:
-    reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
-    return model.StatementStatus(
-        **_fields(row, _STATUS_FIELDS),
-        state=state,
-        outcome=_outcome_of(state, row["error_code"]),
-        truncated_reason=TruncationReason(reason) if reason else None,
-        times=times_of(row),
-        limit_source=LimitSource(source) if source else None,
-    )
-
-
-def _record_of(row: Row) -> model.StatementRecord:
-    text = row["statement"]
-    if row["text_is_cut"]:
-        # No engine takes these words for a statement.
-        text = f"{text} … [the rest of this text is not stored any more]"
-    return model.StatementRecord(
-        **_fields(row, _RECORD_FIELDS),
-        status=_status_of(row),
-        handle=model.StatementHandle(**_fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"])),
-        columns=_columns_of(row["columns"]),
-        cancel_requested=row["cancel_requested_at"] is not None,
-        error_position=_error_position_of(row),
-    )
-
-
-def _columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | None:
-    """Columns from their stored form: lists of name, type, native type, comment."""
-    if stored is None:
-        return None
-    return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in stored)
-
-
-def _error_position_of(row: Row) -> Position | None:
-    return Position(row["error_line"], row["error_column"]) if row["error_line"] else None
+    return record_of(replayed)
 
 
 def statement_ends(settings: Settings) -> model.OnEnd:

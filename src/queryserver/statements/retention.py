@@ -115,7 +115,9 @@ order by recorded_at limit $2
 
 _DELETE_HISTORY = f"""
 with old as ({_OLD} for update skip locked), doomed as (
-    insert into doomed_results (statement_id) select id from old on conflict do nothing
+    insert into doomed_results (statement_id)
+    select id from statements where id in (select id from old) or operation_id in (select id from old)
+    on conflict do nothing
 ), gone as (
     delete from statements where id in (select id from old) returning id
 )

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -29,7 +29,8 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption
+from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, assignment_of
+from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
@@ -61,6 +62,10 @@ class RunRecord:
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = UNMEASURED
+    script: ScriptRun | None = None
+    """Set for a statement of a script whose statements all run."""
+    following: Assignment | None = field(default=None, init=False)
+    """The next statement of the script, recorded with the end of this one."""
     engine_continues: bool = field(default=False, init=False)
     """The end was recorded before the engine confirmed it."""
     is_settled: bool = field(default=False, init=False)
@@ -74,9 +79,21 @@ class RunRecord:
         resumption = self.assignment.resumption
         self._lease = self.assignment.lease
         self._mark = resumption.mark if resumption else None
-        self.log = Logbook(self.editor.log_max_bytes, stored=resumption, stored_lines=self.assignment.log_lines)
+        self.log = self._logbook(resumption)
         self.is_running = resumption is not None
         """The record says that the engine has accepted the statement."""
+
+    def _logbook(self, resumption: Resumption | None) -> "Logbook":
+        script, assignment = self.script, self.assignment
+        if script is not None and script.log is not None:
+            log, log.engine_lines = script.log, 0
+        else:
+            log = Logbook(self.editor.log_max_bytes, stored=resumption, stored_lines=assignment.log_lines)
+        if script is not None:
+            script.log = log
+            if resumption is None:
+                log.add(f"Statement {assignment.statement_index + 1} of {assignment.statements_count}.")
+        return log
 
     async def mark_sent(self) -> bool:
         """The statement is about to reach the engine; False when a cancel is requested, or it is no longer ours."""
@@ -141,15 +158,35 @@ class RunRecord:
                 self.log.add(outcome.message)
             if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
                 self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
-            retention = timedelta(hours=self.editor.result_retention_h)
             with self.log.taken() as (start, lines):
-                await self._write(
-                    lambda: self.leases.finish(self._lease, outcome, retention=retention, lines=lines, start_line=start)
-                )
+                await self._write_end(outcome, lines, start)
             self.is_settled = True
         seconds = time.monotonic() - self._begun
         self.metrics.statement_ended(self.assignment.dialect, outcome.state.value, seconds)
         self.notify()
+
+    async def _write_end(self, outcome: Outcome, lines: Sequence[str], start: int) -> None:
+        retention = timedelta(hours=self.editor.result_retention_h)
+        if (script := self.script) is None:
+            await self._write(
+                lambda: self.leases.finish(self._lease, outcome, retention=retention, lines=lines, start_line=start)
+            )
+            return
+        following = None
+        if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
+            following = await self._retried(lambda: script.following(self.assignment))
+        end = await self._retried(
+            lambda: self.leases.finish_part(
+                self._lease, outcome, retention=retention, lines=lines, start_line=start, following=following
+            )
+        )
+        if end is None:
+            raise LeaseLost
+        if following is not None and end.following is not None:
+            lease = replace(self._lease, statement_id=following.id, fence=1)
+            self.following = assignment_of(
+                following, lease, history_id=end.following.status.history_id, ends_at=self.assignment.ends_at
+            )
 
     async def engine_is_done(self) -> None:
         """The engine has stopped. If the end was recorded before that, `before_end` is repeated for what came later."""

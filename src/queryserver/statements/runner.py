@@ -32,7 +32,8 @@ from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import CredentialBook, HeldSessions, ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, ClaimScope, Intake, Outcome, QueuePlaces
+from queryserver.statements.model import Assignment, ClaimScope, Intake, Lease, Outcome, QueuePlaces
+from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
@@ -183,14 +184,19 @@ class Runner:
             await self._hold([data])
         return data in self._data_held
 
-    def start(self, assignment: Assignment, user: User) -> None:
-        """Run a claimed statement; after the grace time of the stop it is left to another server."""
+    def start(self, assignment: Assignment, user: User, script: ScriptRun | None = None) -> None:
+        """Run a claimed statement; after the grace time of the stop it is left to another server.
+
+        `script`: another statement of the same script ended here just before.
+        """
         if self._drained:
             # The call was accepted just before the stop began.
             release = _unless_out_of_reach(self.leases.release(assignment.lease))
             self._keep(asyncio.create_task(release, name="statement-left"))
             return
-        statement_id = assignment.lease.statement_id
+        lease = assignment.lease
+        if lease.operation_id is not None and script is None:
+            script = ScriptRun(self.leases, self.editor, is_shared=self._is_shared(assignment))
         execution = Execution(
             assignment,
             leases=self.leases,
@@ -198,12 +204,13 @@ class Runner:
             settings=self.editor,
             open_session=partial(self.opener.session, user=user),
             reattach=partial(self.opener.reattached, user=user),
-            notify=partial(self._changed, statement_id),
+            notify=partial(self._changed, lease),
             before_end=self._before_end(assignment),
             metrics=self.metrics,
+            script=script,
         )
-        self._runs[statement_id] = execution
-        task = asyncio.create_task(execution.run(), name=f"statement-{statement_id}")
+        self._runs[lease.statement_id] = execution
+        task = asyncio.create_task(execution.run(), name=f"statement-{lease.statement_id}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._forget, execution))
 
@@ -286,11 +293,22 @@ class Runner:
         """Whether the statement runs, or waits for a slot, in this process."""
         return statement_id in self._runs
 
-    def _changed(self, statement_id: UUID) -> None:
-        execution = self._runs.get(statement_id)
-        self.signals.notify(statement_id, may_have_ended=execution is None or execution.is_settled)
+    def _changed(self, lease: Lease) -> None:
+        execution = self._runs.get(lease.statement_id)
+        may_have_ended = execution is None or execution.is_settled
+        self._signal(lease.statement_id, may_have_ended=may_have_ended)
+        if lease.operation_id is not None:
+            goes_on = execution is not None and execution.following is not None
+            self._signal(lease.operation_id, may_have_ended=may_have_ended and not goes_on)
+
+    def _signal(self, statement_id: UUID, *, may_have_ended: bool) -> None:
+        self.signals.notify(statement_id, may_have_ended=may_have_ended)
         if self.broker is not None:
             self.broker.statement_changed(statement_id)
+
+    def _is_shared(self, assignment: Assignment) -> bool:
+        connector = self.connectors.known(assignment.connector)
+        return connector is not None and connector.limits.shared_session
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """The shutdown waits for the task."""
@@ -316,8 +334,10 @@ class Runner:
             self.take_one()
 
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
-        """Stop a statement; False when it does not run here."""
-        execution = self._runs.get(statement_id)
+        """Stop a statement, or the one that runs of a script; False when it does not run here."""
+        execution = self._runs.get(statement_id) or next(
+            (one for one in self._runs.values() if one.assignment.lease.operation_id == statement_id), None
+        )
         if execution is None:
             return False
         execution.stop(message)
@@ -341,12 +361,30 @@ class Runner:
         if self._runs.get(statement_id) is execution:
             del self._runs[statement_id]
         if not execution.is_settled:  # else it was signalled with the record of the end
-            self._changed(statement_id)
+            self._changed(execution.assignment.lease)
+        if execution.script is not None:
+            self._keep(asyncio.create_task(self._after_part(execution), name=f"after-{statement_id}"))
         if self.intake is Intake.QUEUED:
             self.take_one()
 
-    async def _start_claimed(self, assignment: Assignment) -> None:
-        """Run what was claimed, or record its end: a statement that may have been sent is never sent again."""
+    async def _after_part(self, execution: Execution) -> None:
+        """Go on with the script, or close the session of one that ends before its last statement."""
+        done, following = execution.assignment, execution.following
+        try:
+            if following is not None:
+                await self._start_claimed(following, execution.script)
+            elif execution.is_settled and done.keeps_session and not (self._draining or self._is_shared(done)):
+                await self.held.drop(done.session_id)
+        except DatabaseUnavailable:
+            log.warning("script not continued; its lease runs out", operation_id=str(done.lease.operation_id))
+        except Exception:  # the outer wall of a task: the lease of the next statement runs out
+            log.exception("script not continued", operation_id=str(done.lease.operation_id))
+
+    async def _start_claimed(self, assignment: Assignment, script: ScriptRun | None = None) -> None:
+        """Run what was claimed, or record its end: a statement that may have been sent is never sent again.
+
+        `script`: it is the next statement of a script that runs here, also while this process stops.
+        """
         user = await self.users.user(assignment.user_id)
         connector = self.connectors.known(assignment.connector)
         outcome = refusal = None
@@ -360,8 +398,8 @@ class Runner:
             outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
         if outcome is not None:
             await self._end_claimed(assignment, outcome)
-        elif not self._draining and user is not None:
-            self.start(assignment, user)
+        elif user is not None and (script is not None or not self._draining):
+            self.start(assignment, user, script)
         elif assignment.sent:
             await self.leases.hand_over(assignment.lease)
         else:
@@ -373,7 +411,7 @@ class Runner:
         retention, lines = self.editor.result_retention, [outcome.message]
         await self.leases.finish(assignment.lease, outcome, retention=retention, lines=lines, start_line=None)
         self.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
-        self._changed(assignment.lease.statement_id)
+        self._changed(assignment.lease)
         if assignment.import_plan is not None and self.import_lost is not None:
             self.import_lost()
 

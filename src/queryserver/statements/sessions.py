@@ -21,12 +21,12 @@ from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.forwarding import Forwarding
+from queryserver.statements.model import new_session_guid
 from queryserver.statements.queue import CLOSE_SESSION
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import Runner
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 from queryserver.statements.signals import StateSignals
-from queryserver.statements.submission import new_session_guid
 
 _OPEN = "open_session"
 _ANSWER_S = 2.0

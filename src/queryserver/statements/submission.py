@@ -1,9 +1,7 @@
 """Recording a statement and starting it (Contract editor 4, 5)."""
 
-import base64
 import hashlib
 import json
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +32,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.parameters import ParameterBook, checked
 from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.scripts import operation_of, require_short, warning_of
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import Access
@@ -65,6 +64,8 @@ class Submission:
     """1: of a schedule; statements that a client waits for come first."""
     parameters: Parameters | None = field(default=None, repr=False)
     """None: the text has no places, or those of the operation that it continues are used."""
+    run_all: bool = False
+    """All statements run, from the chosen one to the last."""
     notify_url: str | None = None
     """Address of a signed call at the end of the statement; permitted by the caller of `submit`."""
 
@@ -116,7 +117,7 @@ class Submissions:
         before_recording: Callable[[], object] | None = None,
         while_wanted: Callable[[Choose], Choose] | None = None,
     ) -> model.Recorded:
-        """Record one statement of the script and start it, or find it under its idempotency key.
+        """Record one statement of the script, or all, and start it, or find it under its idempotency key.
 
         `before_recording` is called when the request is valid and new; what it raises is raised. `while_wanted` wraps
         the search for the statement, which takes long in a large script; it may cancel it.
@@ -138,20 +139,24 @@ class Submissions:
             has_more = done.statement_index < done.statements_count - 1
             previous = PreviousStatement(done.statement_index, has_more, done.statement_hash)
         named = None if given is None else given.are_named
-        choosing = self.choosing.next(user.id, script, connector.dialect, previous, full_form=full_form, named=named)
+        choosing = self.choosing.next(
+            user.id, script, connector.dialect, previous, full_form=full_form, named=named, to_end=asked.run_all
+        )
         choice = await (while_wanted(choosing) if while_wanted and not is_short(script) else choosing)
         if choice is None:
             raise errors.InvalidParameter("statement: holds nothing but comments and terminators.")
         key = _idempotency(asked, connector, script)
         # Before sessions, credentials and limits: they may have changed since the first call.
         if key is not None and (known := await self.records.find_replay(user.id, key)) is not None:
-            return self._replayed(model.Recorded(known, replayed=True), given)
+            return await self._replayed(model.Recorded(known, replayed=True), given)
         values = None
         if given is not None:
             support = self.connectors.engine(connector).capabilities.parameters
             values = checked(given, choice.places, support)
         if choice.is_over:
             raise errors.NoMoreStatements
+        if asked.run_all:
+            require_short(choice, self.limits)
         await self.credentials.required(user, connector)
         session = await self._session(user, asked, before, connector)
         data = self.connectors.data_of(connector)  # asked anew: the connector may have changed meanwhile
@@ -167,12 +172,17 @@ class Submissions:
             )
         if before_recording is not None:
             before_recording()
-        return self._replayed(await self._record(user, connector, new, "statement.start", is_bound=is_bound), given)
+        new, part = operation_of(new, script, choice) if asked.run_all else (new, None)
+        recorded = await self._record(user, connector, new, "statement.start", is_bound=is_bound, part=part)
+        return await self._replayed(recorded, given)
 
-    def _replayed(self, recorded: model.Recorded, given: Parameters | None) -> model.Recorded:
+    async def _replayed(self, recorded: model.Recorded, given: Parameters | None) -> model.Recorded:
         """Raises idempotency_conflict for a replay with other values: a digest of them is not stored (ADR 61)."""
         if recorded.replayed and not self.parameters.are_those_of(recorded.record, given):
             raise errors.idempotency_conflict()
+        if recorded.record.status.runs_all:
+            record = await self.records.read(recorded.record.status.id)
+            return replace(recorded, record=record or recorded.record)
         return recorded
 
     async def _known_parameters(
@@ -211,10 +221,10 @@ class Submissions:
             statements_count=1,
             position=(0, 0, len(lines), max(len(last) - 1, 0)),
             statement_hash=statement_hash(new.text),
-            guid=opaque_token(),
-            secret=opaque_token(),
+            guid=model.opaque_token(),
+            secret=model.opaque_token(),
             session_id=await self.records.new_session_id(),
-            session_guid=new_session_guid(),
+            session_guid=model.new_session_guid(),
         )
         statement = model.NewStatement(
             id=uuid4(),
@@ -236,30 +246,43 @@ class Submissions:
         return await self._record(user, connector, statement, "import.start", is_bound=data is not None)
 
     async def _record(
-        self, user: User, connector: Connector, new: model.NewStatement, operation: str, *, is_bound: bool
+        self,
+        user: User,
+        connector: Connector,
+        new: model.NewStatement,
+        operation: str,
+        *,
+        is_bound: bool,
+        part: model.NewStatement | None = None,
     ) -> model.Recorded:
-        """Record a statement and start it; one that the connector forbids ends here."""
-        refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
-        if refusal is not None and new.owner is None and not is_bound:
-            new = replace(new, owner=self.queue.here)  # no worker is needed to refuse it
-        recorded = await self.records.record(new)
+        """Record a statement and start it; one that the connector forbids ends here.
+
+        `part`: the first statement of the script of which `new` is the operation.
+        """
+        first = part or new
+        refusal = refusal_where_read_only(first.handle.statement, connector.dialect) if connector.read_only else None
+        if refusal is not None and first.owner is None and not is_bound:
+            first = replace(first, owner=self.queue.here)  # no worker is needed to refuse it
+        recorded = await self.records.record(first) if part is None else await self.records.record(new, first)
         if recorded.replayed:
             return recorded
         AUDIT.record(user.username, operation, connector.key, facts={"operation_id": str(new.id)})
-        if new.owner is None:
-            await self.queue.announce(new.id, is_bound=is_bound)
+        if first.owner is None:
+            await self.queue.announce(first.id, is_bound=is_bound)
             return recorded
-        lease = model.Lease(new.id, new.owner, fence=1)
+        lease = model.Lease(first.id, first.owner, fence=1, operation_id=first.operation_id)
         if refusal is not None:
             outcome = model.Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
             await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
             return model.Recorded(await self.records.read(new.id) or recorded.record, replayed=False)
-        self.queue.start(_assignment(new, lease, recorded.record), user)
+        ends_at = time.monotonic() + first.timeout.total_seconds()
+        self.queue.start(
+            model.assignment_of(first, lease, history_id=recorded.record.status.history_id, ends_at=ends_at), user
+        )
         return recorded
 
     def _require_good_parameters(self, asked: Submission) -> None:
         """Parameters are checked before anything that they name (Contract editor 1.5)."""
-        self._row_limit(asked.limit, None)
         for name in asked.settings:
             if name not in self.allowed_settings:
                 raise errors.InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
@@ -273,14 +296,27 @@ class Submissions:
     async def _previous(self, user: User, asked: Submission) -> model.StatementRecord | None:
         """The operation that this one continues: named in the short form, linked by its guid in the full form."""
         if asked.continued is not None:
-            before = await self.access.own(user, asked.continued)
+            before = await self._last_of(await self.access.own(user, asked.continued))
         else:
             guid = asked.previous_guid
             found = await self.records.id_of_guid(guid, user_id=user.id) if guid else None
-            before = await self.records.read(found) if found else None
+            before = await self._last_of(await self.records.read(found)) if found else None
         if before is not None and not before.status.state.is_terminal:
             raise errors.previous_not_finished("The previous statement of this script has not ended yet.")
         return before
+
+    async def _last_of(self, before: model.StatementRecord | None) -> model.StatementRecord | None:
+        """For a script whose statements all ran, or one of them: the operation at the statement begun last."""
+        if before is not None and before.status.operation_id is not None:
+            before = await self.records.read(before.status.operation_id)
+        if before is None or not before.status.is_script or before.status.part is None:
+            return before
+        last = await self.records.result_part(before.status.id, before.status.part.statement_index)
+        if last is None:
+            return before
+        done = last.handle
+        handle = replace(before.handle, statement_index=done.statement_index, statement_hash=done.statement_hash)
+        return replace(before, handle=handle)
 
     def _connector(self, user: User, asked: Submission, inherited: model.StatementRecord | None) -> Connector:
         if inherited is None:
@@ -316,7 +352,7 @@ class Submissions:
             handle, named = before.handle, before.in_named_session
             owner = await self._holder(handle.session_id)
             return _Session(handle.session_id, handle.session_guid, named, owner, shared and not named)
-        guid, session_id = new_session_guid(), await self.records.new_session_id()
+        guid, session_id = model.new_session_guid(), await self.records.new_session_id()
         if not shared:
             return _Session(session_id, guid, named=False, owner=None)
         # Statements that open a session with the same options share one (Contract editor 9.3).
@@ -332,7 +368,7 @@ class Submissions:
         """A session of create_session. A statement in one that is gone is recorded, and fails (Contract editor 9.3)."""
         found = await self.sessions.read(session_id)
         if found is None and await self.sessions.named(session_id) == (user.id, connector.key):
-            return _Session(session_id, new_session_guid(), named=True, owner=None)
+            return _Session(session_id, model.new_session_guid(), named=True, owner=None)
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise errors.session_not_found(session_id)
         await self.sessions.touch(found.id)
@@ -356,13 +392,13 @@ class Submissions:
             statements_count=choice.count,
             position=(choice.start.row, choice.start.column, choice.end.row, choice.end.column),
             statement_hash=choice.hash,
-            guid=opaque_token(),
-            secret=opaque_token(),
+            guid=model.opaque_token(),
+            secret=model.opaque_token(),
             session_id=session.id,
             session_guid=session.guid,
         )
         timeout_s = asked.timeout_s or (inherited.timeout_s if inherited else None)
-        same_script = inherited is not None and asked.script is None
+        script_id = inherited.script_id if inherited is not None and asked.script is None else None
         limit = asked.limit or None
         # A default is not inherited: the next statement may have a LIMIT of its own.
         if (
@@ -371,15 +407,16 @@ class Submissions:
             and inherited.status.limit_source not in {LimitSource.DEFAULT, LimitSource.MAXIMUM}
         ):
             limit = inherited.row_limit
-        row_limit, limit_source = self._row_limit(limit, choice.own_limit)
+        warning = warning_of(choice.index, choice.count)
+        row_limit, limit_source = model.kept_rows(self.limits, limit, choice.own_limit)
         return model.NewStatement(
             id=uuid4(),
             user_id=user.id,
             connector=connector.key,
             dialect=connector.dialect,
             handle=handle,
-            script=script if choice.count > 1 and not same_script else None,
-            script_id=inherited.script_id if inherited and same_script else None,
+            script=script if choice.count > 1 and script_id is None else None,
+            script_id=script_id,
             database=asked.database or (inherited.database if inherited else None),
             settings=asked.settings or (inherited.settings if inherited else {}),
             row_limit=row_limit,
@@ -395,23 +432,13 @@ class Submissions:
             idempotency=key,
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
             priority=asked.priority,
+            log_lines=() if asked.run_all or warning is None else (warning,),
             notify=self._notify(asked.notify_url),
         )
 
     def _notify(self, url: str | None) -> Mapping[str, Any] | None:
         """What `tasks/deliveries.py` reads at the end of the statement."""
         return {"url": url} if url or self.ends_are_mailed else None
-
-    def _row_limit(self, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
-        """How many rows are kept at most. A default in force gives way to a larger LIMIT of the statement itself."""
-        default = self.limits.default_limit if self.limits.enforce_default_limit else 0
-        most = self.limits.result_max_rows
-        if limit is not None:
-            # A client that writes a huge number means "all": what is cut then is not what it wanted to have cut.
-            return (limit, LimitSource.CALLER) if limit <= most else (most, LimitSource.MAXIMUM)
-        if default in {0, most} or (own_limit or 0) > default:
-            return most, LimitSource.MAXIMUM
-        return default, LimitSource.DEFAULT
 
 
 def _idempotency(asked: Submission, connector: Connector, script: str) -> model.IdempotencyKey | None:
@@ -428,6 +455,7 @@ def _idempotency(asked: Submission, connector: Connector, script: str) -> model.
         asked.timeout_s,
         sorted(asked.settings.items()),
         [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
+        *(["run_all"] if asked.run_all else []),
     )
 
 
@@ -435,36 +463,3 @@ def _key(key: str | None, *compared: object) -> model.IdempotencyKey | None:
     if key is None:
         return None
     return model.IdempotencyKey(key, hashlib.sha256(json.dumps(compared).encode()).digest())
-
-
-def opaque_token() -> str:
-    """A name that cannot be guessed: 16 random bytes."""
-    return base64.b64encode(secrets.token_bytes(16)).decode()
-
-
-def new_session_guid() -> str:
-    """Two opaque halves, in the form of Hue."""
-    return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
-
-
-def _assignment(new: model.NewStatement, lease: model.Lease, record: model.StatementRecord) -> model.Assignment:
-    return model.Assignment(
-        lease=lease,
-        user_id=new.user_id,
-        connector=new.connector,
-        dialect=new.dialect,
-        statement=new.handle.statement,
-        database=new.database,
-        settings=new.settings,
-        session_id=new.handle.session_id,
-        in_named_session=new.in_named_session,
-        keeps_session=new.keeps_session,
-        row_limit=new.row_limit,
-        ends_at=time.monotonic() + new.timeout.total_seconds(),
-        history_id=record.status.history_id,
-        import_plan=new.import_plan,
-        token=new.token,
-        parameters=new.parameters,
-        limit_source=new.limit_source,
-        log_lines=1,
-    )

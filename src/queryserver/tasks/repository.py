@@ -77,8 +77,11 @@ _COUNT_ACTIVE = """
 select
     (select count(*) from tasks where state = 'queued') as queued_tasks,
     (select count(*) from tasks where state = 'running') as running_tasks,
-    (select count(*) from statements where state = 'waiting') as waiting,
-    (select count(*) from statements where state in ('waiting', 'running') and state = 'running') as running
+    (select count(*) from statements where state = 'waiting' and not is_script) as waiting,
+    (
+        select count(*) from statements
+        where state in ('waiting', 'running') and state = 'running' and not is_script
+    ) as running
 """
 
 _COLUMNS = "id, name, params, state, owner_id, created_at, started_at, ended_at, progress, message, result"

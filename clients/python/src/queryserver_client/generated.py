@@ -111,6 +111,33 @@ class Handle(TypedDict):
     session_type: str
 
 
+class ScriptStatement(TypedDict):
+    """
+    One statement of a script that was executed with `run_all`, once it was begun.
+    """
+
+    statement_id: int
+    operationId: str
+    status: Literal["waiting", "running", "available", "failed", "canceled", "expired", "closed"]
+    state: Literal["waiting", "running", "available", "success", "failed", "canceled", "timed_out", "expired", "closed"]
+    has_result_set: bool
+    message: str
+    rows: int
+    truncated: bool
+    truncated_reason: Literal["row_limit", "byte_limit"] | None
+    truncated_by: Literal["default_limit", "limit", "result_max_rows", "result_max_bytes"] | None
+    modified_row_count: int | None
+    code: NotRequired[str]
+    line: int | None
+    column: int | None
+    sqlstate: NotRequired[str]
+    start: Position
+    end: Position
+    started: str | None
+    ended: str | None
+    elapsed_ms: int
+
+
 class QueryStatus(TypedDict):
     """
     Where an operation stands. A word other than `waiting` and `running` means: stop polling.
@@ -132,6 +159,7 @@ class QueryStatus(TypedDict):
     elapsed_ms: int
     queued_ms: int
     queue_position: int | None
+    statements: NotRequired[list[ScriptStatement]]
 
 
 class StatusResponse(TypedDict):
@@ -343,6 +371,7 @@ class WatchFailure(TypedDict):
     jobs: list[Job]
     isSuccess: bool
     isFailure: bool
+    statement_id: NotRequired[int]
 
 
 class ProgressEvent(TypedDict):
@@ -2368,6 +2397,8 @@ class StatementFailure(TypedDict):
     history_id: int
     history_uuid: str
     history_parent_uuid: NotRequired[str]
+    statement_id: NotRequired[int]
+    warning: NotRequired[str]
 
 
 class ExecuteResponse(TypedDict):
@@ -2381,6 +2412,7 @@ class ExecuteResponse(TypedDict):
     handle: Handle
     query_status: QueryStatus
     history_parent_uuid: NotRequired[str]
+    warning: NotRequired[str]
     result: NotRequired[ResultPage]
 
 

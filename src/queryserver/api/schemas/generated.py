@@ -113,6 +113,36 @@ class Handle(WireModel):
     session_type: str
 
 
+class ScriptStatement(WireModel):
+    """
+    One statement of a script that was executed with `run_all`, once it was begun.
+    """
+
+    statement_id: int
+    operationId: str
+    status: Annotated[str, one_of("waiting", "running", "available", "failed", "canceled", "expired", "closed")]
+    state: Annotated[
+        str,
+        one_of("waiting", "running", "available", "success", "failed", "canceled", "timed_out", "expired", "closed"),
+    ]
+    has_result_set: bool
+    message: str
+    rows: int
+    truncated: bool
+    truncated_reason: Annotated[str, one_of("row_limit", "byte_limit")] | None
+    truncated_by: Annotated[str, one_of("default_limit", "limit", "result_max_rows", "result_max_bytes")] | None
+    modified_row_count: int | None
+    code: Omittable[str] = None
+    line: int | None
+    column: int | None
+    sqlstate: Omittable[str] = None
+    start: Position
+    end: Position
+    started: Time | None
+    ended: Time | None
+    elapsed_ms: int
+
+
 class QueryStatus(WireModel):
     """
     Where an operation stands. A word other than `waiting` and `running` means: stop polling.
@@ -137,6 +167,7 @@ class QueryStatus(WireModel):
     elapsed_ms: int
     queued_ms: int
     queue_position: int | None
+    statements: Omittable[list[ScriptStatement]] = None
 
 
 class StatusResponse(WireModel):
@@ -351,6 +382,7 @@ class WatchFailure(WireModel):
     jobs: list[Job]
     isSuccess: bool
     isFailure: bool
+    statement_id: Omittable[int] = None
 
 
 class ProgressEvent(WireModel):
@@ -2409,6 +2441,8 @@ class StatementFailure(WireModel):
     history_id: int
     history_uuid: str
     history_parent_uuid: Omittable[str] = None
+    statement_id: Omittable[int] = None
+    warning: Omittable[str] = None
 
 
 class ExecuteResponse(WireModel):
@@ -2422,6 +2456,7 @@ class ExecuteResponse(WireModel):
     handle: Handle
     query_status: QueryStatus
     history_parent_uuid: Omittable[str] = None
+    warning: Omittable[str] = None
     result: Omittable[ResultPage] = None
 
 

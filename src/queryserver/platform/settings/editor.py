@@ -185,6 +185,8 @@ class EditorSettings(Section):
     """Log kept of one statement."""
     statement_max_bytes: Positive = 10 * MIB
     """Longest text of a statement or script."""
+    script_max_statements: Annotated[Positive, Field(le=100_000)] = 1000
+    """How many statements of a script one call runs (`run_all`)."""
     statement_text_kept_bytes: Annotated[Positive, Field(ge=16 * KIB)] = 16 * KIB
     """Texts of statements and scripts up to this size are kept as long as their record. Of longer ones the first 4,000
     characters and a hash are, and the whole for `statement_text_retention_h`."""

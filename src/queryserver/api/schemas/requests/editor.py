@@ -308,6 +308,12 @@ class ExecuteRequest(Fields):
         description="So many first rows, at most 10,000, come in `result` of this answer, as fetch_result_data gives"
         " them, if the statement ends within `wait`. Later fetches go on after them.",
     )
+    run_all: Flag = Field(
+        default=False,
+        description="All statements of the script run in order, in one session, as one operation; the first failure"
+        " ends it. `query_status.statements` says how each one went. Without it one statement runs, and `warning` says"
+        " so where there are more.",
+    )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
     client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
@@ -359,6 +365,15 @@ class ExecuteRequest(Fields):
         return self.notebook.session_of(names) if self.session_id is None else self.session_id
 
 
+StatementIdField: TypeAlias = Annotated[
+    Annotated[int, Whole(0, 2**31 - 1)] | None,
+    Field(
+        description="For an operation with `run_all`: 0-based position of the statement in the script. Without it the"
+        " last statement that gave a result set."
+    ),
+]
+
+
 class OperationRequest(Fields):
     """Fields of every call on an existing operation (Contract editor 2.4)."""
 
@@ -391,7 +406,13 @@ class CheckStatusRequest(OperationRequest):
     wait: Annotated[float, Number(0, 60)] = 0
 
 
-class FetchRequest(OperationRequest):
+class ResultRequest(OperationRequest):
+    """Fields of the calls on a result."""
+
+    statement_id: StatementIdField = None
+
+
+class FetchRequest(ResultRequest):
     """Fields of fetch_result_data (Contract editor 6.1). Without `escape` the settings decide."""
 
     rows: Annotated[int, Capped(MAX_BATCH_ROWS)] = Field(
@@ -404,7 +425,7 @@ class FetchRequest(OperationRequest):
     big_numbers: BigNumbersField = None
 
 
-class ResultMetadataRequest(OperationRequest):
+class ResultMetadataRequest(ResultRequest):
     """Fields of fetch_result_metadata (Contract editor 6.2)."""
 
     big_numbers: BigNumbersField = None
@@ -423,6 +444,7 @@ class EventsParameters(Fields):
 
 
 class DownloadParameters(Fields):
+    statement_id: StatementIdField = None
     format: Literal["csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson"] = "csv"
     guard: Flag = False
     allow_truncated: Flag = Field(

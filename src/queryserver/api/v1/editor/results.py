@@ -20,15 +20,13 @@ from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.editor import OperationRequest
-from queryserver.files.downloading import Conditions, Part, Version, is_unchanged, only_part, requested_part, wants_part
+from queryserver.api.v1.editor.result_file import ResultFile
+from queryserver.files.downloading import is_unchanged, wants_part
 from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
-from queryserver.formats.download.packed import PackedStream
-from queryserver.formats.download.stream import download as encode
 from queryserver.identity.model import BigNumbers
 from queryserver.sql.positions import Position
-from queryserver.statements.downloads import StoredRows
-from queryserver.statements.model import HistoryEntry, StatementRecord, StatementStatus
+from queryserver.statements.model import HistoryEntry, StatementPart, StatementRecord, StatementStatus
 from queryserver.statements.paging import PageRequest, ResultPage
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementProgress, parse_operation_id
@@ -113,6 +111,7 @@ async def watch(call: Call, operation_id: str) -> Response:
         history_id=status.history_id,
         history_uuid=str(status.id),
         sqlstate=record.error_sqlstate,
+        statement_id=_failed_part(record),
         **error_place(record.error_position),
         **shown,
     )
@@ -130,12 +129,12 @@ async def fetch_result_data(call: Call) -> Response:
     form = cell_form(call, asked.escape, asked.big_numbers)
     operation_id = await operation_of(call, asked)
     page = await call.services.statements.reading.page(
-        call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form)
+        call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form, asked.statement_id)
     )
     if page.status.outcome is not None:
-        return failure_answer(await call.services.statements.following.record(call.user, operation_id))
+        return failure_answer(await call.services.statements.following.record(call.user, page.status.id))
     if page.is_cut_off:
-        return _cut_off(await call.services.statements.following.record(call.user, operation_id))
+        return _cut_off(await call.services.statements.following.record(call.user, page.status.id))
     return page_answer(page, form)
 
 
@@ -151,9 +150,9 @@ async def fetch_result_metadata(call: Call) -> Response:
     """Names and types of the columns of a result. Contract editor 6.2."""
     asked = await call.read(requests.ResultMetadataRequest)
     operation_id = await operation_of(call, asked)
-    status, columns, _ = await call.services.statements.reading.overview(call.user, operation_id)
+    status, columns, _ = await call.services.statements.reading.overview(call.user, operation_id, asked.statement_id)
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.following.record(call.user, operation_id))
+        return failure_answer(await call.services.statements.following.record(call.user, status.id))
     meta = column_meta(columns, big_numbers_as_text=numbers_as_text(call, asked.big_numbers))
     return answers.answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
@@ -161,10 +160,12 @@ async def fetch_result_metadata(call: Call) -> Response:
 @router.operation("fetch_result_size")
 async def fetch_result_size(call: Call) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
-    operation_id = await operation_of(call, await call.read(requests.OperationRequest))
-    status, _, size_bytes = await call.services.statements.reading.overview(call.user, operation_id)
+    asked = await call.read(requests.ResultRequest)
+    operation_id = await operation_of(call, asked)
+    reading = call.services.statements.reading
+    status, _, size_bytes = await reading.overview(call.user, operation_id, asked.statement_id)
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.following.record(call.user, operation_id))
+        return failure_answer(await call.services.statements.following.record(call.user, status.id))
     is_active = status.state in ACTIVE
     size = wire.ResultSize(
         rows=None if is_active else status.rows,
@@ -229,7 +230,7 @@ class _Sender:
     def __init__(self, last_id: int) -> None:
         self._last_id = last_id
         self.log_line = last_id // _IDS_PER_LINE
-        self._state: str | None = None
+        self._state: tuple[str, ...] = ()
         self._progress: bytes | None = None
         self._commented = asyncio.get_running_loop().time()
 
@@ -240,13 +241,13 @@ class _Sender:
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
 
     def is_news(self, status: StatementStatus) -> bool:
-        return self._state != status.state.value
+        return self._state != _states(status)
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
-        """First, and at every change of state."""
+        """First, and at every change of state, also of a statement of a script."""
         if not self.is_news(status):
             return []
-        self._state = status.state.value
+        self._state = _states(status)
         return [self.event("status", body)]
 
     def progress(self, step: StatementProgress) -> list[bytes]:
@@ -276,110 +277,35 @@ class _Sender:
         return [b": still there\n\n"]
 
 
+def _states(status: StatementStatus) -> tuple[str, ...]:
+    return (status.state.value, *(part.state.value for part in status.parts))
+
+
 @router.operation("download_result")
 async def download(call: Call, operation_id: str) -> Response:
     """The stored rows in one of seven formats, streamed; with `Range` a part of the file. Contract editor 8.2."""
     asked = await call.read(requests.DownloadParameters)
     is_packed = asked.packed()
     downloads = call.services.statements.downloads
-    rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
+    rows = await downloads.open(
+        call.user,
+        parse_operation_id(operation_id),
+        statement_id=asked.statement_id,
+        allow_truncated=asked.allow_truncated,
+    )
     kind = DownloadFormat(asked.format)
     coding = ContentCoding.IDENTITY if kind.is_compressed or is_packed else answers.coding_for(call.request)
     stored = None
     if is_packed:
         finding = downloads.packed(call.user, rows, threads=call.services.threads.rendering)
         stored = await answers.while_connected(call.request, finding)
-    file = _File(call, rows, FileForm(kind, asked.guard, coding, is_packed), stored)
+    file = ResultFile(call, rows, FileForm(kind, asked.guard, coding, is_packed), stored)
     conditions = answers.conditions_of(call.request)
     if is_unchanged(conditions, file.version):
         return Response(status_code=304, headers=file.version_headers)
     if call.request.scope.get(answers.HEADERS_ONLY) or not wants_part(conditions, file.version):
         return await file.whole()
     return await answers.while_connected(call.request, file.part(conditions))
-
-
-class _File:
-    """One result in one form, on its way to one caller."""
-
-    def __init__(self, call: Call, rows: StoredRows, form: FileForm, stored: PackedStream | None) -> None:
-        """`stored`: its bytes, where they need not be made; their size is known, and any part of them is at hand."""
-        self._call = call
-        self._rows = rows
-        self._form = form
-        self._stored = stored
-        tag = form.entity_tag(rows.status.id) if stored is None else stored.entity_tag(rows.status.id)
-        self.version = Version(tag)
-
-    async def whole(self) -> Response:
-        if self._stored is not None:
-            headers = {"Content-Length": str(self._stored.size_bytes)}
-            if self._call.request.scope.get(answers.HEADERS_ONLY):
-                described = self.version_headers | self._description | headers
-                return Response(media_type=self._form.format.content_type, headers=described)
-            return await self._answer(self._pieces(), headers, 200)
-        return await self._answer(self._kept_size(self._pieces()), {}, 200)
-
-    async def part(self, conditions: Conditions) -> Response:
-        """The requested part; a file whose size is not known is made twice. Raises RangeNotSatisfiable."""
-        part = requested_part(conditions, self.version, await self._size())
-        if part.is_whole:
-            return await self.whole()
-        headers = {"Content-Range": part.content_range, "Content-Length": str(part.length)}
-        pieces = self._pieces(part) if self._stored is not None else only_part(self._pieces(), part)
-        return await self._answer(pieces, headers, 206)
-
-    async def _size(self) -> int:
-        if self._stored is not None:
-            return self._stored.size_bytes
-        downloads = self._call.services.statements.downloads
-        return await downloads.size_of(self._call.user, self._rows.status.id, self.version.tag, self._pieces())
-
-    @property
-    def version_headers(self) -> dict[str, str]:
-        return {"ETag": self.version.tag, "Vary": "Accept-Encoding"}
-
-    async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
-        audited = self._call.services.statements.downloads.audited(self._call.user, self._rows.status.id, pieces)
-        described = self.version_headers | self._description | headers
-        return await answers.stream(
-            audited, media_type=self._form.format.content_type, headers=described, status=status
-        )
-
-    async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
-        """The whole file, or of one that is stored a part."""
-        services = self._call.services
-        with services.streams.place(self._call.user) as place:
-            if self._stored is not None:
-                file = self._stored.pieces(part.start, part.length) if part else self._stored.pieces()
-            else:
-                file = encode(self._rows, self._form, threads=services.threads.rendering)
-            async with aclosing(file) as pieces:
-                async for piece in pieces:
-                    await place.recheck(lambda user: services.statements.downloads.require(user, self._rows.status))
-                    yield piece
-
-    async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """The pieces; their sum makes a later range cheaper."""
-        size = 0
-        async with aclosing(pieces):
-            async for piece in pieces:
-                size += len(piece)
-                yield piece
-        self._call.services.statements.downloads.sizes.put(self.version.tag, size)
-
-    @property
-    def _description(self) -> dict[str, str]:
-        status, form = self._rows.status, self._form
-        reason = status.truncated_reason
-        headers = {
-            "Accept-Ranges": "bytes",
-            "Content-Disposition": f'attachment; filename="query-{status.history_id}.{form.format.value}"',
-            "X-Result-Rows": str(status.rows),
-            "X-Result-Truncated": "true" if reason else "false",
-        }
-        if form.coding is not ContentCoding.IDENTITY:
-            headers["Content-Encoding"] = form.coding.value
-        return headers | ({"X-Result-Truncated-Reason": reason.value} if reason else {})
 
 
 async def operation_of(call: Call, asked: OperationRequest) -> UUID:
@@ -405,10 +331,35 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         modified_row_count=status.modified_row_count,
         **shown_times(status),
         expires_at=answers.moment(status.expires_at) if state is StatementState.AVAILABLE else None,
+        statements=[_script_statement(part) for part in status.parts] if status.runs_all else None,
     )
 
 
-def truncation(status: StatementStatus) -> dict[str, Any]:
+def _script_statement(part: StatementPart) -> wire.ScriptStatement:
+    start_row, start_column, end_row, end_column = part.position
+    times = part.times
+    return wire.ScriptStatement(
+        statement_id=part.statement_index,
+        operationId=str(part.id),
+        status=part.state.wire_status,
+        state=part.state.value,
+        has_result_set=part.has_result_set if part.state in ACTIVE else part.state is StatementState.AVAILABLE,
+        message=part.message,
+        rows=part.rows,
+        **truncation(part),
+        modified_row_count=part.modified_row_count,
+        code=part.outcome[1] if part.outcome else None,
+        sqlstate=part.error_sqlstate,
+        **error_place(part.error_position),
+        start=wire.Position(row=start_row, column=start_column),
+        end=wire.Position(row=end_row, column=end_column),
+        started=answers.moment(times.started),
+        ended=answers.moment(times.ended),
+        elapsed_ms=times.elapsed // _MILLISECOND,
+    )
+
+
+def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
     """Whether the stored result was cut, and by what (Contract editor 6.4)."""
     reason = status.truncated_reason
     return {
@@ -462,8 +413,15 @@ def failure_body(record: StatementRecord) -> wire.StatementFailure:
         history_id=record.status.history_id,
         history_uuid=str(record.status.id),
         sqlstate=record.error_sqlstate,
+        statement_id=_failed_part(record),
         **error_place(record.error_position),
     )
+
+
+def _failed_part(record: StatementRecord) -> int | None:
+    """Which statement of a script ended it; None for any other operation."""
+    part = record.status.part if record.status.is_script else None
+    return part.statement_index if part is not None else None
 
 
 def error_place(position: Position | None) -> dict[str, Any]:

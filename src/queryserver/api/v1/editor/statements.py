@@ -22,6 +22,7 @@ from queryserver.sql.parameters import read_parameters
 from queryserver.sql.splitter import PreviousStatement
 from queryserver.statements.model import HistoryEntry, Recorded, StatementRecord, StatementStatus
 from queryserver.statements.paging import PageRequest, ResultPage
+from queryserver.statements.scripts import warning_of
 from queryserver.statements.sessions import NewSession
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import HistoryQuery, parse_operation_id
@@ -152,13 +153,15 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
         parent_uuid=asked.notebook.saved_uuid or "",
         notify_url=asked.notify.url if asked.notify else None,
         parameters=read_parameters(asked.parameters) if asked.parameters is not None else None,
+        run_all=asked.run_all,
     )
 
 
 def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
-    parent = record.parent_uuid or None
+    parent, held = record.parent_uuid or None, record.handle
+    warning = warning_of(held.statement_index, held.statements_count)
     if record.status.outcome is not None:
-        return results.failure_body(record).model_copy(update={"history_parent_uuid": parent})
+        return results.failure_body(record).model_copy(update={"history_parent_uuid": parent, "warning": warning})
     return wire.ExecuteResponse(
         status=0,
         history_id=record.status.history_id,
@@ -166,6 +169,7 @@ def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementF
         handle=results.shown_handle(record),
         query_status=results.query_status(record.status),
         history_parent_uuid=parent,
+        warning=warning,
     )
 
 

@@ -1,0 +1,98 @@
+"""One result as a file in one form, on its way to one caller (Contract editor 8.2)."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import Response
+
+from queryserver.api import answers
+from queryserver.api.bodies import Call
+from queryserver.files.downloading import Conditions, Part, Version, only_part, requested_part
+from queryserver.formats.download.encoder import ContentCoding, FileForm
+from queryserver.formats.download.packed import PackedStream
+from queryserver.formats.download.stream import download as encode
+from queryserver.statements.downloads import StoredRows
+
+
+class ResultFile:
+    """One result in one form, on its way to one caller."""
+
+    def __init__(self, call: Call, rows: StoredRows, form: FileForm, stored: PackedStream | None) -> None:
+        """`stored`: its bytes, where they need not be made; their size is known, and any part of them is at hand."""
+        self._call = call
+        self._rows = rows
+        self._form = form
+        self._stored = stored
+        tag = form.entity_tag(rows.status.id) if stored is None else stored.entity_tag(rows.status.id)
+        self.version = Version(tag)
+
+    async def whole(self) -> Response:
+        if self._stored is not None:
+            headers = {"Content-Length": str(self._stored.size_bytes)}
+            if self._call.request.scope.get(answers.HEADERS_ONLY):
+                described = self.version_headers | self._description | headers
+                return Response(media_type=self._form.format.content_type, headers=described)
+            return await self._answer(self._pieces(), headers, 200)
+        return await self._answer(self._kept_size(self._pieces()), {}, 200)
+
+    async def part(self, conditions: Conditions) -> Response:
+        """The requested part; a file whose size is not known is made twice. Raises RangeNotSatisfiable."""
+        part = requested_part(conditions, self.version, await self._size())
+        if part.is_whole:
+            return await self.whole()
+        headers = {"Content-Range": part.content_range, "Content-Length": str(part.length)}
+        pieces = self._pieces(part) if self._stored is not None else only_part(self._pieces(), part)
+        return await self._answer(pieces, headers, 206)
+
+    async def _size(self) -> int:
+        if self._stored is not None:
+            return self._stored.size_bytes
+        downloads = self._call.services.statements.downloads
+        return await downloads.size_of(self._call.user, self._rows.status.id, self.version.tag, self._pieces())
+
+    @property
+    def version_headers(self) -> dict[str, str]:
+        return {"ETag": self.version.tag, "Vary": "Accept-Encoding"}
+
+    async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
+        audited = self._call.services.statements.downloads.audited(self._call.user, self._rows.status.id, pieces)
+        described = self.version_headers | self._description | headers
+        return await answers.stream(
+            audited, media_type=self._form.format.content_type, headers=described, status=status
+        )
+
+    async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
+        """The whole file, or of one that is stored a part."""
+        services = self._call.services
+        with services.streams.place(self._call.user) as place:
+            if self._stored is not None:
+                file = self._stored.pieces(part.start, part.length) if part else self._stored.pieces()
+            else:
+                file = encode(self._rows, self._form, threads=services.threads.rendering)
+            async with aclosing(file) as pieces:
+                async for piece in pieces:
+                    await place.recheck(lambda user: services.statements.downloads.require(user, self._rows.status))
+                    yield piece
+
+    async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """The pieces; their sum makes a later range cheaper."""
+        size = 0
+        async with aclosing(pieces):
+            async for piece in pieces:
+                size += len(piece)
+                yield piece
+        self._call.services.statements.downloads.sizes.put(self.version.tag, size)
+
+    @property
+    def _description(self) -> dict[str, str]:
+        status, form = self._rows.status, self._form
+        reason = status.truncated_reason
+        headers = {
+            "Accept-Ranges": "bytes",
+            "Content-Disposition": f'attachment; filename="query-{status.history_id}.{form.format.value}"',
+            "X-Result-Rows": str(status.rows),
+            "X-Result-Truncated": "true" if reason else "false",
+        }
+        if form.coding is not ContentCoding.IDENTITY:
+            headers["Content-Encoding"] = form.coding.value
+        return headers | ({"X-Result-Truncated-Reason": reason.value} if reason else {})

@@ -1,0 +1,143 @@
+"""The operations of scripts whose statements all run: their rows follow the rows of their statements (ADR 70).
+
+Each change of a script first locks the row of its operation: two changes wait for each other, and none sees half of
+the other. All functions run in the transaction of their caller.
+"""
+
+from datetime import timedelta
+from uuid import UUID
+
+from queryserver import errors
+from queryserver.platform.database import Connection, Row
+from queryserver.statements import model
+from queryserver.statements.recording import insert
+from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, part_of, record_of
+from queryserver.statements.states import StatementState
+
+_LOCK = """
+select id, cancel_requested_at is not null as is_canceled, canceled_by, statements_count from statements
+where id = $1 for update
+"""
+
+_BEGIN = """
+update statements set state = 'running', sent_at = coalesce(sent_at, now())
+where id = $1 and state in ('waiting', 'running') and cancel_requested_at is null
+"""
+
+# What the operation shows: of a script that failed the statement that failed, else the last one with a result.
+_END = f"""
+with kept as (
+    update statements set expires_at = now() + $5::interval where operation_id = $1 and state = 'available'
+), last as (
+    select modified_row_count, error_line, error_column, error_sqlstate from statements
+    where operation_id = $1 order by statement_index desc limit 1
+), shown as (
+    select rows, truncated_reason, limit_source, message from statements
+    where operation_id = $1 and state = 'available' and $2::text = 'success' order by statement_index desc limit 1
+), ended as (
+    update statements as script set
+        state = case when exists (select from shown) then 'available' else $2::text end,
+        ended_at = now(), error_code = $3, message = coalesce((select message from shown), $4::text),
+        error_line = case when $6 then (select error_line from last) end,
+        error_column = case when $6 then (select error_column from last) end,
+        error_sqlstate = case when $6 then (select error_sqlstate from last) end,
+        modified_row_count = (select modified_row_count from last),
+        has_result_set = exists (select from shown),
+        rows = coalesce((select rows from shown), 0),
+        truncated_reason = (select truncated_reason from shown),
+        limit_source = coalesce((select limit_source from shown), limit_source),
+        expires_at = case when exists (select from shown) then now() + $5::interval end,
+        progress = case when $2::text = 'success' then 100 else progress end
+    where script.id = $1 and script.state in ('waiting', 'running') returning *
+)
+select {END_COLUMNS} from ended as statements
+"""
+
+_PROGRESS = """
+update statements as script set progress = least(99, 100 * (
+    select count(*) from statements where operation_id = $1 and state not in ('waiting', 'running')
+) / statements_count) where id = $1
+"""
+
+# That of the last statement that had a result, also where that has expired or was closed since.
+_RESULT = f"""
+select {RECORD} from statements
+where operation_id = $1 and case when $2::integer is null then state in ('available', 'expired', 'closed')
+    else statement_index = $2 end
+order by statement_index desc limit 1
+"""
+
+
+async def locked(connection: Connection, operation_id: UUID) -> Row | None:
+    """The row of an operation, which other changes of the script wait for from now on."""
+    return await connection.fetchrow(_LOCK, operation_id)
+
+
+async def locked_of(connection: Connection, statement_id: UUID) -> Row | None:
+    """The same for the script that the statement is, or belongs to; None for any other statement."""
+    found = await connection.fetchval(
+        "select coalesce(operation_id, id) from statements where id = $1 and (is_script or operation_id is not null)",
+        statement_id,
+    )
+    return await locked(connection, found) if found else None
+
+
+async def parts(connection: Connection, operation_id: UUID) -> tuple[model.StatementPart, ...]:
+    """The statements of an operation with `runs_all` that were begun, in their order."""
+    return tuple(map(part_of, await connection.fetch(PARTS, operation_id)))
+
+
+async def result_part(
+    connection: Connection, operation_id: UUID, statement_index: int | None
+) -> model.StatementRecord | None:
+    """A statement of the script that was begun; no index: the last one that had a result."""
+    row = await connection.fetchrow(_RESULT, operation_id, statement_index)
+    return record_of(row) if row else None
+
+
+async def begin(connection: Connection, operation_id: UUID) -> bool:
+    """A statement of the script is about to be sent; False when a cancel is requested."""
+    return await connection.execute(_BEGIN, operation_id) == "UPDATE 1"
+
+
+async def go_on(
+    connection: Connection,
+    script: Row,
+    ended: model.Outcome,
+    following: model.NewStatement | None,
+    retention: timedelta,
+) -> tuple[model.StatementRecord | None, Row | None]:
+    """After the end of a statement: `following`, if it was recorded, or the row of the operation that has ended.
+
+    `script` is the locked row of the operation.
+    """
+    if ended.state not in {StatementState.AVAILABLE, StatementState.SUCCESS}:
+        return None, await _end(connection, script, ended, retention, is_of_statement=True)
+    if following is None:
+        return None, await _end(connection, script, model.Outcome(StatementState.SUCCESS), retention)
+    if script["is_canceled"]:
+        return None, await _end(connection, script, canceled_by(script["canceled_by"]), retention)
+    try:
+        recorded = await insert(connection, following)
+    except errors.TooManyRequests as error:
+        refused = model.Outcome(StatementState.FAILED, error_code="rejected", message=error.message)
+        return None, await _end(connection, script, refused, retention)
+    await connection.execute(_PROGRESS, script["id"])
+    return recorded, None
+
+
+def canceled_by(name: str | None) -> model.Outcome:
+    return model.Outcome(StatementState.CANCELED, message=f"Canceled by {name}." if name else "Canceled.")
+
+
+async def end_canceled(connection: Connection, script: Row, by: str) -> Row | None:
+    """The row of the operation, of which no statement runs any more."""
+    return await _end(connection, script, canceled_by(by), timedelta(0))
+
+
+async def _end(
+    connection: Connection, script: Row, outcome: model.Outcome, retention: timedelta, *, is_of_statement: bool = False
+) -> Row | None:
+    return await connection.fetchrow(
+        _END, script["id"], outcome.state.value, outcome.error_code, outcome.message, retention, is_of_statement
+    )

@@ -1,0 +1,336 @@
+"""Scripts whose statements all run with one call (Contract editor 5.5)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.dialects import DUCKDB, POSTGRESQL, Dialect, every_dialect
+from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
+from tests.timing import until
+
+FIELD = Path(__file__).parents[1] / "field" / "sql"
+
+
+def steps(body: dict[str, Any]) -> list[tuple[int, str]]:
+    """Of each statement that was begun its number and state."""
+    return [(one["statement_id"], one["state"]) for one in body["query_status"]["statements"]]
+
+
+class TestWarning:
+    @pytest.mark.item(81)
+    async def test_a_script_of_which_one_statement_runs_gives_a_warning_in_answer_and_log(self, ana: Caller):
+        first = await ana.run("duckdb", "SELECT 1; SELECT 2; SELECT 3")
+        assert first["warning"].startswith("Only statement 1 of 3 of this script is run.")
+        assert "run_all=true" in first["warning"]
+        log = await ana.on(first["history_uuid"], "get_logs")
+        assert first["warning"] in log["logs"].splitlines()
+        assert "statements" not in first["query_status"]
+        last = await ana.told(
+            "editor/execute/duckdb", operationId=first["history_uuid"], statement="SELECT 1; SELECT 2", wait=30
+        )
+        assert "warning" not in last
+
+    @pytest.mark.item(81)
+    @each("fields", {}, {"run_all": "true"})
+    async def test_one_statement_gives_none(self, ana: Caller, fields: dict[str, str]):
+        assert "warning" not in await ana.run("duckdb", "SELECT 1;", **fields)
+
+    @pytest.mark.item(81)
+    async def test_a_first_statement_that_fails_gives_it_too(self, ana: Caller):
+        failed = await ana.run("duckdb", "SELECT nope; SELECT 2")
+        assert (failed["status"], failed["warning"][:24]) == (1, "Only statement 1 of 2 of")
+
+
+class TestRunAll:
+    @pytest.mark.item(82)
+    @every_dialect
+    async def test_all_statements_run_in_one_session_and_the_last_result_is_the_operations(
+        self, ana: Caller, dialect: Dialect
+    ):
+        script = (
+            "CREATE TEMPORARY TABLE kept (n integer);\nINSERT INTO kept VALUES (1), (2);\n"
+            "SELECT n FROM kept ORDER BY n;\nINSERT INTO kept VALUES (3);\nSELECT count(*) AS c FROM kept;\n"
+            "DROP TABLE kept;"
+        )
+        body = await ana.run(dialect, script, run_all="true", rows=10)
+        assert (body["status"], body["query_status"]["state"]) == (0, "available")
+        assert steps(body) == [
+            (0, "success"), (1, "success"), (2, "available"), (3, "success"), (4, "available"), (5, "success"),
+        ]  # fmt: skip
+        assert body["result"]["data"] == [[3]]
+        assert body["query_status"]["rows"] == 1
+        handle = body["handle"]
+        assert (handle["statement_id"], handle["statements_count"], handle["has_more_statements"]) == (5, 6, False)
+        assert (handle["start"], handle["end"]) == ({"row": 0, "column": 0}, {"row": 5, "column": 15})
+        operation = body["history_uuid"]
+        assert (await ana.page(operation))["data"] == []  # the cursor is behind the rows of the answer
+        assert (await ana.page(operation, start_row=0))["data"] == [[3]]
+        assert (await ana.page(operation, statement_id=2))["data"] == [[1], [2]]
+        assert (await ana.page(operation, statement_id=3))["meta"] == []
+
+    @pytest.mark.item(82)
+    async def test_each_statement_says_what_it_did_and_where_it_stands(self, ana: Caller):
+        body = await ana.run("mysql", "ddl;\nchange 3; rows 7;\nddl", run_all="true")
+        ddl, change, rows, last = body["query_status"]["statements"]
+        assert (change["modified_row_count"], change["has_result_set"], change["rows"]) == (3, False, 0)
+        assert (rows["has_result_set"], rows["rows"], rows["status"]) == (True, 7, "available")
+        assert [one["start"] for one in (ddl, change, rows, last)] == [
+            {"row": 0, "column": 0}, {"row": 1, "column": 0}, {"row": 1, "column": 9}, {"row": 2, "column": 0},
+        ]  # fmt: skip
+        assert last["end"] == {"row": 2, "column": 3}
+        for one in (ddl, change, rows, last):
+            assert None not in (one["started"], one["ended"])
+            assert one["elapsed_ms"] >= 0
+            assert (one["message"], one["line"], one["column"]) == ("", None, None)
+            assert "code" not in one
+        page = await ana.page(rows["operationId"])
+        assert len(page["data"]) == 7
+
+    @pytest.mark.item(82)
+    async def test_without_any_result_the_operation_is_a_success(self, ana: Caller):
+        body = await ana.run("mysql", "ddl; change 3", run_all="true")
+        status = body["query_status"]
+        assert (status["state"], status["status"], status["has_result_set"]) == ("success", "available", False)
+        assert status["modified_row_count"] == 3
+        page = await ana.page(body["history_uuid"])
+        assert (page["data"], page["has_more"], page["rows_total"]) == ([], False, 0)
+
+    @pytest.mark.item(83)
+    @every_dialect
+    async def test_the_first_failure_ends_the_script_and_what_was_done_stays_readable(
+        self, ana: Caller, dialect: Dialect
+    ):
+        script = "SELECT 1 AS one;\n\nSELECT 2 AS two;\nSELECT *\nFROM no_such_table;\nSELECT 4 AS four"
+        body = await ana.run(dialect, script, run_all="true")
+        assert (body["status"], body["code"], body["statement_id"]) == (1, "engine_error", 2)
+        assert dialect.bad_table in body["message"]
+        assert steps(body) == [(0, "available"), (1, "available"), (2, "failed")]
+        failed = body["query_status"]["statements"][2]
+        assert (failed["code"], failed["message"]) == ("engine_error", body["message"])
+        assert (failed["line"], failed["column"]) == (body["line"], body["column"])
+        if dialect in (DUCKDB, POSTGRESQL):
+            assert (body["line"], body["column"]) == (2, 6)
+        operation = body["history_uuid"]
+        assert (await ana.ended(operation))["statement_id"] == 2
+        fetched = await ana.on(operation, "fetch_result_data")
+        assert (fetched["status"], fetched["code"]) == (1, "engine_error")
+        assert (await ana.page(operation, statement_id=0))["data"] == [[1]]
+        assert (await ana.page(operation, statement_id=1))["data"] == [[2]]
+        of_failed = await ana.on(operation, "fetch_result_data", statement_id=2)
+        assert (of_failed["status"], of_failed["handle"]["statement_id"]) == (1, 2)
+        never_run = await ana.on(operation, "fetch_result_data", statement_id=3)
+        assert (never_run["status"], never_run["history_uuid"]) == (1, operation)
+        file = await ana.get(f"editor/download/{operation}", statement_id=1)
+        assert (file.status_code, file.text) == (200, "two\r\n2\r\n")
+
+    @pytest.mark.item(82)
+    async def test_metadata_size_and_files_are_those_of_the_statement(self, ana: Caller):
+        body = await ana.run("duckdb", "SELECT 1 AS a; SELECT 'x' AS b, 2 AS c; BEGIN; COMMIT", run_all="true")
+        operation = body["history_uuid"]
+        for fields, expected in (({}, ["b", "c"]), ({"statement_id": 0}, ["a"]), ({"statement_id": 1}, ["b", "c"])):
+            meta = (await ana.on(operation, "fetch_result_metadata", **fields))["result"]["meta"]
+            assert [one["name"] for one in meta] == expected
+            size = (await ana.on(operation, "fetch_result_size", **fields))["result"]
+            assert size["rows"] == 1
+        assert (await ana.get(f"editor/download/{operation}")).text == "b,c\r\nx,2\r\n"
+        assert (await ana.get(f"editor/download/{operation}", statement_id=0)).text == "a\r\n1\r\n"
+        empty = await ana.get(f"editor/download/{operation}", statement_id=2)
+        assert verdict(empty) == (409, 1, "no_result_set")
+
+    @pytest.mark.item(82)
+    @each("statement_id", 2, 99)
+    async def test_a_statement_that_is_not_of_the_script_is_refused(self, ana: Caller, statement_id: int):
+        operation = (await ana.run("duckdb", "SELECT 1; SELECT 2", run_all="true"))["history_uuid"]
+        refused = await ana.refused("editor/fetch_result_data", operationId=operation, statement_id=statement_id)
+        assert refused == (400, -1, "invalid_parameter")
+
+    @pytest.mark.item(82)
+    async def test_one_statement_is_an_ordinary_operation_with_one_statement_in_its_status(self, ana: Caller):
+        body = await ana.run("duckdb", "SELECT 7 AS n", run_all="true")
+        [only] = body["query_status"]["statements"]
+        assert (only["operationId"], only["statement_id"], only["state"]) == (body["history_uuid"], 0, "available")
+        assert (await ana.page(body["history_uuid"], statement_id=0))["data"] == [[7]]
+        assert await ana.refused("editor/fetch_result_data", operationId=body["history_uuid"], statement_id=1) == (
+            400,
+            -1,
+            "invalid_parameter",
+        )
+
+    @pytest.mark.item(84)
+    async def test_history_has_one_entry_with_the_script(self, api: Api):
+        user = await api.user()
+        body = await user.run("duckdb", "SELECT 1;\nSELECT 2", run_all="true")
+        history = await user.history()
+        [entry] = history["history"]
+        assert (history["count"], entry["uuid"]) == (1, body["history_uuid"])
+        assert (entry["data"]["statement"], entry["data"]["status"]) == ("SELECT 1;\nSELECT 2", "available")
+
+    @pytest.mark.item(84)
+    async def test_one_log_has_the_lines_of_all_statements(self, ana: Caller):
+        operation = (await ana.run("mysql", "rows 1; ddl; fail no", run_all="true"))["history_uuid"]
+        log = await ana.on(operation, "get_logs")
+        lines = log["logs"].splitlines()
+        assert [line for line in lines if line.startswith("Statement ")] == [
+            "Statement 1 of 3.", "Statement 2 of 3.", "Statement 3 of 3.",
+        ]  # fmt: skip
+        assert lines[-1] == "no"
+        assert log["next_from"] == len(lines)
+        later = await ana.on(operation, "get_logs", **{"from": lines.index("Statement 2 of 3.")})
+        assert later["logs"].splitlines() == lines[lines.index("Statement 2 of 3.") :]
+
+    @pytest.mark.item(84)
+    async def test_watch_and_events_follow_the_script(self, ana: Caller):
+        operation = (await ana.run("mysql", "ddl; rows 3", run_all="true"))["history_uuid"]
+        watched = await ana.told(f"editor/watch/{operation}")
+        assert (watched["isSuccess"], len(watched["query_status"]["statements"])) == (True, 2)
+        stream = (await ana.get(f"editor/events/{operation}")).text
+        assert "event: end" in stream
+        assert '"statement_id":1' in stream
+
+    @pytest.mark.item(84)
+    async def test_events_tell_of_each_statement(self, ana: Caller):
+        operation = (await ana.execute("mysql", "ddl; sleep 2 then rows 1", run_all="true"))["history_uuid"]
+        stream = (await ana.get(f"editor/events/{operation}")).text
+        seen = [
+            tuple(one["state"] for one in json.loads(line.removeprefix("data: "))["query_status"]["statements"])
+            for line in stream.splitlines()
+            if line.startswith("data: ") and "query_status" in line
+        ]
+        assert ("success", "running") in seen
+        assert seen[-1] == ("success", "available")
+
+    @pytest.mark.item(85)
+    async def test_cancel_stops_the_statement_and_nothing_after_it_begins(self, ana: Caller):
+        operation = (await ana.execute("mysql", "rows 2; sleep 60; change 1", run_all="true"))["history_uuid"]
+
+        async def second_runs() -> bool:
+            body = await ana.on(operation, "check_status")
+            assert body["query_status"]["state"] in {"waiting", "running"}
+            begun = body["query_status"]["statements"]
+            return len(begun) == 2 and begun[1]["state"] == "running"
+
+        await until(second_runs)
+        assert (await ana.page(operation))["has_more"] is True
+        assert (await ana.page(operation, statement_id=0))["data"] == [[0], [1]]
+        await ana.on(operation, "cancel_statement")
+        body = await ana.ended(operation)
+        assert (body["status"], body["code"]) == (1, "canceled")
+        assert steps(body) == [(0, "available"), (1, "canceled")]
+        assert (await ana.page(operation, statement_id=0, start_row=0))["data"] == [[0], [1]]
+
+    @pytest.mark.item(85)
+    async def test_the_time_limit_is_that_of_the_whole_script(self, ana: Caller):
+        body = await ana.run("mysql", "rows 1; sleep 60; rows 1", run_all="true", timeout=2)
+        assert (body["status"], body["code"]) == (-4, "statement_timeout")
+        assert steps(body) == [(0, "available"), (1, "timed_out")]
+
+    @pytest.mark.item(85)
+    async def test_close_frees_the_results_of_all_statements(self, ana: Caller):
+        operation = (await ana.run("mysql", "rows 1; rows 2", run_all="true"))["history_uuid"]
+        closed = await ana.on(operation, "close_statement")
+        assert closed["result"]["status"] == 0
+        assert (await ana.on(operation, "check_status"))["code"] == "closed"
+        for statement_id in (0, 1):
+            fetched = await ana.on(operation, "fetch_result_data", statement_id=statement_id)
+            assert (fetched["status"], fetched["code"]) == (-3, "closed")
+
+    @pytest.mark.item(86)
+    async def test_one_idempotency_key_runs_the_script_once(self, api: Api, ana: Caller):
+        before = len(api.fakes["mysql"].executions)
+        first, second = [
+            await ana.run("mysql", "ddl; rows 4", run_all="true", client_request_id="script-1") for _ in range(2)
+        ]
+        assert first["history_uuid"] == second["history_uuid"]
+        assert steps(second) == [(0, "success"), (1, "available")]
+        assert len(api.fakes["mysql"].executions) == before + 2
+        refused = await ana.refused(
+            "editor/execute/mysql", statement="ddl; rows 4", client_request_id="script-1", wait=30
+        )
+        assert refused == (409, -1, "idempotency_conflict")
+
+    @pytest.mark.item(87)
+    async def test_operation_id_with_run_all_runs_the_rest(self, ana: Caller):
+        script = "text a; text b; text c"
+        first = await ana.run("mysql", script)
+        rest = await ana.told("editor/execute/mysql", operationId=first["history_uuid"], run_all="true", wait=30)
+        assert steps(rest) == [(1, "available"), (2, "available")]
+        assert (await ana.page(rest["history_uuid"]))["data"] == [["c"]]
+        over = await ana.refused("editor/execute/mysql", operationId=rest["history_uuid"], run_all="true")
+        assert over == (409, -1, "no_more_statements")
+
+    @pytest.mark.item(87)
+    async def test_a_script_that_failed_goes_on_after_or_at_the_statement_that_failed(self, ana: Caller):
+        failed = await ana.run("mysql", "text a; fail b; text c; text d", run_all="true")
+        operation = failed["history_uuid"]
+        after = await ana.told("editor/execute/mysql", operationId=operation, run_all="true", wait=30)
+        assert steps(after) == [(2, "available"), (3, "available")]
+        edited = await ana.told(
+            "editor/execute/mysql",
+            operationId=operation,
+            statement="text a; text b; text c; text d",
+            run_all="true",
+            wait=30,
+        )
+        assert steps(edited) == [(1, "available"), (2, "available"), (3, "available")]
+
+    @pytest.mark.item(82)
+    async def test_the_session_of_the_script_ends_with_it_and_a_named_one_stays(self, ana: Caller):
+        created = await ana.told("editor/create_session", session='{"type": "mysql"}')
+        session = created["session"]["id"]
+        body = await ana.run("mysql", "set x 5; fail now", run_all="true", session_id=session)
+        assert (body["status"], body["statement_id"]) == (1, 1)
+        seen = await ana.run("mysql", "get x; set x 6; get x", run_all="true", session_id=session)
+        assert seen["query_status"]["state"] == "available"
+        assert (await ana.page(seen["history_uuid"], statement_id=0))["data"] == [["5"]]
+        assert (await ana.page(seen["history_uuid"]))["data"] == [["6"]]
+
+    @pytest.mark.item(82)
+    @each("path", "editor/execute", "editor/execute/mysql", "query/mysql")
+    async def test_every_form_of_the_call_takes_it(self, ana: Caller, path: str):
+        body = await ana.told(path, statement="ddl; rows 1", snippet='{"type": "mysql"}', run_all="true", wait=30)
+        assert steps(body) == [(0, "success"), (1, "available")]
+
+    @pytest.mark.item(82)
+    async def test_run_all_false_runs_one_and_another_word_is_refused(self, ana: Caller):
+        body = await ana.run("mysql", "ddl; rows 1", run_all="false")
+        assert "warning" in body
+        refused = await ana.refused("editor/execute/mysql", statement="ddl", run_all="perhaps")
+        assert refused == (400, -1, "invalid_parameter")
+
+    @pytest.mark.item(82)
+    async def test_more_statements_than_may_run_in_one_call_are_refused_before_anything_runs(self, api: Api):
+        user = await api.user()
+        most = api.services.settings.editor.script_max_statements
+        refused = await user.refused("editor/execute/mysql", statement="ddl;" * (most + 1), run_all="true")
+        assert refused == (400, -1, "invalid_parameter")
+        assert (await user.history())["count"] == 0
+
+    @pytest.mark.item(82)
+    async def test_values_of_parameters_go_to_the_places_of_their_statements(self, ana: Caller):
+        script = "SELECT ? AS a; SELECT 1 WHERE ? > ?; SELECT ? AS d"
+        body = await ana.run("duckdb", script, run_all="true", parameters='["x", 3, 2, "y"]')
+        assert body["status"] == 0, body
+        operation = body["history_uuid"]
+        assert [(await ana.page(operation, statement_id=k))["data"] for k in range(3)] == [[["x"]], [[1]], [["y"]]]
+        named = await ana.run("duckdb", "SELECT :a AS a; SELECT :b, :a", run_all="true", parameters='{"a": 1, "b": 2}')
+        assert (await ana.page(named["history_uuid"]))["data"] == [[2, 1]]
+
+    @pytest.mark.item(73)
+    async def test_the_rule_of_the_field_is_made_by_one_call(self, ana: Caller):
+        script = (FIELD / "06_postgresql_create_rule.sql").read_text()
+        script += "INSERT INTO rl_a VALUES (7); SELECT i FROM rl_b ORDER BY i; DROP TABLE rl_a; DROP TABLE rl_b"
+        body = await ana.run("postgresql", script, run_all="true")
+        assert body["status"] == 0, body
+        assert (await ana.page(body["history_uuid"]))["data"] == [[7], [8]]
+
+    @pytest.mark.item(82)
+    async def test_another_user_finds_neither_the_script_nor_its_statements(self, api: Api, ana: Caller):
+        body = await ana.run("mysql", "rows 1; rows 2", run_all="true")
+        ben = await api.user()
+        for operation in (body["history_uuid"], body["query_status"]["statements"][0]["operationId"]):
+            assert await ben.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")
+            assert await ben.refused("editor/fetch_result_data", operationId=operation, statement_id=0) == (
+                404, 2, "operation_not_found",
+            )  # fmt: skip
