@@ -4,7 +4,6 @@ Dates, times and durations are numbers of days, in either of two calendars (ECMA
 number decides which of them it shows (18.8.30 and 18.8.31).
 """
 
-import posixpath
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from queryserver.imports.model import (
     CellKind,
     TypedText,
 )
+from queryserver.workbooks.office_parts import Relationship, root_of
 from queryserver.workbooks.packages import CompoundFile, Package
 
 MAX_ROWS = 1_048_576
@@ -87,12 +87,21 @@ _MINUTES = re.compile(r"h[^a-z]*m{1,2}(?!m)|(?<!m)m{1,2}[^a-z]*s", re.IGNORECASE
 _MAX_CODE_CHARACTERS = 1000
 
 _BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
-_FILEPASS = 0x002F
+_FILEPASS, _CODEPAGE = 0x002F, 0x0042
+_UTF_16 = 1200
+"""The code page of all texts of BIFF8, whatever the file says (MS-XLS 2.4.52): calamine believes the file, and finds
+NUL between the letters."""
+_CODE_PAGES = {0x8000: 10000, 0x8001: 1252}
+"""Older names of code pages that calamine does not know: of the Macintosh, and of Windows."""
 _NUMBER, _RK, _MULRK, _FORMULA = 0x0203, 0x027E, 0x00BD, 0x0006
 _BIFF8 = 0x0600
 _WORKSHEET = 0
 
-_WORKBOOK, _RELATIONSHIPS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
+_UNSET = re.compile(
+    rb'<c(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")(?![^<>]*\st="str")[^<>]*>'
+    rb"(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)(?:<v\s*/>|<v></v>)?</c>"
+)
+"""A cell with a formula and without a value; an empty text is one."""
 _MAX_CELL_BYTES = 16 * 1024 * 1024
 """The text of one cell with its tags: 1,048,576 characters of up to six bytes, and as much again for its formula."""
 
@@ -305,17 +314,10 @@ class XlsxSerials:
     Of cells that are written as programs write them: without a prefix, with their place.
     """
 
-    def __init__(self, package: Package) -> None:
+    def __init__(self, package: Package, workbook_part: str, relationships: Sequence[Relationship]) -> None:
         self._package = package
-        # Kind and part of each relationship by its id. The package has no part for what lies outside of it.
-        related = {
-            one.get("Id", ""): (
-                one.get("Type", "").rpartition("/")[2],
-                posixpath.normpath(posixpath.join("/xl", one.get("Target", ""))).lstrip("/"),
-            )
-            for one in _root(package, _RELATIONSHIPS).iterfind(".//{*}Relationship")
-        }
-        workbook = _root(package, _WORKBOOK)
+        related = {one.id: (one.kind, one.part) for one in relationships}
+        workbook = root_of(package, workbook_part)
         self._is_1904 = any(
             one.get("date1904", "").strip().lower() in ("1", "true", "on")
             for one in workbook.iterfind(".//{*}workbookPr")
@@ -327,30 +329,43 @@ class XlsxSerials:
             ]
         except KeyError as error:
             raise FileCorrupt("The workbook names a sheet that it does not have.") from error
-        self._sheets = [part for kind, part in sheets if kind == "worksheet"]
+        self.sheets = [part for kind, part in sheets if kind == "worksheet"]
+        """The parts of worksheets."""
         styles = next((part for kind, part in related.values() if kind == "styles"), None)
-        self._temporals = {} if styles is None else _temporal_styles(_root(package, styles))
+        self._temporals = {} if styles is None else _temporal_styles(root_of(package, styles))
 
     def of_sheet(self, index: int) -> Iterator[Stored]:
         """Those of a worksheet; sheets of other kinds do not count. Raises FileCorrupt, FileTooComplex."""
-        if not self._temporals or index >= len(self._sheets):
+        if not self._temporals or index >= len(self.sheets):
             return
         # A cell of a number with one of the styles: style, letters of the column, number of the row, number.
         pattern = re.compile(
             rb'<c(?=[^<>]*\ss="(' + b"|".join(self._temporals) + rb')")(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")'
             rb'(?![^<>]*\st="(?!n"))[^<>]*>(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)?<v>([^<>]{1,40})</v>'
         )
-        for segment in _whole_cells(self._package.pieces(self._sheets[index])):
+        for segment in _whole_cells(self._package.pieces(self.sheets[index])):
             for style, letters, row, text in pattern.findall(segment):
                 try:
                     serial = float(text)
                 except ValueError:
                     continue
-                column = 0
-                for letter in letters:
-                    column = column * 26 + letter - 64
                 cell = serial_cell(serial, self._temporals[style], is_1904=self._is_1904)
-                yield Stored(int(row) - 1, column - 1, cell)
+                yield Stored(int(row) - 1, _column(letters), cell)
+
+    def unset(self, index: int) -> Iterator[Stored]:
+        """The formulas of a worksheet that have no value; an empty text is one."""
+        if index < len(self.sheets):
+            for segment in _whole_cells(self._package.pieces(self.sheets[index])):
+                for letters, row in _UNSET.findall(segment):
+                    yield Stored(int(row) - 1, _column(letters), EMPTY)
+
+
+def _column(letters: bytes) -> int:
+    """The column from 0 on."""
+    column = 0
+    for letter in letters:
+        column = column * 26 + letter - 64
+    return column - 1
 
 
 def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -368,13 +383,6 @@ def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
         elif len(waiting) > _MAX_CELL_BYTES:
             raise FileTooComplex("A cell of the workbook is too long.")
     yield waiting
-
-
-def _root(package: Package, part: str) -> ET.Element:
-    try:
-        return ET.fromstring(b"".join(package.pieces(part)))  # noqa: S314 `check_parts` has refused document types
-    except (ET.ParseError, LookupError, ValueError) as error:
-        raise FileCorrupt("A part of the workbook is not well-formed.") from error
 
 
 def _temporal_styles(styles: ET.Element) -> dict[bytes, Temporal]:
@@ -395,15 +403,27 @@ class XlsSerials:
 
     def __init__(self, file: BinaryIO) -> None:
         """Raises FileCorrupt, file_encrypted."""
-        self._stream = CompoundFile(file).stream("WORKBOOK") or b""
+        compound = CompoundFile(file)
+        name = "WORKBOOK" if "WORKBOOK" in compound.root_names() else "BOOK"
+        self._stream = compound.stream(name) or b""
+        self.content = compound.content
+        """The file, with a code page that calamine reads its texts by."""
         self._is_1904 = False
         self._sheets: list[int] = []
         self._codes: dict[int, str] = {}
         self._formats: list[int] = []
         is_known = self._stream[4:6] == struct.pack("<H", _BIFF8)
-        for kind, body in self._records(0):
+        for place, kind, body in self._records(0):
             if kind == _FILEPASS:
                 raise file_encrypted("The workbook has a password.")
+            if kind == _CODEPAGE and len(body) == 2:
+                (page,) = struct.unpack("<H", body)
+                wanted = _UTF_16 if is_known else _CODE_PAGES.get(page, page)
+                if wanted != page:
+                    first, second = (compound.place_of(name, place + 4 + offset) for offset in (0, 1))
+                    changed = bytearray(self.content)
+                    changed[first], changed[second] = struct.pack("<H", wanted)
+                    self.content = bytes(changed)
             if is_known:
                 self._take_global(kind, body)
         temporals = {number: temporal_of_format(number, self._codes.get(number)) for number in set(self._formats)}
@@ -430,7 +450,7 @@ class XlsSerials:
 
     def _numbers(self, place: int) -> Iterator[tuple[int, int, int, float]]:
         """Row, column, style and number of each cell that has one."""
-        for kind, body in self._records(place):
+        for _, kind, body in self._records(place):
             if kind == _NUMBER and len(body) >= 14:
                 yield struct.unpack_from("<3Hd", body)
             elif kind == _RK and len(body) >= 10:
@@ -445,8 +465,8 @@ class XlsSerials:
             elif kind == _FORMULA and len(body) >= 14 and body[12:14] != b"\xff\xff":
                 yield struct.unpack_from("<3Hd", body)
 
-    def _records(self, place: int) -> Iterator[tuple[int, bytes]]:
-        """Kind and content of the records from the beginning of a part to its end; charts inside it are passed over."""
+    def _records(self, place: int) -> Iterator[tuple[int, int, bytes]]:
+        """Place, kind and content of the records from the beginning of a part to its end, without charts inside it."""
         depth = 0
         while place + 4 <= len(self._stream):
             kind, size = struct.unpack_from("<2H", self._stream, place)
@@ -458,7 +478,7 @@ class XlsSerials:
                 if depth <= 0:
                     return
             elif depth == 1:
-                yield kind, self._stream[place : place + size]
+                yield place - 4, kind, self._stream[place : place + size]
             place += size
 
 

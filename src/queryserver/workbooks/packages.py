@@ -1,4 +1,4 @@
-"""The containers of workbooks, and which kind of workbook a file is (Contract importer 14.4).
+"""The containers of workbooks and their limits (Contract importer 14.4).
 
 `zipfile` reads packages, in a process with limits of memory and time: a directory as large as the file ends at these.
 What the directory says is checked before anything is unpacked. Compound files are read by MS-CFB: what goes round in
@@ -11,11 +11,10 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from copy import copy
-from enum import Enum
 from typing import BinaryIO, Never
 from xml.parsers import expat
 
-from queryserver.errors.files import FileCorrupt, FileTooComplex, UnsupportedFormat, file_encrypted
+from queryserver.errors.files import FileCorrupt, FileTooComplex, file_encrypted
 
 MAX_ENTRIES = 10_000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
@@ -29,24 +28,14 @@ _IS_ENCRYPTED = 1
 """A bit of the flags of an entry (APPNOTE.TXT 4.4.4)."""
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_HEADER = struct.Struct("<8s22xH16xL16xL4x109L")
-"""Magic number, power of two of the bytes of a sector, first sectors of the directory and of the table's own chain, and
-the first sectors of the table (MS-CFB 2.2)."""
+_HEADER = struct.Struct("<8s22xH16xL8xL4xL4x109L")
+"""Magic number, power of two of the bytes of a sector, first sectors of the directory, of the table of small sectors
+and of the table's own chain, and the first sectors of the table (MS-CFB 2.2)."""
 _ENTRY_BYTES = 128
-_SMALL_STREAM_BYTES = 4096
+_SMALL_STREAM_BYTES, _SMALL_SECTOR_BYTES = 4096, 64
 _LAST_REGULAR = 0xFFFFFFFA
 _NO_STREAM = 0xFFFFFFFF
 _STORAGE_OR_STREAM, _ROOT = (1, 2), 5
-_SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
-
-
-class WorkbookKind(Enum):
-    """The four formats that people call Excel files. All are `excel` for clients."""
-
-    XLSX = "xlsx"
-    XLSB = "xlsb"
-    ODS = "ods"
-    XLS = "xls"
 
 
 class Package:
@@ -58,13 +47,15 @@ class Package:
             self._zip = zipfile.ZipFile(file)
         if len(self._zip.infolist()) > MAX_ENTRIES:
             raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
-        self._names = {name.lower(): name for name in self._zip.namelist()}
+        # Some programs write backslashes, or a slash at the beginning.
+        self._names = {name.replace("\\", "/").removeprefix("/").lower(): name for name in self._zip.namelist()}
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._names
 
-    def names(self) -> Iterator[str]:
-        return iter(self._zip.NameToInfo)
+    def stored_name(self, name: str) -> str:
+        """The name as it stands in the file. Raises KeyError."""
+        return name if name in self._zip.NameToInfo else self._names[name.lower()]
 
     def check_limits(self) -> None:
         """Raises FileTooComplex when unpacking would give too much (Contract importer 14.4)."""
@@ -108,39 +99,37 @@ def _zip_errors() -> Generator[None]:
         raise FileCorrupt("The workbook is damaged, or a part of it is missing.") from error
 
 
-def check_parts(package: Package) -> None:
-    """Unpack every part that a reader may unpack, to compare its check sum, and check the beginning of those in XML: a
-    document type stands before the first element or nowhere.
+def check_part(package: Package, name: str) -> None:
+    """Unpack a part before a library reads it: its check sum is compared at its end. Raises as `checked_pieces`."""
+    for _ in checked_pieces(package, name):
+        """Nothing of it is kept."""
 
-    Raises FileCorrupt, FileTooComplex, and FileEncrypted: the manifest of OpenDocument names what is encrypted.
+
+def checked_pieces(package: Package, name: str) -> Generator[bytes]:
+    """The pieces of a part; the beginning of XML is checked, for a document type stands before the first element or
+    nowhere. Raises FileCorrupt, FileTooComplex, file_encrypted.
     """
-    for name in package.names():
-        kind = name.lower().rpartition(".")[2]
-        if kind in {"xml", "rels"}:
-            _check_xml(package.pieces(name), is_manifest=name == "META-INF/manifest.xml")
-        elif kind == "bin":
-            for _ in package.pieces(name):
-                """Its check sum is compared at its end."""
+    pieces = package.pieces(name)
+    return pieces if name.lower().endswith(".bin") else _checked_xml(pieces)
 
 
-def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
+def _checked_xml(pieces: Iterator[bytes]) -> Generator[bytes]:
     def refuse(*_declaration: object) -> Never:
         raise FileTooComplex("The workbook declares a document type or entities.")
 
     found: set[str] = set()
     parser = expat.ParserCreate()
-    parser.StartElementHandler = lambda name, _: found.add(name.rpartition(":")[2])
+    parser.StartElementHandler = lambda name, _: found.add(name)
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     fed = 0
     try:
         for piece in pieces:
             fed += len(piece)
-            if is_manifest or not found:
+            if not found:
                 parser.Parse(piece)
                 if fed > _MAX_PROLOG_BYTES:
                     raise FileTooComplex("A part of the workbook has markup of more than 4 MiB.")
-                if "encryption-data" in found:
-                    raise file_encrypted("The workbook has a password.")
+            yield piece
         if not found:
             parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
@@ -156,21 +145,21 @@ class CompoundFile:
 
     def __init__(self, file: BinaryIO) -> None:
         file.seek(0)
-        self._content = file.read()
-        if len(self._content) < _HEADER.size:
+        self.content = file.read()
+        if len(self.content) < _HEADER.size:
             raise FileCorrupt("The workbook is damaged at its beginning.")
-        magic, shift, directory, more, *table = _HEADER.unpack_from(self._content)
+        magic, shift, directory, self._small_table, more, *table = _HEADER.unpack_from(self.content)
         if shift not in (9, 12) or magic != MAGIC:
             raise FileCorrupt("The workbook is damaged at its beginning.")
         self._sector_bytes = 1 << shift
         self._numbers = struct.Struct(f"<{self._sector_bytes // 4}L")
         self._next: list[int] = []
         """The number of the sector that follows each sector. Where this table lies is in the header and in a chain."""
-        for _ in range(len(self._content) // self._sector_bytes // (self._sector_bytes // 4) + 2):
+        for _ in range(len(self.content) // self._sector_bytes // (self._sector_bytes // 4) + 2):
             for number in table:
                 if number < _LAST_REGULAR:
                     self._next += self._numbers.unpack(self._sector(number))
-            if len(self._next) > 2 * len(self._content) // self._sector_bytes + self._sector_bytes:
+            if len(self._next) > 2 * len(self.content) // self._sector_bytes + self._sector_bytes:
                 raise FileCorrupt("The workbook is damaged: its table is longer than the file.")
             if more >= _LAST_REGULAR:
                 break
@@ -179,7 +168,7 @@ class CompoundFile:
             raise FileCorrupt("The workbook is damaged: it goes round in circles.")
         self._entries = [
             sector[place : place + _ENTRY_BYTES]
-            for sector in self._chain(directory)
+            for sector in map(self._sector, self._chain(directory))
             for place in range(0, self._sector_bytes, _ENTRY_BYTES)
         ]
 
@@ -188,17 +177,49 @@ class CompoundFile:
         return set(self._root())
 
     def stream(self, name: str) -> bytes | None:
-        """The content of a stream in the root, by its name in upper case.
+        """The content of a stream in the root, by its name in upper case; None if there is none."""
+        pieces = list(self._pieces(name))
+        return b"".join(self.content[begin:end] for begin, end in pieces) if pieces else None
 
-        None if there is none, or a small one: those are stored otherwise, and no workbook is as small.
-        """
+    def place_of(self, name: str, offset: int) -> int:
+        """The place in the file of a byte of a stream. Raises FileCorrupt."""
+        for begin, end in self._pieces(name):
+            if offset < end - begin:
+                return begin + offset
+            offset -= end - begin
+        raise FileCorrupt("The workbook is damaged.")
+
+    def _pieces(self, name: str) -> Iterator[tuple[int, int]]:
+        """Where the pieces of a stream begin and end in the file, in their order."""
         entry = self._root().get(name)
         if entry is None:
-            return None
+            return
         start, size = struct.unpack_from("<2L", entry, 116)
-        if size < _SMALL_STREAM_BYTES:
-            return None
-        return b"".join(self._chain(start))[:size]
+        is_small = size < _SMALL_STREAM_BYTES
+        for begin in self._small_places(start) if is_small else map(self._place, self._chain(start)):
+            if size <= 0:
+                return
+            length = min(size, _SMALL_SECTOR_BYTES if is_small else self._sector_bytes)
+            yield begin, begin + length
+            size -= length
+
+    def _small_places(self, start: int) -> Iterator[int]:
+        """Where the small sectors from `start` on lie: in a stream of the root entry (MS-CFB 2.4)."""
+        (root_start,) = struct.unpack_from("<L", self._entries[0], 116)
+        holders = list(self._chain(root_start))
+        per_sector = self._sector_bytes // _SMALL_SECTOR_BYTES
+        following = [
+            number for sector in self._chain(self._small_table) for number in self._numbers.unpack(self._sector(sector))
+        ]
+        number = start
+        for _ in range(len(following) + 1):
+            if number >= _LAST_REGULAR:
+                return
+            if number >= len(following) or number // per_sector >= len(holders):
+                raise FileCorrupt("The workbook is damaged.")
+            yield self._place(holders[number // per_sector]) + number % per_sector * _SMALL_SECTOR_BYTES
+            number = following[number]
+        raise FileCorrupt("The workbook is damaged: it goes round in circles.")
 
     def _root(self) -> dict[str, bytes]:
         """Entries in the root by name in upper case."""
@@ -223,60 +244,23 @@ class CompoundFile:
             waiting += struct.unpack_from("<2L", entry, 68)
         return found
 
-    def _chain(self, start: int) -> Iterator[bytes]:
-        """The sectors from `start` on. A chain that is longer than the file is circular."""
+    def _chain(self, start: int) -> Iterator[int]:
+        """The numbers of the sectors from `start` on. A chain that is longer than the file is circular."""
         number = start
-        for _ in range(len(self._content) // self._sector_bytes + 1):
+        for _ in range(len(self.content) // self._sector_bytes + 1):
             if number >= _LAST_REGULAR:
                 return
-            yield self._sector(number)
+            yield number
             if number >= len(self._next):
                 raise FileCorrupt("The workbook is damaged.")
             number = self._next[number]
         raise FileCorrupt("The workbook is damaged: it goes round in circles.")
 
+    def _place(self, number: int) -> int:
+        return (number + 1) * self._sector_bytes
+
     def _sector(self, number: int) -> bytes:
-        sector = self._content[(number + 1) * self._sector_bytes : (number + 2) * self._sector_bytes]
+        sector = self.content[self._place(number) : self._place(number + 1)]
         if len(sector) < self._sector_bytes:
             raise FileCorrupt("A part of the workbook is missing.")
         return sector
-
-
-def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
-    """The kind; None for what begins neither as a zip file nor as a compound file.
-
-    Raises FileCorrupt, file_encrypted, FileTooComplex, and UnsupportedFormat for zip files and compound files that are
-    no workbook.
-    """
-    file.seek(0)
-    beginning = file.read(len(MAGIC))
-    if beginning.startswith(b"PK\x03\x04"):
-        return _kind_of_package(Package(file))
-    if beginning != MAGIC:
-        return None
-    names = CompoundFile(file).root_names()
-    if "ENCRYPTEDPACKAGE" in names:
-        raise file_encrypted("The workbook has a password.")
-    if names.isdisjoint({"WORKBOOK", "BOOK"}):
-        raise UnsupportedFormat
-    return WorkbookKind.XLS
-
-
-def _kind_of_package(package: Package) -> WorkbookKind:
-    if "xl/workbook.xml" in package:
-        kind = WorkbookKind.XLSX
-    elif "xl/workbook.bin" in package:
-        kind = WorkbookKind.XLSB
-    elif "mimetype" in package and "content.xml" in package and _says_spreadsheet(package):
-        kind = WorkbookKind.ODS
-    else:
-        raise UnsupportedFormat
-    package.check_limits()
-    return kind
-
-
-def _says_spreadsheet(package: Package) -> bool:
-    try:
-        return next(package.pieces("mimetype"), b"").startswith(_SPREADSHEET)
-    except FileCorrupt:
-        return False

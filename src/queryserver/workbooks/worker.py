@@ -3,6 +3,7 @@
 `OpenWorkbook` reads workbooks with calamine. Arrow is imported for files of records only, for the memory is limited.
 """
 
+import io
 import json
 import sys
 import traceback
@@ -21,7 +22,17 @@ from queryserver.formats.unpacking import OUTPUT_BYTES
 from queryserver.imports.model import SAMPLE_TEXT_BYTES, FileType, TypedText
 from queryserver.platform.memory import keep_pandas_out
 from queryserver.workbooks import cells, frames
-from queryserver.workbooks.packages import Package, WorkbookKind, check_parts, recognise_workbook
+from queryserver.workbooks.ods import OdsSheets
+from queryserver.workbooks.office_parts import (
+    READ_KINDS,
+    SINGLE_KINDS,
+    in_usual_places,
+    relationships,
+    with_usual_names,
+    workbook_part,
+)
+from queryserver.workbooks.packages import Package, check_part
+from queryserver.workbooks.recognition import WorkbookKind, recognise_workbook
 
 
 class WorkbookQuestion(TypedDict):
@@ -127,22 +138,40 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None) -> It
 
 
 class OpenWorkbook:
-    """One workbook. The file must stay open while it is read.
+    """One workbook. The file must stay open while it is read. Of a damaged one what is needed decides.
 
     Merged areas need no care: only their first cell has a value. Formulas give the value that was stored with them.
     """
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         """Raises FileCorrupt, file_encrypted, FileTooComplex."""
-        self._makers = _MAKERS_OF_ODS if kind is WorkbookKind.ODS else _MAKERS
+        self._sheets = OdsSheets(Package(file)) if kind is WorkbookKind.ODS else _LibrarySheets(file, kind)
+
+    def sheet_names(self) -> list[str]:
+        """Worksheets in their order, hidden ones included. Raises FileCorrupt when there is no sheet of any kind."""
+        return self._sheets.names()
+
+    def rows(self, sheet: str, when_unset: Callable[[int], None] | None = None) -> Iterator[cells.Row]:
+        """All rows in use. Raises sheet_not_found. `when_unset` gets the number, from 1 on, of each of them that has
+        formulas without a value.
+        """
+        if sheet not in self.sheet_names():
+            raise errors.sheet_not_found(f"There is no sheet {sheet[:100]}.")
+        return self._sheets.rows(sheet, when_unset)
+
+
+class _LibrarySheets:
+    """The sheets of a workbook of Excel, as calamine reads them."""
+
+    def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         self._serials: cells.XlsxSerials | cells.XlsSerials | None = None
+        self._package: Package | None = None
+        self._unchecked: list[str] = []
         if kind is WorkbookKind.XLS:
             self._serials = cells.XlsSerials(file)
+            file = io.BytesIO(self._serials.content)
         else:
-            package = Package(file)
-            check_parts(package)
-            if kind is WorkbookKind.XLSX:
-                self._serials = cells.XlsxSerials(package)
+            file = self._open_package(file, kind)
         file.seek(0)
         with _calamine_errors():
             self._workbook = CalamineWorkbook.from_filelike(file)
@@ -150,38 +179,71 @@ class OpenWorkbook:
             raise errors.FileCorrupt("The workbook has no sheets.")
         self._read: tuple[str, CalamineSheet] | None = None
 
-    def sheet_names(self) -> list[str]:
-        """Worksheets in their order, hidden ones included."""
+    def _open_package(self, file: BinaryIO, kind: WorkbookKind) -> BinaryIO:
+        """The file as calamine finds its parts. Those that every reading needs are checked."""
+        package = Package(file)
+        workbook = workbook_part(package)
+        if workbook is None:
+            raise errors.FileCorrupt("The workbook is missing.")
+        related = [one for one in relationships(package, workbook) if one.kind in READ_KINDS]
+        sheets = [one.part for one in related if one.kind == "worksheet"]
+        for part in {workbook, *(one.part for one in related if one.kind in SINGLE_KINDS)}:
+            if part in package:
+                check_part(package, part)
+        if kind is WorkbookKind.XLSX:
+            self._serials = cells.XlsxSerials(package, workbook, related)
+            sheets = self._serials.sheets
+        self._package, self._unchecked = package, sheets
+        return file if in_usual_places(package, workbook, related) else with_usual_names(package, workbook, related)
+
+    def names(self) -> list[str]:
         return [sheet.name for sheet in self._workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
 
-    def rows(self, sheet: str) -> Iterator[cells.Row]:
-        """All rows in use. Raises sheet_not_found."""
-        names = self.sheet_names()
-        if sheet not in names:
-            raise errors.sheet_not_found(f"There is no sheet {sheet[:100]}.")
+    def rows(self, sheet: str, when_unset: Callable[[int], None] | None) -> Iterator[cells.Row]:
+        index = self.names().index(sheet)
         if self._read is None or self._read[0] != sheet:
+            self._check(index)
             with _calamine_errors():
                 self._read = sheet, self._workbook.get_sheet_by_name(sheet)
-        stored = None if self._serials is None else cells.RowByRow(self._serials.of_sheet(names.index(sheet)))
-        return self._rows(self._read[1], stored)
+        dated = None if self._serials is None else cells.RowByRow(self._serials.of_sheet(index))
+        unset = None
+        if when_unset and isinstance(self._serials, cells.XlsxSerials):
+            unset = cells.RowByRow(self._serials.unset(index))
+        return self._rows(self._read[1], dated, unset, when_unset or (lambda _: None))
 
-    def _rows(self, sheet: CalamineSheet, stored: cells.RowByRow | None) -> Iterator[cells.Row]:
+    def _check(self, index: int) -> None:
+        """Of an xlsb it is not known which part is that of a sheet: all are."""
+        if self._package is not None:
+            is_known = isinstance(self._serials, cells.XlsxSerials) and index < len(self._unchecked)
+            for part in [self._unchecked[index]] if is_known else self._unchecked:
+                check_part(self._package, part)
+
+    def _rows(
+        self,
+        sheet: CalamineSheet,
+        dated: cells.RowByRow | None,
+        unset: cells.RowByRow | None,
+        when_unset: Callable[[int], None],
+    ) -> Iterator[cells.Row]:
         """Rows come from the first of the sheet on, cells from the first column in use on."""
         first_column = sheet.start[1] if sheet.start else 0
         if sheet.end is not None and sheet.end[1] >= cells.MAX_GRID_COLUMNS:
             raise errors.FileTooComplex(f"The sheet has more than {cells.MAX_GRID_COLUMNS:,} columns.")
+        given = 0
         with _calamine_errors():
-            makers = self._makers
             for number, values in enumerate(sheet.iter_rows()):
                 if number >= cells.MAX_ROWS:
                     raise errors.FileTooComplex(f"The sheet has more than {cells.MAX_ROWS:,} rows.")
-                known = stored.of_row(number) if stored else {}
+                known = dated.of_row(number) if dated else {}
                 row = {
                     column: cell
                     for column, value in enumerate(values, first_column)
-                    if value != "" and (cell := known[column] if column in known else makers[type(value)](value))
+                    if value != "" and (cell := known[column] if column in known else _MAKERS[type(value)](value))
                 }
+                if unset and unset.of_row(number):
+                    when_unset(given + 1)
                 if row:
+                    given += 1
                     yield row
 
 
@@ -196,11 +258,6 @@ _MAKERS: Mapping[type, Callable[[Any], TypedText]] = {
     timedelta: lambda value: cells.duration_cell(value / timedelta(days=1)),
 }
 """What makes a cell of a value of calamine, for which empty cells and errors are empty texts."""
-_MAKERS_OF_ODS: Mapping[type, Callable[[Any], TypedText]] = {
-    **_MAKERS,
-    # Durations of a day and more come as they stand in the file.
-    str: lambda text: (cells.iso_cell(text) if text.startswith("PT") else None) or cells.text_cell(text),
-}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from queryserver.imports.model import CellKind
 from queryserver.workbooks import cells as used_range
 from queryserver.workbooks import packages
 from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
-from queryserver.workbooks.packages import WorkbookKind
+from queryserver.workbooks.recognition import WorkbookKind
 from queryserver.workbooks.worker import OpenWorkbook
 
 

@@ -1,0 +1,165 @@
+"""Where an Office Open XML package has its workbook, sheets, texts and styles (ECMA-376 part 2, 6.2 and 6.5).
+
+Relationships say it; calamine takes the usual names for granted. A package with other names is copied under those.
+"""
+
+import io
+import posixpath
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import quoteattr
+
+from queryserver.errors.files import FileCorrupt
+from queryserver.workbooks.packages import Package, checked_pieces
+
+_USUAL = ("xl/workbook.xml", "xl/workbook.bin")
+_KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
+_BEGIN_OF_XLSB = b"\x83\x01"
+"""The record BrtBeginBook (MS-XLSB 2.4.20)."""
+_FOLDERS = {"worksheet": "worksheets", "chartsheet": "chartsheets", "dialogsheet": "dialogsheets"}
+SINGLE_KINDS = frozenset({"sharedStrings", "styles"})
+READ_KINDS = frozenset({*_FOLDERS, *SINGLE_KINDS})
+"""The kinds of parts that are read of a workbook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relationship:
+    """`kind`: the last word of its type. `target`: as written; `part`: the name of the part that it means."""
+
+    id: str
+    kind: str
+    target: str
+    part: str
+
+
+def relationships(package: Package, source: str) -> Sequence[Relationship]:
+    """Those of a part, or of the package: ""; without those to what lies outside. Raises FileCorrupt."""
+    folder, name = posixpath.split(source)
+    own = posixpath.join(folder, "_rels", f"{name}.rels")
+    if own not in package:
+        return ()
+    return [
+        Relationship(
+            one.get("Id", ""),
+            one.get("Type", "").rpartition("/")[2],
+            one.get("Target", ""),
+            _part(folder, one.get("Target", "")),
+        )
+        for one in root_of(package, own).iterfind(".//{*}Relationship")
+        if one.get("TargetMode", "").lower() != "external"
+    ]
+
+
+def _part(folder: str, target: str) -> str:
+    place = unquote(target.replace("\\", "/").partition("#")[0])
+    return posixpath.normpath(posixpath.join("/", folder, place)).lstrip("/")
+
+
+def root_of(package: Package, part: str) -> ET.Element:
+    """The root of a part. Raises FileCorrupt, FileTooComplex."""
+    try:
+        return ET.fromstring(b"".join(checked_pieces(package, part)))  # noqa: S314 document types are refused
+    except (ET.ParseError, LookupError, ValueError) as error:
+        raise FileCorrupt("A part of the workbook is not well-formed.") from error
+
+
+def workbook_part(package: Package) -> str | None:
+    """The name of the workbook; None: there is none. Raises FileCorrupt, file_encrypted."""
+    try:
+        named = [one.part for one in relationships(package, "") if one.kind == "officeDocument"]
+    except FileCorrupt:
+        named = []
+    return next((part for part in (*named, *_USUAL) if part in package and _is_workbook(package, part)), None)
+
+
+def _is_workbook(package: Package, part: str) -> bool:
+    """By the usual name or by the first bytes: Word files and presentations are packages, too."""
+    if part.lower() in _USUAL:
+        return True
+    if is_binary(package, part):
+        return next(package.pieces(part), b"").startswith(_BEGIN_OF_XLSB)
+    try:
+        return root_of(package, part).tag.rpartition("}")[2] == "workbook"
+    except FileCorrupt:
+        return False
+
+
+def is_binary(package: Package, part: str) -> bool:
+    return part.lower().endswith(".bin") or next(package.pieces(part), b"").startswith(_BEGIN_OF_XLSB)
+
+
+def in_usual_places(package: Package, workbook: str, related: Sequence[Relationship]) -> bool:
+    """Whether calamine finds all parts that are read of a workbook."""
+    if package.stored_name(workbook) not in _USUAL or not _leads_to(package, workbook):
+        return False
+    suffix = posixpath.splitext(workbook)[1]
+    for one in related:
+        if one.kind not in READ_KINDS:
+            continue
+        is_plain = one.target in {f"/{one.part}", one.part.removeprefix("xl/")}
+        if not is_plain or (one.part in package and package.stored_name(one.part) != one.part):
+            return False
+        if one.kind in _FOLDERS and posixpath.dirname(one.part) != f"xl/{_FOLDERS[one.kind]}":
+            return False
+        if one.kind in SINGLE_KINDS and one.part != f"xl/{one.kind}{suffix}":
+            return False
+    return True
+
+
+def _leads_to(package: Package, workbook: str) -> bool:
+    """Whether the relationships of the package name the workbook in the usual way."""
+    try:
+        return any(one.target.removeprefix("/") == workbook for one in relationships(package, ""))
+    except FileCorrupt:
+        return False
+
+
+def with_usual_names(package: Package, workbook: str, related: Sequence[Relationship]) -> BinaryIO:
+    """A copy of the parts that are read, in memory. Raises FileCorrupt, FileTooComplex."""
+    suffix = ".bin" if is_binary(package, workbook) else ".xml"
+    names: dict[str, str] = {}
+    """The new name below `xl` of each part."""
+    kept = [one for one in related if one.kind in READ_KINDS]
+    for one in kept:
+        stem = f"{_FOLDERS[one.kind]}/sheet{len(names) + 1}" if one.kind in _FOLDERS else one.kind
+        names.setdefault(one.part, f"{stem}{suffix}")
+    copy = io.BytesIO()
+    with zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
+        made.writestr("[Content_Types].xml", _content_types(suffix))
+        made.writestr("_rels/.rels", _relationships([("rId1", "officeDocument", f"xl/workbook{suffix}")]))
+        targets = [(one.id, one.kind, names[one.part]) for one in kept]
+        made.writestr(f"xl/_rels/workbook{suffix}.rels", _relationships(targets))
+        for part, name in ((workbook, f"workbook{suffix}"), *names.items()):
+            if part in package:
+                with made.open(f"xl/{name}", "w", force_zip64=True) as target:
+                    for piece in package.pieces(part):
+                        target.write(piece)
+    copy.seek(0)
+    return copy
+
+
+def _relationships(targets: Sequence[tuple[str, str, str]]) -> str:
+    made = "".join(
+        f'<Relationship Id={quoteattr(key)} Type="{_KINDS}/{kind}" Target={quoteattr(target)}/>'
+        for key, kind, target in targets
+    )
+    return f'<Relationships xmlns="{_RELATIONSHIPS}">{made}</Relationships>'
+
+
+def _content_types(suffix: str) -> str:
+    space = "http://schemas.openxmlformats.org/package/2006/content-types"
+    main = "sheet.binary.macroEnabled.main" if suffix == ".bin" else "sheet.main+xml"
+    form = (
+        "application/vnd.ms-excel"
+        if suffix == ".bin"
+        else "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    )
+    return (
+        f'<Types xmlns="{space}"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package'
+        f'.relationships+xml"/><Override PartName="/xl/workbook{suffix}" ContentType="{form}.{main}"/></Types>'
+    )

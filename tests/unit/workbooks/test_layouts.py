@@ -1,0 +1,337 @@
+"""Workbooks as other programs lay them out: names of parts, what is damaged and not needed, what is encrypted."""
+
+import io
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import xlwt
+from tests.cases import each
+from tests.fakes.workbook_files import sheet_xml, workbook_parts
+from tests.refusals import raises_code
+
+from queryserver.errors.files import FileCorrupt, UnsupportedFormat
+from queryserver.workbooks.packages import CompoundFile
+from queryserver.workbooks.recognition import WorkbookKind, recognise_workbook
+from queryserver.workbooks.worker import OpenWorkbook
+
+FIELD = Path(__file__).parents[2] / "field" / "import"
+Parts = dict[str, str | bytes]
+
+ODS_TABLE = (
+    '<table:table table:name="S"><table:table-row><table:table-cell office:value-type="string"><text:p>id</text:p>'
+    '</table:table-cell><table:table-cell office:value-type="float" office:value="1.5"/></table:table-row>'
+    "</table:table>"
+)
+SPACES = " ".join(
+    f'xmlns:{prefix}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
+    for prefix, name in (
+        ("office", "office"), ("table", "table"), ("text", "text"), ("draw", "drawing"), ("style", "style"),
+    )
+)  # fmt: skip
+
+
+def packed(parts: Mapping[str, str | bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
+        for name, content in parts.items():
+            package.writestr(name, content)
+    return file.getvalue()
+
+
+def rows_of(content: bytes) -> list[list[str]]:
+    """The cells of the first sheet."""
+    file = io.BytesIO(content)
+    kind = recognise_workbook(file)
+    assert kind is not None
+    workbook = OpenWorkbook(file, kind)
+    return [[str(cell) for cell in row.values()] for row in workbook.rows(workbook.sheet_names()[0])]
+
+
+def ods(table: str = ODS_TABLE, *, spaces: str = SPACES) -> Parts:
+    """As LibreOffice lays a file out."""
+    space = 'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
+    entry = '<manifest:file-entry manifest:full-path="/"/>'
+    body = f"<office:body><office:spreadsheet>{table}</office:spreadsheet></office:body>"
+    return {
+        "mimetype": "application/vnd.oasis.opendocument.spreadsheet",
+        "Configurations2/accelerator/current.xml": "",
+        "Thumbnails/thumbnail.png": b"\x89PNG",
+        "settings.xml": "<settings/>",
+        "styles.xml": "<styles/>",
+        "meta.xml": "<meta/>",
+        "content.xml": f"<office:document-content {spaces}>{body}</office:document-content>",
+        "META-INF/manifest.xml": f"<manifest:manifest {space}>{entry}</manifest:manifest>",
+    }  # fmt: skip
+
+
+def xlsx() -> Parts:
+    """A workbook with shared texts and a date."""
+    sheet = sheet_xml('<row r="1"><c r="A1" t="s"><v>0</v></c><c r="B1" s="0"><v>45306</v></c></row>')
+    return dict(workbook_parts({"S": sheet}, strings=["<t>id</t>"], formats=[14]))
+
+
+@pytest.mark.importer(15)
+@pytest.mark.parametrize("name", ["ods_control_ok", "ods_empty_accelerator", "ods_whitespace_between_cells"])
+def test_ods_files_of_the_field_are_read(name):
+    assert rows_of((FIELD / f"{name}.ods").read_bytes()) == [["id", "name"], ["1", "a"]]
+
+
+@each("damage", [b"", b"<x", b"\xff\xfe\x00", b"<!DOCTYPE x [<!ENTITY a 'b'>]><x>&a;</x>", None])
+@each(
+    "part",
+    "Configurations2/accelerator/current.xml", "meta.xml", "settings.xml", "styles.xml", "META-INF/manifest.xml",
+)  # fmt: skip
+def test_a_part_of_an_ods_that_is_not_read_may_be_anything(part, damage):
+    parts = ods()
+    if damage is None:
+        del parts[part]
+    else:
+        parts[part] = damage
+    assert rows_of(packed(parts)) == [["id", "1.5"]]
+
+
+@each(
+    ("before", "after"),
+    ("><", ">\n  <"),
+    ("><", "><!-- a comment --><"),
+    ("<text:p>id</text:p>", "<office:annotation><text:p>a comment</text:p></office:annotation><text:p>id</text:p>"),
+    ("<text:p>id", "<draw:frame><draw:text-box><text:p>x</text:p></draw:text-box></draw:frame><text:p>id"),
+    ("<text:p>id</text:p>", '<text:p><text:a><text:span>i</text:span>d</text:a></text:p>'),
+    ("<text:p>id</text:p>", "<text:p><![CDATA[id]]></text:p>"),
+    ("<table:table-row>", "<table:table-header-rows><table:table-row>"),
+    ("<table:table ", "<table:calculation-settings/><table:table "),
+    ("<table:table-row>", "<office:forms/><table:shapes><draw:frame/></table:shapes><table:table-row>"),
+    ("<table:table-row>", "<table:table-column/><table:table-row>"),
+)  # fmt: skip
+def test_the_content_of_an_ods_may_be_written_in_many_ways(before, after):
+    table = ODS_TABLE.replace(before, after)
+    if "header-rows" in after:
+        table = table.replace("</table:table-row>", "</table:table-row></table:table-header-rows>")
+    assert rows_of(packed(ods(table))) == [["id", "1.5"]]
+
+
+def test_the_content_of_an_ods_may_have_other_prefixes():
+    parts = ods()
+    content = str(parts["content.xml"])
+    for prefix in ("office", "table", "text"):
+        content = content.replace(f"<{prefix}:", f"<x{prefix}:").replace(f"</{prefix}:", f"</x{prefix}:")
+        content = content.replace(f" {prefix}:", f" x{prefix}:").replace(f"xmlns:{prefix}=", f"xmlns:x{prefix}=")
+    assert rows_of(packed(parts | {"content.xml": content})) == [["id", "1.5"]]
+
+
+@each(
+    ("paragraphs", "text"),
+    ("<text:p>a</text:p><text:p>b</text:p>", "a\nb"),
+    ('<text:p>a<text:s text:c="3"/>b<text:tab/>c<text:line-break/>d</text:p>', "a   b\tc\nd"),
+    ("<text:p> <text:span>a</text:span> <text:span>b</text:span></text:p>", " a b"),
+    ("<text:p>a&amp;b &lt;c&gt; &#233;</text:p>", "a&b <c> é"),
+)
+def test_texts_of_an_ods_keep_their_blanks_and_lines(paragraphs, text):
+    assert rows_of(packed(ods(ODS_TABLE.replace("<text:p>id</text:p>", paragraphs))))[0][0] == text
+
+
+def test_repeated_rows_and_cells_of_an_ods_are_as_many():
+    cell = '<table:table-cell office:value-type="float" office:value="7" table:number-columns-repeated="3"/>'
+    last = '<table:table-cell table:number-columns-repeated="16381"/>'
+    row = f'<table:table-row table:number-rows-repeated="2">{cell}{last}</table:table-row>'
+    empty = '<table:table-row table:number-rows-repeated="1048570"><table:table-cell/></table:table-row>'
+    assert rows_of(packed(ods(f'<table:table table:name="S">{row}{empty}</table:table>'))) == [["7"] * 3] * 2
+
+
+@pytest.mark.security("T14")
+@each(
+    "table",
+    '<table:table table:name="S"><table:table-row table:number-rows-repeated="9999999">'
+    '<table:table-cell office:value-type="float" office:value="7"/></table:table-row></table:table>',
+    '<table:table table:name="S"><table:table-row><table:table-cell table:number-columns-repeated="99999"'
+    ' office:value-type="float" office:value="7"/></table:table-row></table:table>',
+)
+def test_an_ods_that_repeats_too_much_is_too_complex(table):
+    with raises_code("file_too_complex"):
+        rows_of(packed(ods(table)))
+
+
+@pytest.mark.security("T14")
+def test_an_ods_with_entities_in_its_content_is_refused():
+    parts = ods()
+    parts["content.xml"] = '<!DOCTYPE x [<!ENTITY a "aaaa">]>' + str(parts["content.xml"])
+    with raises_code("file_too_complex"):
+        rows_of(packed(parts))
+
+
+@pytest.mark.importer(15)
+@each("content", "", "<office:document-content", "\0")
+def test_an_ods_whose_content_is_damaged_is_corrupt(content):
+    with pytest.raises(FileCorrupt):
+        rows_of(packed(ods() | {"content.xml": content}))
+
+
+ENTRY = '<manifest:file-entry manifest:full-path="content.xml"><manifest:encryption-data/></manifest:file-entry>'
+
+
+@pytest.mark.importer(15)
+def test_an_encrypted_ods_says_so():
+    """LibreOffice encrypts each part, or since 24.8 the package as a whole."""
+    parts = ods()
+    manifest = str(parts["META-INF/manifest.xml"]).replace("</manifest:manifest>", f"{ENTRY}</manifest:manifest>")
+    noise = dict.fromkeys(("content.xml", "settings.xml", "styles.xml", "meta.xml"), b"\x8f\x01\xfe" * 50)
+    whole = {name: parts[name] for name in ("mimetype", "META-INF/manifest.xml")} | {"encrypted-package": b"\x8f\x01"}
+    for encrypted in (parts | noise | {"META-INF/manifest.xml": manifest}, whole):
+        with raises_code("file_encrypted"):
+            recognise_workbook(io.BytesIO(packed(encrypted)))
+
+
+def moved(parts: Parts, names: Mapping[str, str], *, target: Callable[[str], str] = lambda name: f"/{name}") -> Parts:
+    """The parts under other names; relationships say where they are."""
+    found = {names.get(name, name): content for name, content in parts.items()}
+    for name, content in found.items():
+        if name.endswith(".rels"):
+            text = str(content)
+            for old, new in names.items():
+                for written in (f'Target="{old}"', f'Target="/{old}"', f'Target="{old.removeprefix("xl/")}"'):
+                    text = text.replace(written, f'Target="{target(new)}"')
+            found[name] = text
+    return found
+
+
+NAMES = {
+    "xl/workbook.xml": "book.xml",
+    "xl/_rels/workbook.xml.rels": "_rels/book.xml.rels",
+    "xl/worksheets/sheet1.xml": "data/first.xml",
+    "xl/sharedStrings.xml": "data/texts.xml",
+    "xl/styles.xml": "data/looks.xml",
+}
+
+
+AWKWARD = {"xl/worksheets/sheet1.xml": "xl/sheets/a b.xml"}
+STRICT = {
+    "http://schemas.openxmlformats.org/officeDocument/2006/": "http://purl.oclc.org/ooxml/officeDocument/",
+    "http://schemas.openxmlformats.org/spreadsheetml/2006/": "http://purl.oclc.org/ooxml/spreadsheetml/",
+}
+
+
+def rewritten(parts: Parts, texts: Mapping[str, str]) -> Parts:
+    found = dict(parts)
+    for old, new in texts.items():
+        found = {name: str(content).replace(old, new) for name, content in found.items()}
+    return found
+
+
+@each(
+    "change",
+    lambda parts: parts,
+    lambda parts: moved(parts, NAMES),
+    lambda parts: moved(parts, NAMES, target=lambda name: name),
+    lambda parts: moved(parts, {"xl/sharedStrings.xml": "xl/texts.xml", "xl/styles.xml": "xl/looks.xml"}),
+    lambda parts: moved(parts, AWKWARD, target=lambda name: "worksheets/../sheets/a%20b.xml"),
+    lambda parts: {name.replace("/", "\\"): content for name, content in parts.items()},
+    lambda parts: {f"/{name}": content for name, content in parts.items()},
+    lambda parts: {name.upper(): content for name, content in parts.items()},
+    lambda parts: {name: content for name, content in parts.items() if name != "_rels/.rels"},
+    lambda parts: parts | {"_rels/.rels": b"<damaged"},
+    lambda parts: parts | {"docProps/core.xml": b"", "docProps/app.xml": b"<!DOCTYPE a>", "xl/theme/theme1.xml": b"<x"},
+    lambda parts: rewritten(parts, {'Target="styles.xml"': 'Target="./styles.xml"'}),
+    lambda parts: rewritten(parts, STRICT),
+)  # fmt: skip
+def test_the_parts_of_a_workbook_are_where_relationships_say(change):
+    assert rows_of(packed(change(xlsx()))) == [["id", "2024-01-15"]]
+
+
+def test_a_workbook_of_the_field_in_the_root_is_read():
+    assert rows_of((FIELD / "xlsx_workbook_in_root.xlsx").read_bytes()) == [["1"]]
+
+
+def test_another_document_is_no_workbook_wherever_it_lies():
+    parts = moved(xlsx(), {"xl/workbook.xml": "word/document.xml"})
+    parts["word/document.xml"] = '<w:document xmlns:w="urn:w"/>'
+    with pytest.raises(UnsupportedFormat):
+        recognise_workbook(io.BytesIO(packed(parts)))
+
+
+def test_a_damaged_sheet_leaves_the_others_readable():
+    sheets = {"A": sheet_xml('<row r="1"><c r="A1"><v>1</v></c></row>'), "B": "<damaged"}
+    file = io.BytesIO(packed(workbook_parts(sheets)))
+    workbook = OpenWorkbook(file, WorkbookKind.XLSX)
+    assert workbook.sheet_names() == ["A", "B"]
+    assert [[*row.values()] for row in workbook.rows("A")] == [["1"]]
+    with pytest.raises(FileCorrupt):
+        list(workbook.rows("B"))
+
+
+def xls(texts: list[str]) -> bytes:
+    book = xlwt.Workbook()
+    sheet = book.add_sheet("Blätter")
+    for number, text in enumerate(texts):
+        sheet.write(number, 0, text)
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
+def with_record(content: bytes, kind: int, body: bytes, *, instead_of: int) -> bytes:
+    """An xls whose first record of a kind is another."""
+    compound = CompoundFile(io.BytesIO(content))
+    stream = compound.stream("WORKBOOK")
+    assert stream is not None
+    place = 0
+    while True:
+        found, size = struct.unpack_from("<2H", stream, place)
+        if found == instead_of:
+            break
+        place += 4 + size
+    assert len(body) <= size
+    changed = bytearray(content)
+    for offset, byte in enumerate(struct.pack("<2H", kind, size) + body.ljust(size, b"\0")):
+        changed[compound.place_of("WORKBOOK", place + offset)] = byte
+    return bytes(changed)
+
+
+CODE_PAGE, FILE_PASS = 0x0042, 0x002F
+TEXTS = ["plain", "é and ü", "Ελληνικά", "日本", "x" * 9000, "日本" * 3000]
+
+
+@each("page", [1200, 1252, 1250, 1251, 932, 10000, 65001, 0x8000, 0x8001, 7])
+def test_texts_of_an_old_workbook_do_not_depend_on_its_code_page(page):
+    """BIFF8 has UTF-16 and Latin-1 only; calamine finds NUL between the letters where the page says otherwise."""
+    content = with_record(xls(TEXTS), CODE_PAGE, struct.pack("<H", page), instead_of=CODE_PAGE)
+    workbook = OpenWorkbook(io.BytesIO(content), WorkbookKind.XLS)
+    assert workbook.sheet_names() == ["Blätter"]
+    assert [row[0] for row in workbook.rows("Blätter")] == TEXTS
+
+
+@pytest.mark.importer(15)
+@each("method", [b"\0\0\x12\x34\x56\x78", b"\1\0\1\0\1\0", b"\1\0\2\0\2\0"])
+def test_an_encrypted_old_workbook_says_so(method):
+    """By XOR, by RC4, and by RC4 with the functions of the system (MS-XLS 2.4.117)."""
+    content = with_record(xls(["a"]), FILE_PASS, method, instead_of=0x005C)
+    with raises_code("file_encrypted"):
+        OpenWorkbook(io.BytesIO(content), WorkbookKind.XLS)
+
+
+def test_formulas_without_values_are_found():
+    def unset(content: bytes) -> list[int]:
+        file, found = io.BytesIO(content), list[int]()
+        kind = recognise_workbook(file)
+        assert kind is not None
+        workbook = OpenWorkbook(file, kind)
+        for _ in workbook.rows(workbook.sheet_names()[0], found.append):
+            """Only the numbers of rows are wanted."""
+        return found
+
+    assert unset((FIELD / "xlsx_formulas_without_values.xlsx").read_bytes()) == [2, 3]
+    formula = '<table:table-cell table:formula="of:=1+1"/>'
+    with_value = '<table:table-cell table:formula="of:=1+1" office:value-type="float" office:value="2"/>'
+    for cell, rows in ((formula, [1]), (with_value, [])):
+        assert unset(packed(ods(ODS_TABLE.replace("</table:table-row>", f"{cell}</table:table-row>")))) == rows
+    cells = (
+        '<c r="A1"><f>1+1</f></c>', '<c r="A1"><f>1+1</f><v/></c>', '<c r="A1" s="0"><f t="shared" si="0"/><v></v></c>',
+        '<c r="A1"><f>1+1</f><v>2</v></c>', '<c r="A1" t="str"><f>""</f><v></v></c>', '<c r="A1"><v>2</v></c>',
+    )  # fmt: skip
+    found = [
+        unset(packed(workbook_parts({"A": sheet_xml(f'<row r="1">{cell}<c r="B1"><v>1</v></c></row>')})))
+        for cell in cells
+    ]
+    assert found == [[1], [1], [1], [], [], []]
