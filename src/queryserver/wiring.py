@@ -182,6 +182,7 @@ async def open_services(
             kept.retention.include(clean_up)
         for running in _running(services, role, dsn=kept.dsn, alone=alone):
             await stack.enter_async_context(running())
+        await stack.enter_async_context(import_files.area.running(alone=alone))
         yield services
 
 
@@ -204,6 +205,7 @@ def _running(
     yield statements.forwarding.running
     yield services.metadata.lookups.running
     yield partial(statements.runner.running, take_over_all=alone)
+    yield partial(services.storage.orphans.running, alone=alone)
     yield services.importing.janitor.running
     yield services.searching.running
     yield statements.queue.listening

@@ -83,6 +83,79 @@ async def cleaned_up(place: Installation, **environment: str) -> str:
     return ended.out + ended.err
 
 
+async def importing(node: Node, sent: asyncio.Event) -> None:
+    """An upload of an import file that never ends."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\n'
+        for number in range(10_000):
+            yield b"1,2,3\n" * 40_000
+            if number == 20:
+                sent.set()
+            await asyncio.sleep(0.01 if number < 20 else 0.2)
+
+    headers = {**node.headers(), "Content-Type": "multipart/form-data; boundary=x"}
+    with suppress(httpx.TransportError):
+        await node.http.post("/api/v1/importer/upload/file", content=body(), headers=headers)
+
+
+async def grown(directory: Path) -> None:
+    """Wait until an unfinished file has a part of its content on the disk."""
+    async with asyncio.timeout(60):
+        while sum(entry.stat().st_size for entry in temporary(directory)) < 1_000_000:  # noqa: ASYNC110 another process
+            await asyncio.sleep(0.05)
+
+
+async def gone(*files: Path) -> None:
+    async with asyncio.timeout(240):
+        while any(file.exists() for file in files):  # noqa: ASYNC110 another process
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.storage(103)
+async def test_what_a_killed_server_leaves_is_removed_by_the_next_one_and_nothing_else(place: Installation) -> None:
+    shared, root = place.directory / "files" / "shared", str(place.directory / "files")
+    live, uploads = shared / "live", place.directory / "data" / "uploads"
+    live.mkdir()
+    async with place.server(FILEBROWSER__LOCAL_ROOT=root) as living:
+        release, started = asyncio.Event(), asyncio.Event()
+
+        async def slow_body() -> AsyncIterator[bytes]:
+            yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="whole.bin"\r\n\r\n'
+            yield b"a" * 2_000_000
+            started.set()
+            while not release.is_set():
+                await asyncio.sleep(0.5)
+                yield b"b" * 1024
+            yield b"\r\n--x--\r\n"
+
+        headers = {**living.headers(), "Content-Type": "multipart/form-data; boundary=x"}
+        target = "/api/v1/storage/upload/file?dest=file:///shared/live"
+        whole = asyncio.create_task(living.http.post(target, content=slow_body(), headers=headers))
+        async with place.server(FILEBROWSER__LOCAL_ROOT=root) as victim:
+            sent = asyncio.Event(), asyncio.Event()
+            clients = [asyncio.create_task(uploading(victim, sent[0])), asyncio.create_task(importing(victim, sent[1]))]
+            await asyncio.gather(grown(shared), grown(uploads), started.wait())
+            await victim.process.kill9()
+            await asyncio.gather(*clients)
+        orphans = [*temporary(shared), *temporary(uploads)]
+        assert len(orphans) == 2
+        # As if minutes had passed: the living write renews its record and its file.
+        await execute(
+            place.database_dsn,
+            "update unfinished_writes set touched_at = now() - interval '5 minutes' where directory = 'shared'",
+        )
+        for orphan in orphans:
+            os.utime(orphan, (time.time() - 11 * 60,) * 2)
+        async with place.server(FILEBROWSER__LOCAL_ROOT=root):
+            await gone(*orphans)
+            assert len(temporary(live)) == 1
+        release.set()
+        answer = await whole
+        assert answer.json()["size"] == (live / "whole.bin").stat().st_size > 2_000_000, answer.text
+
+
 @pytest.mark.storage(86)
 @pytest.mark.storage(90)
 async def test_a_kill_while_uploading(place: Installation) -> None:

@@ -1,6 +1,7 @@
 """Records of uploads under way, the claims on them, and the sweep of what crashes left."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.places import Caller, Stores
 from queryserver.files.protocol import PartPlan, StoredPart, UnseenUploads
 from queryserver.platform.database import Connection, Database
-from queryserver.platform.threads import renewed
+from queryserver.platform.threads import background, once_and_every, renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ insert into unfinished_writes (id, scheme, directory, name, username, is_admin) 
 
 _ABANDONED = """
 select id, scheme, directory, name, username, is_admin from unfinished_writes as written
-where touched_at < now() - $1::interval and not exists (
+where touched_at < now() - $1::interval and scheme = any($3::text[]) and not exists (
     select from part_uploads
     where scheme = written.scheme and state = 'open' and expires_at > now()
         and regexp_replace(path, '/?[^/]*$', '') = written.directory
@@ -96,6 +97,10 @@ where touched_at < now() - $1::interval and not exists (
     select from unfinished_writes as other
     where other.scheme = written.scheme and other.directory = written.directory
         and other.touched_at > now() - $2::interval
+) and not exists (
+    select from storage_transfers
+    where target_scheme = written.scheme and ended_at is null and lease_until > now()
+        and starts_with(written.directory || '/', target || '/')
 )
 order by touched_at limit 1000
 """
@@ -172,9 +177,11 @@ class UnfinishedWrites:
         """Remove the record: nothing is left in the directory. Nothing happens when it is gone."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
-    async def abandoned(self, *, older_than: timedelta) -> Sequence[UnfinishedWrite]:
-        """Writes that were not touched for so long, except in directories where an upload in parts is open, or where
-        another write goes on: its files may be older than itself.
+    async def abandoned(
+        self, *, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]
+    ) -> Sequence[UnfinishedWrite]:
+        """Writes that were not touched for so long, except in directories where an upload in parts is open, a transfer
+        is under way, or another write was touched since: its files may be older than itself.
         """
         return [
             UnfinishedWrite(
@@ -183,7 +190,7 @@ class UnfinishedWrites:
                 row["name"],
                 StorageUser(row["username"], is_admin=row["is_admin"]),
             )
-            for row in await self._database.fetch(_ABANDONED, older_than, _SLACK)
+            for row in await self._database.fetch(_ABANDONED, older_than, others_within, list(schemes))
         ]
 
 
@@ -349,10 +356,17 @@ _BATCH = 500
 _SWEEP_LEASE = timedelta(minutes=10)
 _SLACK = timedelta(minutes=15)
 """By how much a file may be younger than the last renewal of its record."""
+_SWEEP_EVERY_S = 30.0
+_DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
+    (timedelta(seconds=90), (Scheme.FILE, Scheme.S3A, Scheme.ABFS)),
+    # There an unfinished file keeps the time of its creation, and a server of a former version renews every 5 minutes.
+    (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
+)
+"""Without a renewal for so long the process that wrote is dead."""
 
 
 class OrphanSweep:
-    """Records what is being written, and removes what was not finished within `age`."""
+    """Records what is being written, and removes what a dead process left or what was not finished within `age`."""
 
     def __init__(
         self,
@@ -361,7 +375,7 @@ class OrphanSweep:
         uploads: PartUploads,
         *,
         age: timedelta = timedelta(hours=24),
-        touch_every: timedelta = timedelta(minutes=5),
+        touch_every: timedelta = timedelta(seconds=20),
     ) -> None:
         self._stores = stores
         self._writes = writes
@@ -408,12 +422,38 @@ class OrphanSweep:
         """
         age = self._age if older_than is None else older_than
         expired = await self._uploads.expired(limit=_BATCH)
-        abandoned = await self._writes.abandoned(older_than=age + _SLACK)
+        abandoned = await self._writes.abandoned(older_than=age + _SLACK, others_within=_SLACK, schemes=tuple(Scheme))
         if dry_run:
             return {"expired uploads": len(expired), "interrupted uploads": len(abandoned)}
         removed = [await self._remove(upload) for upload in expired]
         swept = [await self._swept(write, age) for write in abandoned]
         return {"expired uploads": sum(removed), "interrupted uploads": sum(swept)}
+
+    @asynccontextmanager
+    async def running(self, *, alone: bool) -> AsyncGenerator[None]:
+        """Inside, what dead processes left is removed: at the start and then all the time.
+
+        `alone`: no other process uses the stores, so that all that was begun before now is dead.
+        """
+        async with background(self._sweep_always(alone=alone), "storage-orphans-sweep"):
+            yield
+
+    async def _sweep_always(self, *, alone: bool) -> None:
+        began = time.monotonic()
+
+        async def begun_before() -> None:
+            since = timedelta(seconds=time.monotonic() - began)
+            await self._sweep(since, since, tuple(Scheme))
+
+        await once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=begun_before if alone else self.sweep_dead)
+
+    async def sweep_dead(self) -> int:
+        """Remove what processes left that did not renew their records; how many directories were swept."""
+        return sum([await self._sweep(after, after, schemes) for after, schemes in _DEAD_AFTER])
+
+    async def _sweep(self, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]) -> int:
+        writes = await self._writes.abandoned(older_than=older_than, others_within=others_within, schemes=schemes)
+        return sum([await self._swept(write, older_than) for write in writes])
 
     async def _remove(self, upload: PartUpload) -> bool:
         """Whether the upload is gone. A store that fails now is tried again at the next sweep."""

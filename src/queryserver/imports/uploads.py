@@ -3,6 +3,7 @@
 import hashlib
 import re
 import secrets
+import time
 import unicodedata
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
@@ -21,7 +22,7 @@ from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
 from queryserver.platform.database import Database
-from queryserver.platform.threads import renewed
+from queryserver.platform.threads import background, once_and_every, renewed
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +44,9 @@ _ABANDONED_AFTER = timedelta(hours=1)
 """Age at which a file without a record is an orphan. The task `upload_cleanup` may set one of 10 minutes: copies are
 touched more than twice as often.
 """
+_DEAD_AFTER = timedelta(minutes=10)
+"""A living process touches its files more than twice as often."""
+_SWEEP_EVERY_S = 150.0
 _BATCH = 500
 _UNREADABLE = (
     errors.SymlinkNotFollowed,
@@ -401,6 +405,24 @@ class UploadAreaSweep:
                 for digest in old.difference(await self._records.known(old)) if old else ():
                     abandoned += dry_run or await self._removed(digest.hex())
         return {"expired import files": expired, "abandoned import files": abandoned}
+
+    @asynccontextmanager
+    async def running(self, *, alone: bool) -> AsyncGenerator[None]:
+        """Inside, files of dead processes are removed: at the start and then all the time.
+
+        `alone`: no other process uses the area, so that all that was touched before now only is dead.
+        """
+        began = time.monotonic()
+
+        async def touched_before() -> Mapping[str, int]:
+            return await self.clean_up(older_than=timedelta(seconds=time.monotonic() - began))
+
+        first = touched_before if alone else self.sweep_dead
+        async with background(once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=first), "import-files-sweep"):
+            yield
+
+    async def sweep_dead(self) -> Mapping[str, int]:
+        return await self.clean_up(older_than=_DEAD_AFTER)
 
     async def _removed(self, name: str) -> bool:
         """Whether it was removed. One file that cannot be removed must not stop the others."""

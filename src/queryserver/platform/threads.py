@@ -90,12 +90,24 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
     """Repeat for ever, also after a failed round. Servers that were started together do not act at the same moments."""
     while True:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
-        try:
-            await action()
-        except QueryServerError as error:
-            log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
-        except Exception:  # the outer wall of a task: the next round may do better
-            log.exception("round failed", action=getattr(action, "__name__", ""))
+        await _round(action)
+
+
+async def once_and_every(
+    seconds: float, action: Callable[[], Awaitable[object]], *, first: Callable[[], Awaitable[object]] | None = None
+) -> None:
+    """As `every`, with a round at the beginning: that of `first` where it is given."""
+    await _round(first or action)
+    await every(seconds, action)
+
+
+async def _round(action: Callable[[], Awaitable[object]]) -> None:
+    try:
+        await action()
+    except QueryServerError as error:
+        log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
+    except Exception:  # the outer wall of a task: the next round may do better
+        log.exception("round failed", action=getattr(action, "__name__", ""))
 
 
 def restart_pause_s(failures: int) -> float:

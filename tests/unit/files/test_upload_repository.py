@@ -8,8 +8,18 @@ from uuid import UUID, uuid4
 import pytest
 from tests.fixtures.database import PATIENT
 
-from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
+from queryserver.files.model import (
+    EntryKind,
+    FileStatus,
+    Scheme,
+    StoragePath,
+    StorageUser,
+    Transfer,
+    TransferKind,
+    TransferState,
+)
 from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import (
     ArrivedPart,
     NewUpload,
@@ -166,11 +176,34 @@ async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(databas
     for write in (root, beside, elsewhere):
         await writes.begin(write)
     upload = await opened(uploads, new(await user(database)))
-    assert await writes.abandoned(older_than=timedelta(minutes=1)) == []
+    assert await abandoned(writes, timedelta(minutes=1)) == []
     # Other writes of a directory that are still alive protect it.
-    assert await writes.abandoned(older_than=timedelta(0)) == []
+    assert await abandoned(writes, timedelta(0)) == []
     await database.execute("update unfinished_writes set touched_at = now() - interval '1 day'")
-    assert set(await writes.abandoned(older_than=timedelta(0))) == {root, elsewhere}
+    assert set(await abandoned(writes, timedelta(0))) == {root, elsewhere}
     await uploads.forget(upload.id)
     await writes.end(root.id)
-    assert set(await writes.abandoned(older_than=timedelta(0))) == {beside, elsewhere}
+    assert set(await abandoned(writes, timedelta(0))) == {beside, elsewhere}
+
+
+async def test_a_transfer_under_way_protects_the_directories_of_its_target(database: Database) -> None:
+    writes = UnfinishedWrites(database)
+    inner = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "to/t/d"), "x", ANA)
+    beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "to/tt"), "x", ANA)
+    for write in (inner, beside):
+        await writes.begin(write)
+    await database.execute("update unfinished_writes set touched_at = now() - interval '1 hour'")
+    transfer = Transfer(
+        await user(database), ANA, TransferKind.COPY, StoragePath(Scheme.S3A, "b/t"), StoragePath(Scheme.HDFS, "to/t")
+    )
+    records = TransferRecords(database)
+    claimed = await records.begin(transfer, owner="one", lease=timedelta(minutes=1))
+    assert claimed is not None
+    assert await abandoned(writes, timedelta(minutes=6)) == [beside]
+    await records.advance(claimed.lease, TransferState.DONE)
+    assert set(await abandoned(writes, timedelta(minutes=6))) == {inner, beside}
+
+
+async def abandoned(writes: UnfinishedWrites, older_than: timedelta) -> list[UnfinishedWrite]:
+    fifteen = timedelta(minutes=15)
+    return list(await writes.abandoned(older_than=older_than, others_within=fifteen, schemes=tuple(Scheme)))

@@ -253,6 +253,7 @@ def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPa
         finally:
             os.close(file)
         take_name(plan.path, directory, staging, name, overwrite=overwrite)
+        _remove_parts(directory, staging)
     return status
 
 
@@ -267,11 +268,16 @@ def discard(tree: LocalTree, plan: PartPlan, staging: str) -> None:
     """Remove the staging file and unfinished parts; nothing happens when the directory is gone."""
     _check_name(staging)
     with suppress(FileNotFoundError), tree.parent(plan.path) as (directory, _name):
-        with os.scandir(directory) as found:
-            names = [entry.name for entry in found if entry.name.startswith(staging)]
-        for name in names:
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=directory)
+        _remove_parts(directory, staging)
+
+
+def _remove_parts(directory: int, staging: str) -> None:
+    """Remove the staging file, and parts of it that a dead process left."""
+    with os.scandir(directory) as found:
+        names = [entry.name for entry in found if entry.name.startswith(staging)]
+    for name in names:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory)
 
 
 class LocalPartUpload(Incoming[StoredPart]):
