@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from queryserver.errors.base import InvalidParameter
@@ -13,8 +12,9 @@ from queryserver.formats.cell_types.classes import ColumnFacts, classify, column
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
 from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import decoded, encoding_of
-from queryserver.formats.delimited.records import Record, RecordReader
-from queryserver.imports.model import BLANKS, RECORD_TYPES, BaseType, CellKind, Delimiters, FileType
+from queryserver.formats.delimited.records import NO_LINES, Record, RecordReader
+from queryserver.formats.layout import SEPARATOR_LINE, Layout, layout_of, lines_above
+from queryserver.imports.model import BLANKS, RECORD_TYPES, BaseType, CellKind, Delimiters, FileType, SkippedLines
 
 _EMPTY = "File is empty, cannot detect file format."
 _MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -223,6 +223,15 @@ class Detected:
     confidence: float
     """The lower one of those of the separator and of the encoding."""
     is_encoding_certain: bool = True
+    skipped: SkippedLines = NO_LINES
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """How a text is read: its delimiters, the escape among them, and which lines are no part of the table."""
+
+    delimiters: Delimiters
+    skipped: SkippedLines = NO_LINES
 
 
 def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Detected:
@@ -233,24 +242,56 @@ def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Det
     found = detect_encoding(sample, is_whole=is_whole) if encoding is None else DetectedEncoding(encoding, 1.0)
     text = decoded(sample, found.name, is_whole=is_whole)
     shown = _record_separator(text)
-    sample_text = _Sample(text, is_whole, "\n" if shown == "\r\n" else shown)
-    scan = None if sample_text.is_one_column() else sample_text.best()
+    named = SEPARATOR_LINE.match(text)
+    sample_text = _Sample(text[named.end() :] if named else text, is_whole, "\n" if shown == "\r\n" else shown)
+    is_one_column = named is None and sample_text.is_one_column()
+    scan = sample_text.scan(named[1]) if named else None if is_one_column else sample_text.best()
     if scan is None:
         # A text of one column has a separator that does not occur in it; where the usual ones do, one for private use.
         present, signs = set(text), (*_OF_ONE_COLUMN, *map(chr, range(0xE000, 0xF900)))
-        field = next((sign for sign in signs if sign not in present), "\x1f")
-        quote, confidence = '"', _CONFIDENCE_OF_ONE_COLUMN
+        field = named[1] if named else next((sign for sign in signs if sign not in present), "\x1f")
+        delimiters, confidence = Delimiters(field, '"', sample_text.record), _CONFIDENCE_OF_ONE_COLUMN
+        layout = sample_text.cut(delimiters).layout
     else:
-        field, quote, confidence = sample_text.doubled(scan.field), scan.quote, scan.share_of_width
-    kind = {",": FileType.CSV, "\t": FileType.TSV}.get(field, FileType.DELIMITED)
+        layout = scan.layout
+        delimiters = replace(scan.delimiters, field=sample_text.doubled(scan.delimiters.field))
+        confidence = scan.share_of_width
+    kind = {",": FileType.CSV, "\t": FileType.TSV}.get(delimiters.field, FileType.DELIMITED)
+    first = lines_above(sample_text.text, scan.delimiters if scan else delimiters, layout.first) + (named is not None)
+    skipped = SkippedLines(first, layout.comment)
     return Detected(
         kind,
-        Delimiters(field, quote, sample_text.record),
+        delimiters,
         shown,
         found.name,
         round(min(confidence, found.confidence), 2),
         is_encoding_certain=found.confidence >= SURE,
+        skipped=skipped,
     )
+
+
+def table_form(
+    text: str,
+    delimiters: Delimiters,
+    *,
+    is_whole: bool,
+    skip_rows: int | None = None,
+    comment: str | None = None,
+    escape: str | None = None,
+) -> TableForm:
+    """How a text with these delimiters is read, by its beginning. None: detected, `""`: there is none."""
+    named = SEPARATOR_LINE.match(text) if skip_rows is None else None
+    rest = text[named.end() :] if named else text
+    for _ in range(skip_rows or 0):
+        rest = rest.partition(delimiters.record)[2]
+    sample = _Sample(rest, is_whole, delimiters.record, finds_lines_above=skip_rows is None, comment=comment)
+    scan = sample.cut(delimiters if escape is None else replace(delimiters, escape=escape or None))
+    if escape is None:
+        scan = sample.with_escape(scan)
+    first = skip_rows
+    if first is None:
+        first = lines_above(rest, scan.delimiters, scan.layout.first) + (named is not None)
+    return TableForm(scan.delimiters, SkippedLines(first, scan.layout.comment))
 
 
 def _outside_quotes(text: str) -> Sequence[str]:
@@ -271,36 +312,43 @@ def _record_separator(text: str) -> str:
 class _Scan:
     """A sample cut by one separator (Contract importer 10.2, 10.3)."""
 
-    def __init__(self, field: str, quote: str, records: list[Record]) -> None:
-        self.field = field
-        self.quote = quote
-        self.records = records
-        widths = Counter(map(len, records))
-        self.width = max(widths, key=lambda width: (widths[width], width), default=0)
-        self.share_of_width = widths[self.width] / len(records) if records else 0.0
+    def __init__(self, delimiters: Delimiters, layout: Layout, quoted: int, broken: int) -> None:
+        self.delimiters = delimiters
+        self.layout = layout
+        self.share_of_width = layout.share()
+        self.quoted = quoted
+        self.broken = broken
+        """Fields with a quote that opens and does not close."""
 
-    def rank(self) -> tuple[bool, float]:
-        """What is best among separators that fit; the larger the better."""
-        return self.share_of_width >= _GOOD_SHARE_OF_WIDTH, self._share_of_typed()
+    @property
+    def is_exact(self) -> bool:
+        """Whether all of several records have one width."""
+        records = self.layout.records
+        return len(records) > 1 and not self.layout.first and len({len(record) for record in records}) == 1
+
+    def rank(self) -> tuple[bool, bool, int, float]:
+        """What is best among separators that fit; the larger the better. Lines above a table are less likely."""
+        above = self.layout.first
+        return not above, self.share_of_width >= _GOOD_SHARE_OF_WIDTH, -above, self._share_of_typed()
 
     def has_typed_column(self) -> bool:
         """Whether a column below the first record is of another type than text."""
-        for position in range(self.width):
+        for position in range(self.layout.width):
             facts = ColumnFacts()
-            facts.add_all(record[position] for record in self.records[1:])
+            facts.add_all(record[position] for record in self.layout.records[1:])
             if column_type(facts, is_whole=True).base not in {BaseType.STRING, BaseType.NULL}:
                 return True
         return False
 
     def _share_of_typed(self) -> float:
         typed = total = 0
-        for record in self.records[1:] or self.records:
+        for record in self.layout.records[1:] or self.layout.records:
             for cell in record:
                 kind = classify(cell)
                 if kind is CellKind.NULL:
                     continue
                 total += 1
-                if kind not in _UNTYPED or (self.field != "," and _COMMA_NUMBER.fullmatch(cell)):
+                if kind not in _UNTYPED or (self.delimiters.field != "," and _COMMA_NUMBER.fullmatch(cell)):
                     typed += 1
         return typed / total if total else 0.0
 
@@ -310,6 +358,9 @@ class _Sample:
     text: str
     is_whole: bool
     record: str
+    finds_lines_above: bool = True
+    comment: str | None = None
+    """None: detected."""
 
     def is_one_column(self) -> bool:
         """Whether the lines are values as they are (Contract importer 10.4)."""
@@ -324,36 +375,43 @@ class _Sample:
     def best(self) -> _Scan | None:
         """The separator that fits best (Contract importer 10.5); None if none fits."""
         for field in _ALWAYS:
-            scan = self._scan(field)
+            scan = self.scan(field)
             if scan is not None and scan.share_of_width == 1:
                 return scan
-        fitting = [scan for scan in self._scans(_USUAL) if scan.share_of_width >= _MIN_SHARE_OF_WIDTH]
+        usual = list(self._scans(_USUAL))
+        fitting = [scan for scan in usual if scan.share_of_width >= _MIN_SHARE_OF_WIDTH]
         if not fitting:
-            fitting = [
-                scan
-                for scan in self._scans(_SELDOM)
-                if scan.share_of_width == 1 and len(scan.records) > 1 and scan.has_typed_column()
-            ]
+            fitting = [scan for scan in self._scans(_SELDOM) if scan.is_exact and scan.has_typed_column()]
         # Of equals, max takes the first. Cells are classified only where there is a choice.
         return max(fitting, key=_Scan.rank) if len(fitting) > 1 else next(iter(fitting), None)
 
     def _scans(self, fields: Sequence[str]) -> Iterator[_Scan]:
-        return (scan for field in fields if (scan := self._scan(field)) is not None)
+        return (scan for field in fields if (scan := self.scan(field)) is not None)
 
-    def _scan(self, field: str) -> _Scan | None:
+    def scan(self, field: str) -> _Scan | None:
         """The text cut by a separator; None if it makes no columns."""
         if field not in self.text:
             return None
-        records, quoted, broken = self._cut(Delimiters(field, '"', self.record))
-        scan = _Scan(field, '"', records)
-        if not quoted and "'" in self.text:
-            records, quoted, broken = self._cut(Delimiters(field, "'", self.record))
-            if quoted >= 2 and not broken:
-                scan = _Scan(field, "'", records)
-        return scan if scan.width > 1 else None
+        scan = self.with_escape(self.cut(Delimiters(field, '"', self.record)))
+        if not scan.quoted and "'" in self.text:
+            by_apostrophe = self.cut(Delimiters(field, "'", self.record))
+            if by_apostrophe.quoted >= 2 and not by_apostrophe.broken:
+                scan = by_apostrophe
+        return scan if scan.layout.width > 1 else None
 
-    def _cut(self, delimiters: Delimiters) -> tuple[list[Record], int, int]:
-        """The first records; how many of their fields are quoted, and how many have a quote that does not close."""
+    def with_escape(self, scan: _Scan) -> _Scan:
+        """The same, or cut with backslashes as escapes, if fewer quotes or records are broken then."""
+        delimiters = scan.delimiters
+        if delimiters.field == "\\" or not any(
+            "\\" + sign in self.text for sign in (delimiters.field, delimiters.quote) if sign
+        ):
+            return scan
+        escaped = self.cut(replace(delimiters, escape="\\"))
+        gain = escaped.share_of_width - scan.share_of_width
+        return escaped if gain > 0 or (gain == 0 and escaped.broken < scan.broken) else scan
+
+    def cut(self, delimiters: Delimiters) -> _Scan:
+        """The first records, and how many of their fields are quoted and broken."""
         # A file of more columns than a table may have is still delimited so; its reader raises too_many_columns.
         reader = RecordReader(delimiters, counts_quotes=True, max_columns=len(self.text) + 1)
         records: list[Record] = []
@@ -367,7 +425,11 @@ class _Sample:
                 records.pop()
         del records[_RECORDS:]
         quotes = [found for number, found in reader.quotes.items() if number <= len(records)]
-        return records, sum(quoted for quoted, _ in quotes), sum(broken for _, broken in quotes)
+        quoted, broken = sum(quoted for quoted, _ in quotes), sum(broken for _, broken in quotes)
+        layout = layout_of(
+            records, self.text, delimiters, finds_lines_above=self.finds_lines_above, comment=self.comment
+        )
+        return _Scan(delimiters, layout, quoted, broken)
 
     def doubled(self, field: str) -> str:
         """The separator, or its run if it stands only in runs of one length (Contract importer 10.6)."""

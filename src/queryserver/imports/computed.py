@@ -7,6 +7,7 @@ from typing import Any
 from queryserver.errors.files import file_empty, record_too_long
 from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
+    LISTED_RECORDS,
     Analysis,
     Oddity,
     SampleWarning,
@@ -19,9 +20,9 @@ from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
-from queryserver.formats.delimited.encodings import Decoder
-from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
-from queryserver.formats.detection import ReadingOptions, detect, recognise, recognise_given
+from queryserver.formats.delimited.encodings import Decoder, decoded
+from queryserver.formats.delimited.records import NO_LINES, Block, BlockReader, RecordReader
+from queryserver.formats.detection import ReadingOptions, detect, recognise, recognise_given, table_form
 from queryserver.imports.model import (
     SAMPLE_BYTES,
     SAMPLE_RECORDS,
@@ -30,6 +31,7 @@ from queryserver.imports.model import (
     Cells,
     Delimiters,
     FileType,
+    SkippedLines,
 )
 
 MORE = "more"
@@ -52,6 +54,15 @@ class TextForm:
     is_encoding_given: bool
     """Then the text must be in it, but for a tenth."""
     is_encoding_certain: bool
+    skipped: SkippedLines
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFound:
+    """Whether the first record that is read names the columns; lines above it are `skipped`."""
+
+    has_header: bool
+    skipped: SkippedLines = NO_LINES
 
 
 class _Text:
@@ -84,7 +95,11 @@ class _Records:
         self.decoder = Decoder(form.encoding)
         self.records: list[Cells] = []
         self.unclosed: list[int] = []
-        self._reader = RecordReader(form.delimiters)
+        self._reader = RecordReader(form.delimiters, skipped=form.skipped)
+
+    @property
+    def comments(self) -> int:
+        return self._reader.comments
 
     def read(self, pieces: Iterable[tuple[bytes, bool]], is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
         """Read until there are enough; whether there are. Then the rest is not read.
@@ -105,8 +120,12 @@ class _Blocks:
 
     def __init__(self, form: TextForm, width: int) -> None:
         self.blocks: list[Block] = []
-        self._reader = BlockReader(form.delimiters, form.encoding, width)
+        self._reader = BlockReader(form.delimiters, form.encoding, width, skipped=form.skipped)
         self.decoder = self._reader.decoder
+
+    @property
+    def comments(self) -> int:
+        return self._reader.comments
 
     def read(self, pieces: Iterable[tuple[bytes, bool]], most_rows: int) -> bool:
         """Read until there are more rows than that; whether there are."""
@@ -177,7 +196,16 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
             blocks.read(text.rest(), most)
     if not form.is_encoding_certain:
         analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(Oddity.ENCODING_UNCERTAIN, 1)])
-    return {**asdict(analysis), "encoding": form.encoding}
+    comments = (first if blocks is None else blocks).comments
+    read = {"encoding": form.encoding, "delimiters": asdict(form.delimiters), "skipped": asdict(form.skipped)}
+    warnings = [asdict(one) for one in (*analysis.warnings, *_skipped_lines(form.skipped, comments))]
+    return {**asdict(analysis), **read, "warnings": warnings}
+
+
+def _skipped_lines(skipped: SkippedLines, comments: int) -> Iterator[SampleWarning]:
+    if count := skipped.first + comments:
+        lines = range(1, min(skipped.first, LISTED_RECORDS) + 1)
+        yield SampleWarning(Oddity.SKIPPED_LINES, count, list(lines))
 
 
 def _analysis(
@@ -202,7 +230,7 @@ def _analysis(
 
 
 def header(options: Mapping[str, Any], head: bytes) -> object:
-    """Whether the first record names the columns; MORE and the options as those of `preview`.
+    """A HeaderFound as a dict; MORE and the options as those of `preview`.
 
     A hundred records with a value behind it are enough. Raises file_empty, record_too_long, encoding_failed.
     """
@@ -224,7 +252,7 @@ def header(options: Mapping[str, Any], head: bytes) -> object:
         first.decoder.check()
     if not first.records:
         raise file_empty("File is empty.") if text.is_whole else record_too_long("The first record is too long.")
-    return has_header(first.records[: SAMPLE_RECORDS + 1])
+    return asdict(HeaderFound(has_header(first.records[: SAMPLE_RECORDS + 1]), form.skipped))
 
 
 def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
@@ -239,11 +267,20 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     delimiters = reading.delimiters
     if delimiters is None:
         delimiters = reading.completed(detect(sample, is_whole=is_whole, encoding=encoding).delimiters)
-    return TextForm(
+    form = table_form(
+        decoded(sample, encoding, is_whole=is_whole),
         delimiters,
+        is_whole=is_whole,
+        skip_rows=reading.skip_rows,
+        comment=reading.comment,
+        escape=reading.escape,
+    )
+    return TextForm(
+        form.delimiters,
         encoding,
         is_encoding_given=reading.encoding is not None,
         is_encoding_certain=found.confidence >= SURE,
+        skipped=form.skipped,
     )
 
 

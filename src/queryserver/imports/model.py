@@ -112,6 +112,16 @@ class Delimiters:
     field: str = ","
     quote: str | None = '"'
     record: str = "\n"
+    escape: str | None = None
+    """Takes away the meaning of a separator or quote behind it; None: nothing does (Contract importer 8.7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedLines:
+    """Lines of a text that are not read: the first ones, and those that begin with `comment` unless it is empty."""
+
+    first: int = 0
+    comment: str = ""
 
 
 class BaseType(StrEnum):

@@ -51,7 +51,9 @@ BadRowLimit: TypeAlias = int | Literal["few"] | None
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How a file of `width` columns is read: `sheet`, `records` and `fields`, or `delimiters` and `encoding`."""
+    """How a file of `width` columns is read: `sheet`, `records` and `fields`, or `delimiters`, `skipped` and
+    `encoding`.
+    """
 
     origin: model.Origin
     file_path: str
@@ -59,6 +61,7 @@ class FileReading:
     width: int
     sheet: str | None = None
     delimiters: model.Delimiters = field(default_factory=model.Delimiters)
+    skipped: model.SkippedLines = field(default_factory=model.SkippedLines)
     encoding: str = "utf-8"
     records: model.FileType | None = None
     """The type of a file of records; `fields` are the names of its columns."""
@@ -368,7 +371,8 @@ class TableCreations:
                 has_header=request.has_header,
                 width=len(analysis.columns),
                 sheet=reading.sheet_name,
-                delimiters=reading.delimiters or model.Delimiters(),
+                delimiters=analysis.delimiters,
+                skipped=analysis.skipped,
                 encoding=analysis.encoding,
                 records=reading.file_type if reading.file_type in model.RECORD_TYPES else None,
                 fields=tuple(analysis.fields),

@@ -20,7 +20,7 @@ from queryserver.formats.cell_types.analysis import Analysis, analyse_records
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.detection import Detected, ReadingOptions, marked
 from queryserver.imports import model
-from queryserver.imports.computed import CUT_FIELD_BYTES, MORE
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, HeaderFound
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.limits import FairPlaces, LruCache
@@ -112,19 +112,20 @@ class Previews:
                     self._analyses.put(key, analysis)
             return analysis
 
-    async def has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
+    async def header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> HeaderFound:
         """Whether the first record names the columns. A separator that is not given is detected."""
         async with self._places.place(user_id):
             if options.file_type in model.RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
-                return True
+                return HeaderFound(has_header=True)
             if options.sheet_name is not None:
                 # No row of a sheet is wholly empty, but its cells may be errors.
                 sheet = await self._sheet(user_id, file, options.sheet_name, 2 * COMPARED_RECORDS)
                 if not sheet.rows:
                     raise file_empty("The worksheet is empty.")
-                return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
-            return await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
+                return HeaderFound(await self._threads.run(user_id, lambda _: has_header(sheet.rows)))
+            found = await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
+            return _adapter(HeaderFound).validate_python(found)
 
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._places.place(user_id):

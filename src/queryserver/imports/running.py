@@ -172,6 +172,10 @@ class _Import:
         conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, self._counting)
         counted = await conversion.count(explain=EXPLAINED_ROWS, kept=self.kept)
         lines = self.report.lines
+        if first := self.plan.reading.skipped.first:
+            lines.append(f"Skipped the first {first} {'line' if first == 1 else 'lines'}.")
+        if counted.comments:
+            lines.append(f"Left out {counted.comments} comment {'line' if counted.comments == 1 else 'lines'}.")
         lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
         lines.extend(f"Bad row: {row}" for row in counted.explained)
         if counted.bad > len(counted.explained):
@@ -237,6 +241,8 @@ class Counted:
     bad: int = 0
     undecodable: int = 0
     """Characters."""
+    comments: int = 0
+    """Comment lines that were left out."""
     explained: list[BadRow] = field(default_factory=list[BadRow])
 
     def add(self, portion: Portion) -> None:
@@ -319,7 +325,7 @@ class Conversion:
 
     async def _blocks(self, counted: Counted) -> AsyncGenerator[Block]:
         reading = self.plan.reading
-        reader = BlockReader(reading.delimiters, reading.encoding, reading.width)
+        reader = BlockReader(reading.delimiters, reading.encoding, reading.width, skipped=reading.skipped)
         run = asyncio.get_running_loop().run_in_executor
         async with aclosing(self.file.read()) as content:
             async for piece in content:
@@ -328,7 +334,7 @@ class Conversion:
                 self.seen(len(piece))
         for block in await run(self.threads, list[Block], reader.finish()):
             yield block
-        counted.undecodable = reader.decoder.undecodable
+        counted.undecodable, counted.comments = reader.decoder.undecodable, reader.comments
 
 
 async def ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:

@@ -12,7 +12,7 @@ from queryserver.formats.conversion import RowConverter, TargetColumn
 from queryserver.formats.delimited.records import BlockReader
 from queryserver.formats.detection import ReadingOptions
 from queryserver.imports import computed
-from queryserver.imports.model import STRING, ColumnType, Delimiters, type_name
+from queryserver.imports.model import STRING, ColumnType, Delimiters, SkippedLines, type_name
 
 FIELD = Path(__file__).parents[2] / "field" / "import"
 
@@ -49,10 +49,12 @@ def load(content: bytes, **given: Any) -> Loaded:
         | given,
     )
     options = {"reading": asdict(reading), "is_whole": True, "is_last": True}
-    has_header: Any = computed.header(options, content)
+    header: Any = computed.header(options, content)
+    has_header: bool = header["has_header"]
     preview: Any = computed.preview({**options, "has_header": has_header}, content)
     width = len(preview["columns"])
-    reader = BlockReader(found, preview["encoding"], width)
+    reading_as = Delimiters(**preview["delimiters"])
+    reader = BlockReader(reading_as, preview["encoding"], width, skipped=SkippedLines(**preview["skipped"]))
     converter = RowConverter([TargetColumn(at, str(at), STRING) for at in range(width)], explain=0)
     portions = [converter.block(block, has_header=has_header) for block in (*reader.feed(content), *reader.finish())]
     rows = [list(row.values()) for portion in portions for row in portion.batch.to_pylist()]
@@ -126,3 +128,140 @@ class TestWidth:
         assert sum(block.columns.num_rows for block in blocks) == 100_001
         assert not any(block.long_rows for block in blocks)
         assert blocks[-1].columns.column(1)[-1].as_py() == "22222222"
+
+
+class TestSeparators:
+    @pytest.mark.importer(63)
+    def test_separators_at_the_ends_of_rows_do_not_hide_the_separator(self) -> None:
+        loaded = load(field_file("trailing_separator_few_rows.csv"))
+        assert loaded.metadata["confidence"] == 1.0
+        assert loaded.columns == [("a", "INTEGER"), ("b", "INTEGER"), ("c", "INTEGER")]
+        assert (loaded.bad, loaded.rows) == (0, [["1", "2", "3"], ["4", "5", "6"]])
+
+    @pytest.mark.importer(63)
+    def test_a_quoted_line_end_behind_the_last_field_is_dropped(self) -> None:
+        loaded = load(field_file("stray_quote_newline_at_end.csv"))
+        assert loaded.metadata["delimiters"]["field"] == ";"
+        assert loaded.columns == [("Name", "VARCHAR"), ("Limit", "INTEGER"), ("D", "INTEGER")]
+        assert (loaded.bad, loaded.rows) == (0, [["x__m21", "1440", "21"]])
+
+    @pytest.mark.importer(63)
+    def test_a_header_narrower_than_two_rows_does_not_hide_the_separator(self) -> None:
+        loaded = load(b"city;day\nRome;2024-01-01;5\nParis;2024-01-02;7\n")
+        assert loaded.columns == [("city", "VARCHAR"), ("day", "DATE"), ("column_3", "INTEGER")]
+
+
+class TestLinesAbove:
+    @pytest.mark.importer(64)
+    def test_a_title_line_is_skipped_and_reported(self) -> None:
+        loaded = load(field_file("title_line.csv"))
+        assert loaded.metadata["delimiters"]["field"] == ";"
+        assert loaded.metadata["skipped"] == {"first": 1, "comment": ""}
+        assert loaded.has_header
+        assert loaded.columns == [("id", "INTEGER"), ("name", "VARCHAR"), ("lat", "DOUBLE")]
+        assert loaded.warnings == {"skipped_lines": (1, [1])}
+        assert loaded.rows[0] == ["1", "x", "41.9"]
+        assert len(loaded.rows) == 5
+
+    @pytest.mark.importer(64)
+    def test_files_of_the_world_bank_are_read_from_their_header_on(self) -> None:
+        loaded = load(field_file("title_lines_world_bank.csv"))
+        assert loaded.metadata["skipped"] == {"first": 4, "comment": ""}
+        assert loaded.columns == [
+            ("Country Name", "VARCHAR"), ("Country Code", "VARCHAR"), ("1960", "DOUBLE"), ("1961", "DOUBLE"),
+        ]  # fmt: skip
+        assert loaded.warnings == {"skipped_lines": (4, [1, 2, 3, 4])}
+        assert (loaded.bad, loaded.rows[-1]) == (0, ["C9", "C09", "9.5", "9.25"])
+
+    @pytest.mark.importer(64)
+    def test_a_line_that_names_the_separator_is_skipped(self) -> None:
+        loaded = load(field_file("excel_sep_line.csv"))
+        assert loaded.metadata["delimiters"]["field"] == ";"
+        assert loaded.metadata["skipped"] == {"first": 1, "comment": ""}
+        assert loaded.columns == [("id", "INTEGER"), ("name", "VARCHAR"), ("val", "DOUBLE")]
+        assert loaded.rows == [["1", "a", "2,5"], ["2", "b", "3,5"]]
+        assert load(b"sep=|\na|b,c\n1|2,5\n").columns == [("a", "INTEGER"), ("b,c", "DOUBLE")]
+
+    @pytest.mark.importer(64)
+    def test_comment_lines_are_left_out_and_reported(self) -> None:
+        loaded = load(field_file("comment_lines.csv"))
+        assert loaded.metadata["skipped"] == {"first": 0, "comment": "#"}
+        assert loaded.columns == [("id", "INTEGER"), ("val", "INTEGER")]
+        assert loaded.warnings == {"skipped_lines": (2, [])}
+        assert loaded.rows == [["1", "2"], ["3", "4"]]
+
+    @pytest.mark.importer(64)
+    def test_comments_between_rows_are_left_out(self) -> None:
+        loaded = load(b'id,val\n1,2\n# a "note"\n3,4\n# "another, of two fields\n5,6\n7,8\n')
+        assert (loaded.bad, loaded.warnings) == (0, {"skipped_lines": (2, [])})
+        assert loaded.rows == [["1", "2"], ["3", "4"], ["5", "6"], ["7", "8"]]
+
+    @pytest.mark.importer(64)
+    @each(
+        ("content", "skipped", "names"),
+        (b"Report,,,\n,,,\nid,name,a,b\n1,x,2,3\n2,y,3,4\n", 2, ["id", "name", "a", "b"]),
+        (b"Quarterly report\nAll values in EUR\n\nregion,q1,q2\nNorth,1,2\nSouth,3,4\n", 3, ["region", "q1", "q2"]),
+        (b"Liste des clients\nNom;Ville;Pays\nDupont;Paris;France\nRossi;Rome;Italie\n", 1, ["Nom", "Ville", "Pays"]),
+        (b"Title: x\tDate: 2024-01-01\n\nid\tname\tn\n1\ta\t2\n2\tb\t3\n", 2, ["id", "name", "n"]),
+        (b"\n\nNote\n\nid|n\n1|2\n3|4\n", 4, ["id", "n"]),
+        (b"# made by x\n#id\tstart\tend\nchr1\t1\t2\nchr2\t3\t4\n", 1, ["#id", "start", "end"]),
+    )
+    def test_titles_notes_and_blank_cells_above_a_table_are_skipped(
+        self, content: bytes, skipped: int, names: Sequence[str]
+    ) -> None:
+        loaded = load(content)
+        assert loaded.metadata["skipped"]["first"] == skipped
+        assert ([name for name, _ in loaded.columns], len(loaded.rows), loaded.bad) == (names, 2, 0)
+
+    @pytest.mark.importer(64)
+    @each(
+        "content",
+        b"1\n" * 60 + b"1,2,3\n" * 200,
+        b"id,name\n1,a\n2,b\n",
+        b"x,,\ny,,\nz,1,2\nw,,\n",
+        b"1,2\n3,4,5\n6,7,8\n9,10,11\n",
+        b"Division,Month,Homicide\nNorth,JAN01,0,0\nNorth,JAN01,1,1\n",
+        b"#1,a,b\n#2,c,d\n#3,e,f\n",
+        b"value\n1,5\n2,5\n3,5\n4,5\n5,5\n",
+    )
+    def test_rows_that_may_be_data_are_never_skipped(self, content: bytes) -> None:
+        assert load(content).metadata["skipped"] == {"first": 0, "comment": ""}
+
+    @pytest.mark.importer(64)
+    def test_skip_rows_and_comment_can_be_given(self) -> None:
+        content = b"a,b\n1,2\n% x\n3,4\n"
+        given = load(content, field_separator=",", skip_rows=1, comment="%")
+        assert [name for name, _ in given.columns] == ["column_1", "column_2"]
+        assert given.rows == [["1", "2"], ["3", "4"]]
+        titled = load(field_file("title_line.csv"), skip_rows=0)
+        assert titled.rows[:2] == [["Estrazione del 2025-01-06", None, None], ["id", "name", "lat"]]
+        assert titled.warnings == {"short_rows": (1, [1])}
+        commented = load(field_file("comment_lines.csv"), comment="\\0", skip_rows=0)
+        assert len(commented.rows) + commented.has_header == 5
+
+
+class TestEscapes:
+    @pytest.mark.importer(65)
+    def test_backslashes_before_quotes_and_separators_are_escapes(self) -> None:
+        loaded = load(field_file("backslash_escapes.csv"))
+        assert loaded.preview["delimiters"]["escape"] == "\\"
+        assert loaded.columns == [("id", "INTEGER"), ("name", "VARCHAR"), ("note", "VARCHAR")]
+        assert loaded.rows[:2] == [["1", 'say "hi", ok', "x"], ["2", "Fargo, ND", "y"]]
+        assert (loaded.bad, loaded.warnings) == (0, {})
+
+    @pytest.mark.importer(65)
+    def test_an_escaped_line_end_is_part_of_its_field(self) -> None:
+        loaded = load(b"1\ta\\\tb\tx\n2\ttwo\\\nlines\ty\n3\t\\N\tz\n4\tback\\\\slash\tw\n")
+        assert loaded.metadata["delimiters"]["escape"] == "\\"
+        assert [row[1] for row in loaded.rows] == ["a\tb", "two\nlines", None, "back\\slash"]
+
+    @pytest.mark.importer(65)
+    @each("content", b'path,n\n"C:\\dir\\",1\n"D:\\",2\n', b"a,b\n\\N,1\n2,\\N\n", b'j,n\n"{""a"": ""x\\""y""}",1\n')
+    def test_other_backslashes_are_no_escapes(self, content: bytes) -> None:
+        assert load(content).metadata["delimiters"]["escape"] is None
+
+    @pytest.mark.importer(65)
+    def test_an_escape_can_be_given_or_switched_off(self) -> None:
+        assert load(b"a,b\nx^,y,1\n", escape="^").rows == [["x,y", "1"]]
+        content = field_file("backslash_escapes.csv")
+        assert load(content, escape="\\0").preview["delimiters"]["escape"] is None

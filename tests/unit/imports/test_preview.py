@@ -74,7 +74,7 @@ class TestReading:
         assert (await previews.analysis(ANA, file, CSV, has_header=True)).is_whole is False
         assert file.read_bytes == 256 * 1024
         file.read_bytes = 0
-        assert await previews.has_header(ANA, file, CSV)
+        assert (await previews.header(ANA, file, CSV)).has_header
         assert file.read_bytes == 256 * 1024
 
     @each("has_header", True, False)
@@ -128,7 +128,7 @@ class TestEncodings:
             return False
 
         monkeypatch.setattr(samples, "_has_value", counting)
-        assert await previews.has_header(ANA, MemoryFile(b'a,b\n1,"' + b",\n" * (2 * MIB)), CSV)
+        assert (await previews.header(ANA, MemoryFile(b'a,b\n1,"' + b",\n" * (2 * MIB)), CSV)).has_header
         # A sample that was too small is read again with more of the file: the one record before the quote counts twice.
         assert looked_at == SAMPLE_RECORDS + 1 + 1
 
@@ -151,7 +151,7 @@ class TestEncodings:
         with raises_code("encoding_error"):
             await previews.analysis(ANA, file, given, has_header=True)
         with raises_code("encoding_error"):
-            await previews.has_header(ANA, file, given)
+            await previews.header(ANA, file, given)
 
     def test_unknown_encodings_are_refused(self):
         with pytest.raises(InvalidParameter):
@@ -163,14 +163,14 @@ class TestKinds:
         with raises_code("format_mismatch"):
             await previews.analysis(ANA, MemoryFile(ZIP), CSV, has_header=True)
         with raises_code("format_mismatch"):
-            await previews.has_header(ANA, MemoryFile(ZIP), CSV)
+            await previews.header(ANA, MemoryFile(ZIP), CSV)
 
     async def test_text_is_no_workbook(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
         with raises_code("format_mismatch"):
             await previews.analysis(ANA, MemoryFile(b"a,b\n"), excel, has_header=True)
         with raises_code("format_mismatch"):
-            await previews.has_header(ANA, MemoryFile(b"a,b\n"), excel)
+            await previews.header(ANA, MemoryFile(b"a,b\n"), excel)
 
     @each("file_type", FileType.CSV, FileType.EXCEL)
     async def test_what_is_neither_is_not_supported(self, previews: Previews, file_type):
@@ -184,7 +184,7 @@ class TestKinds:
         with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(content), CSV, has_header=False)
         with raises_code("file_empty"):
-            await previews.has_header(ANA, MemoryFile(content), CSV)
+            await previews.header(ANA, MemoryFile(content), CSV)
 
     def test_a_workbook_needs_a_sheet(self):
         with raises_code("sheet_required"):
@@ -195,7 +195,7 @@ class TestKinds:
         file = MemoryFile(b"a;b\n1;2\n")
         with raises_code("separator_required"):
             await previews.analysis(ANA, file, options, has_header=True)
-        assert await previews.has_header(ANA, file, options) is True
+        assert (await previews.header(ANA, file, options)).has_header is True
 
 
 class TestSheets:
@@ -203,19 +203,19 @@ class TestSheets:
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
         found = await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=True)
         assert (bases(found), found.rows) == ([BaseType.INT32], [["0"], ["1"], ["2"]])
-        assert await previews.has_header(ANA, MemoryFile(ZIP), excel) is True
+        assert (await previews.header(ANA, MemoryFile(ZIP), excel)).has_header is True
 
     async def test_sheets_without_a_row_are_empty(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="none")
         with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=False)
         with raises_code("file_empty"):
-            await previews.has_header(ANA, MemoryFile(ZIP), excel)
+            await previews.header(ANA, MemoryFile(ZIP), excel)
 
     async def test_unknown_sheets_are_told(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
         with raises_code("sheet_not_found"):
-            await previews.has_header(ANA, MemoryFile(ZIP), excel)
+            await previews.header(ANA, MemoryFile(ZIP), excel)
 
     async def test_separators_and_encodings_do_not_matter(self):
         given = ReadingOptions.given(FileType.EXCEL, sheet_name="one", field_separator='"', encoding="klingon")

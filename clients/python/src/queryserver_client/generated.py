@@ -1785,6 +1785,8 @@ class HeaderGuess(TypedDict):
     """
 
     has_header: bool
+    skip_rows: NotRequired[int]
+    comment: NotRequired[str]
 
 
 class PreviewColumn(TypedDict):
@@ -1805,7 +1807,15 @@ class PreviewWarning(TypedDict):
     What was odd in the file.
     """
 
-    code: Literal["long_rows", "short_rows", "unclosed_quote", "undecodable", "truncated_sample", "encoding_uncertain"]
+    code: Literal[
+        "long_rows",
+        "short_rows",
+        "unclosed_quote",
+        "undecodable",
+        "truncated_sample",
+        "encoding_uncertain",
+        "skipped_lines",
+    ]
     count: int
     rows: list[int]
 
@@ -1819,6 +1829,9 @@ class Preview(TypedDict):
     columns: list[PreviewColumn]
     preview_data: list[list[str]]
     warnings: NotRequired[list[PreviewWarning]]
+    skip_rows: NotRequired[int]
+    comment: NotRequired[str]
+    escape: NotRequired[str]
 
 
 SqlTypes: TypeAlias = list[str]
@@ -2428,6 +2441,9 @@ class DelimitedMetadata(TypedDict):
     encoding: str
     confidence: float
     warnings: NotRequired[list[PreviewWarning]]
+    skip_rows: NotRequired[int]
+    comment: NotRequired[str]
+    escape: NotRequired[str]
 
 
 class NestedType(TypedDict):

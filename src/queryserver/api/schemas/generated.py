@@ -1822,6 +1822,8 @@ class HeaderGuess(WireModel):
     """
 
     has_header: bool
+    skip_rows: Omittable[int] = None
+    comment: Omittable[str] = None
 
 
 class PreviewColumn(WireModel):
@@ -1844,7 +1846,15 @@ class PreviewWarning(WireModel):
 
     code: Annotated[
         str,
-        one_of("long_rows", "short_rows", "unclosed_quote", "undecodable", "truncated_sample", "encoding_uncertain"),
+        one_of(
+            "long_rows",
+            "short_rows",
+            "unclosed_quote",
+            "undecodable",
+            "truncated_sample",
+            "encoding_uncertain",
+            "skipped_lines",
+        ),
     ]
     count: int
     rows: list[int]
@@ -1859,6 +1869,9 @@ class Preview(WireModel):
     columns: list[PreviewColumn]
     preview_data: list[list[str]]
     warnings: Omittable[list[PreviewWarning]] = None
+    skip_rows: Omittable[int] = None
+    comment: Omittable[str] = None
+    escape: Omittable[str] = None
 
 
 class SqlTypes(RootModel[list[str]]):
@@ -2472,6 +2485,9 @@ class DelimitedMetadata(WireModel):
     encoding: str
     confidence: float
     warnings: Omittable[list[PreviewWarning]] = None
+    skip_rows: Omittable[int] = None
+    comment: Omittable[str] = None
+    escape: Omittable[str] = None
 
 
 class NestedType(WireModel):

@@ -22,7 +22,7 @@ from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
 from queryserver.imports.column_names import engine_names
-from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
+from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, SkippedLines, type_name
 from queryserver.imports.plans import BadRowLimit, ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile
@@ -179,8 +179,15 @@ async def guess_metadata(call: ImporterCall) -> Response:
             warnings=None
             if found.is_encoding_certain
             else [wire.PreviewWarning(code=Oddity.ENCODING_UNCERTAIN, count=1, rows=[])],
+            escape=found.delimiters.escape,
+            **_skipped(found.skipped),
         )
     )
+
+
+def _skipped(skipped: SkippedLines) -> dict[str, Any]:
+    """`skip_rows` and `comment` where lines are skipped."""
+    return {"skip_rows": skipped.first or None, "comment": skipped.comment or None}
 
 
 @router.operation("guess_file_header")
@@ -189,8 +196,9 @@ async def guess_header(call: ImporterCall) -> Response:
     asked = await call.read(requests.HeaderParameters)
     reading = _reading(asked)
     file = await _file(call, asked)
-    guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
-    return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))
+    guessing = call.services.importing.previews.header(call.user.id, file, reading)
+    found = await while_connected(call.request, guessing)
+    return answer(wire.HeaderGuess(has_header=found.has_header, **_skipped(found.skipped)))
 
 
 @router.operation("preview_file")
@@ -220,6 +228,8 @@ def _preview(asked: requests.PreviewParameters, dialect: str, analysis: Analysis
         preview_data=[],
         warnings=[wire.PreviewWarning(code=one.code, count=one.count, rows=list(one.rows)) for one in analysis.warnings]
         or None,
+        escape=analysis.delimiters.escape,
+        **_skipped(analysis.skipped),
     )
     body = shown.model_dump(mode="json", by_alias=True)
     body["preview_data"] = analysis.rows

@@ -13,15 +13,15 @@ from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.header import header_names, numbered_names
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
 from queryserver.formats.columns import kernels
-from queryserver.formats.delimited.records import Block
-from queryserver.imports.model import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
+from queryserver.formats.delimited.records import NO_LINES, Block
+from queryserver.imports.model import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType, Delimiters, SkippedLines
 
 FIRST_RECORDS = PREVIEW_ROWS + 1
 """How many first records `analyse_blocks` takes: a header and what is shown."""
 
 REPLACEMENT = "\ufffd"
 
-_LISTED_RECORDS = 10
+LISTED_RECORDS = 10
 
 
 class Oddity(StrEnum):
@@ -33,13 +33,15 @@ class Oddity(StrEnum):
     UNDECODABLE = "undecodable"
     TRUNCATED_SAMPLE = "truncated_sample"
     ENCODING_UNCERTAIN = "encoding_uncertain"
+    SKIPPED_LINES = "skipped_lines"
 
 
 @dataclass(slots=True)
 class SampleWarning:
     """How often something odd is in the sample, and the numbers of the first ten records of it (from 1).
 
-    `undecodable` counts characters, the others count records; `truncated_sample` has count 1 and no records.
+    `undecodable` counts characters, `skipped_lines` lines (and lists those above the table), the others count records;
+    `truncated_sample` has count 1 and no records.
     """
 
     code: Oddity
@@ -48,7 +50,7 @@ class SampleWarning:
 
     def add(self, record: int) -> None:
         self.count += 1
-        if len(self.rows) < _LISTED_RECORDS:
+        if len(self.rows) < LISTED_RECORDS:
             self.rows.append(record)
 
 
@@ -76,6 +78,10 @@ class Analysis:
     """The names of columns in a file of records; `columns` may have other names, which are all different."""
     encoding: str = "utf-8"
     """Of a text: the given one, else the detected one."""
+    delimiters: Delimiters = field(default_factory=Delimiters)
+    """Of a text, with the escape that was found."""
+    skipped: SkippedLines = NO_LINES
+    """Lines of a text, or first rows of a worksheet, that are no part of the table."""
 
 
 class WidthUncertain(Exception):

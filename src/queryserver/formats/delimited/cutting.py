@@ -29,6 +29,7 @@ _SUBSTITUTES = tuple(bytes([code]) for code in (*range(0x1F, 0x1B, -1), *range(1
 """Control characters that may stand for separators of several characters; few texts hold any."""
 
 _BLANKS = " \t\f\v"
+_NULL_MARK = r"\N"
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -42,7 +43,10 @@ class Grammar:
     The third group, before the end, is the text of fields whose closing quote is followed by something else.
     """
     end: re.Pattern[str]
-    """What ends a field; CR and LF are one end where records end at LF."""
+    """What ends an unquoted field, the group; with an escape the whole field before it, too.
+
+    CR and LF are one end where records end at LF.
+    """
     opening: re.Pattern[str]
     blanks: re.Pattern[str]
     closing: re.Pattern[str]
@@ -50,6 +54,10 @@ class Grammar:
     after: re.Pattern[str]
     """From behind the closing quote to behind the end of the field; the group is the end."""
     longest_end: int
+    special: re.Pattern[str] | None
+    """What stands for one other character in a field: doubled quotes, and escapes in the second group. None: nothing
+    but the quotes.
+    """
     splits: bool
     """Text without quotes may be split at record ends first, then at separators: the two never overlap."""
 
@@ -60,8 +68,12 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
     record = r"\r?\n" if delimiters.record == "\n" else re.escape(delimiters.record)
     end = f"{record}|{separator}"
     ends_by_character = len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r"
+    escape = re.escape(delimiters.escape or "")
     # The text up to an end; where CR and LF are one end, a CR before LF is still in it.
-    unquoted = f"[^{re.escape(delimiters.field + delimiters.record)}]*+" if ends_by_character else f".*?(?={end})"
+    one = f"(?:{escape}.|[^{escape}])" if escape else "."
+    plain = f"[^{re.escape(delimiters.field + delimiters.record)}{escape}]*+"
+    by_character = f"{plain}(?:{escape}.{plain})*+" if escape else plain
+    unquoted = by_character if ends_by_character else f"{one}*?(?={end})"
     blanks = "" if " " in {delimiters.field, delimiters.quote} else " *"
     if delimiters.quote is None:
         opening = content = "(?!)"
@@ -69,7 +81,8 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
     else:
         quote = re.escape(delimiters.quote)
         opening = blanks + quote
-        inside = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
+        paired = f"{quote}{quote}|{escape}." if escape else quote * 2
+        inside = f"[^{quote}{escape}]*+(?:(?:{paired})[^{quote}{escape}]*+)*+"
         content = f"({inside}){quote}"
         is_plain = blanks and ends_by_character
         followed = f" *+[^ \r{re.escape(delimiters.field + delimiters.record)}]" if is_plain else "(?!)"
@@ -81,14 +94,30 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
     )
     return Grammar(
         field=re.compile(field, re.DOTALL),
-        end=re.compile(end),
+        end=re.compile(f"{unquoted if escape else ''}({end})", re.DOTALL),
         opening=re.compile(opening),
         blanks=re.compile(blanks),
         closing=re.compile(content),
         after=re.compile(f"{blanks}({end})"),
+        special=_special(delimiters),
         longest_end=max(len(delimiters.field), len(delimiters.record), 2),
         splits=not is_overlap,
     )
+
+
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def _special(delimiters: Delimiters) -> re.Pattern[str] | None:
+    if not delimiters.escape:
+        return None
+    escape = re.escape(delimiters.escape)
+    meant = "|".join(re.escape(one) for one in {delimiters.escape, *delimiters.field, *delimiters.record, "\r", "\n"})
+    controls = "|[nrt]" if delimiters.escape == "\\" else ""
+    if delimiters.quote is None:
+        return re.compile(f"(?!)()|{escape}({meant}{controls})")
+    quote = re.escape(delimiters.quote)
+    return re.compile(f"({quote})?{quote}|{escape}({meant}|{quote}{controls})")
 
 
 def table_too_wide() -> InvalidRequest:
@@ -198,13 +227,14 @@ class RecordCutter:
 
     def _read_unquoted(self, position: int) -> tuple[int, bool]:
         text = self._text
-        end = self._grammar.end.search(text, position)
+        find_end = self._grammar.end.search if self._delimiters.escape is None else self._grammar.end.match
+        end = find_end(text, position)
         if end is None:
             self._need(len(text) + 1)
             self._add(text[position:], "")
             return len(text), True
-        self._add(text[position : end.start()], end[0])
-        return end.end(), end[0] != self._delimiters.field
+        self._add(text[position : end.start(1)], end[1])
+        return end.end(), end[1] != self._delimiters.field
 
     def _need(self, length: int) -> None:
         """Raises _UnfinishedError if more text may come and what is there is shorter than this."""
@@ -215,14 +245,31 @@ class RecordCutter:
         if end == "\n" == self._delimiters.record and text.endswith("\r"):
             # Where single characters end fields, the pattern takes the CR before LF for part of the field.
             text = text[:-1]
-        self._append(text)
+        escape = self._delimiters.escape
+        self._append(self._unescaped(text) if escape is not None and escape in text else text)
 
     def _add_quoted(self, content: str) -> None:
-        quote = self._delimiters.quote or ""
-        text = content.replace(quote * 2, quote)
+        quote, escape = self._delimiters.quote or "", self._delimiters.escape
+        if escape is not None and escape in content:
+            text = self._unescaped(content, is_quoted=True)
+        else:
+            text = content.replace(quote * 2, quote)
         bare = text.strip(BLANKS)
         self._append(QuotedText(text) if not bare or bare.lower() == "null" else text)
         self.quoted += 1
+
+    def _unescaped(self, text: str, *, is_quoted: bool = False) -> str:
+        """The text that escapes stand for; a lone `\\N` stays. An escape before another character is text."""
+        special = self._grammar.special
+        if special is None or text == _NULL_MARK:
+            return text
+
+        def meant(found: re.Match[str]) -> str:
+            if (escaped := found[2]) is not None:
+                return _CONTROLS.get(escaped, escaped)
+            return found[1] if is_quoted and found[1] else found[0]
+
+        return special.sub(meant, text)
 
     def _append(self, cell: str) -> None:
         cells = self.cells
@@ -250,7 +297,9 @@ def _regular(delimiters: Delimiters) -> re.Pattern[bytes] | None:
 class PlainReader:
     """Reads pieces of UTF-8 text of one set of delimiters and one width. Records end at LF, or at CR."""
 
-    def __init__(self, delimiters: Delimiters, width: int) -> None:
+    def __init__(self, delimiters: Delimiters, width: int, *, comment: str = "") -> None:
+        self._escape = (delimiters.escape or "").encode()
+        self._comment = comment.encode()
         self._field = delimiters.field.encode()
         self._record = delimiters.record.encode()
         self._quote = (delimiters.quote or "").encode()
@@ -290,6 +339,8 @@ class PlainReader:
         if not self._is_able:
             return start
         limit = min(start + MAX_PIECE_BYTES, len(text))
+        if self._escape and (escaped := text.find(self._escape, start, limit)) >= 0:
+            limit = escaped
         quote = text.find(self._quote, start, limit) if self._quote else -1
         if quote >= 0 and self._regular is not None:
             found = self._regular.match(text, start, limit)
@@ -299,6 +350,8 @@ class PlainReader:
     def batch(self, text: bytes) -> pa.RecordBatch | None:
         """The records as columns; None if Arrow would read them otherwise than they are, or their widths differ."""
         if text.startswith(_MARK) or not self._is_plain(text):
+            return None
+        if self._comment and (text.startswith(self._comment) or self._record + self._comment in text):
             return None
         delimiter = self._field
         if self._needs_substitute:
