@@ -61,7 +61,7 @@ def make_settings(
         "shelf": {"interface": "fake", "options": {"catalog": True}},
         "vault": {"interface": "fake", "options": {"catalog": True}, "groups": ("analysts",)},
         "down": {"interface": "fake"},
-        "frozen": {"interface": "fake", "read_only": True},
+        "frozen": {"interface": "fake", "read_only": True, "strict_settings": True},
         "closed": {"interface": "fake", "groups": ("analysts",)},
         "login": {"interface": "sqlalchemy", "dialect": "guarded", "options": {"url": open_url}},
     }

@@ -6,6 +6,7 @@ import re
 import time
 from typing import Any
 
+import httpx
 import pytest
 from tests.api.answers import TIMES
 from tests.api.conftest import ApiOpener
@@ -199,13 +200,54 @@ class TestStatement:
         assert field in answer.json()["message"]
         assert (await ana.history())["count"] == 0
 
-    async def test_an_engine_setting_outside_the_allow_list_is_refused(self, ana: Caller):
-        properties = {"settings": [{"key": "search_path", "value": "x"}]}
+    @pytest.mark.item(89)
+    async def test_engine_settings_outside_of_the_allow_list_are_ignored_and_named_in_the_log(self, ana: Caller):
+        given = {
+            "hive.tez.input.format": "planted-value",
+            "search_path": "planted-value",
+            "work_mem": "1234kB",
+            "with\nline": "planted-value",
+        }
         answer = await ana.post_json(
-            "editor/execute/postgresql", statement="SELECT 1", snippet={"properties": properties}
+            "editor/execute/postgresql",
+            statement="SELECT current_setting('work_mem'), current_setting('search_path')",
+            snippet={"properties": {"settings": [{"key": key, "value": value} for key, value in given.items()]}},
+            wait=30,
         )
+        operation = answer.json()["history_uuid"]
+        assert (await ana.page(operation))["data"] == [["1234kB", '"$user", public']]
+        lines = (await ana.on(operation, "get_logs"))["logs"].split("\n")
+        warning = "WARN  : Settings that are not passed on to the engine: hive.tez.input.format, search_path, ?."
+        assert (lines.count(warning), lines.index(warning)) == (1, 1)
+        assert "planted-value" not in "".join(lines)
+
+    @pytest.mark.item(89)
+    @each(
+        "name",
+        [
+            "hive.server2.proxy.user", "impala.doas.user", "hive.exec.pre.hooks", "hive.aux.jars.path", "role",
+            "session_authorization", "hive.security.authorization.enabled", "use:database", "set:hiveconf:a",
+            "hadoop.job.ugi",
+        ],
+    )  # fmt: skip
+    async def test_engine_settings_that_change_rights_or_load_code_are_refused(self, ana: Caller, name: str):
+        answer = await self._with_setting(ana, "postgresql", name)
         assert verdict(answer) == (400, -1, "invalid_parameter")
-        assert "search_path" in answer.json()["message"]
+        assert name in answer.json()["message"]
+
+    @pytest.mark.item(89)
+    async def test_a_strict_connector_refuses_all_engine_settings_outside_of_the_allow_list(self, ana: Caller):
+        answer = await self._with_setting(ana, "frozen", "hive.tez.input.format")
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert "hive.tez.input.format" in answer.json()["message"]
+        assert (await self._with_setting(ana, "frozen", "work_mem")).status_code == 200
+
+    @staticmethod
+    async def _with_setting(ana: Caller, connector: str, name: str) -> httpx.Response:
+        properties = {"settings": [{"key": name, "value": "x"}]}
+        return await ana.post_json(
+            f"editor/execute/{connector}", statement="rows 1", snippet={"properties": properties}
+        )
 
     async def test_an_engine_setting_reaches_the_engine(self, ana: Caller):
         properties = {"settings": [{"key": "work_mem", "value": "1234kB"}]}

@@ -99,13 +99,21 @@ class TestCreate:
                 return
         pytest.fail("the first statement always ended before the others were sent")
 
+    @pytest.mark.item(89)
+    async def test_settings_outside_of_the_allow_list_are_ignored(self, ana: Caller):
+        given = settings(work_mem="1234kB", search_path="x", **{"hive.tez.input.format": "y"})
+        session = await opened(ana, POSTGRESQL, given)
+        shown = "SELECT current_setting('work_mem'), current_setting('search_path')"
+        page = await ana.page((await ana.run(POSTGRESQL, shown, session_id=session["id"]))["history_uuid"])
+        assert page["data"] == [["1234kB", '"$user", public']]
+
     @each(
         ("session", "code"),
         [
             (None, "missing_parameter"),
             ({}, "missing_parameter"),
             ({"type": ""}, "missing_parameter"),
-            ({"type": "postgresql", "properties": settings(search_path="x")}, "invalid_parameter"),
+            ({"type": "postgresql", "properties": settings(role="x")}, "invalid_parameter"),
             ({"type": 5}, "invalid_parameter"),
             ({"type": "mysql", "properties": {}}, "invalid_parameter"),
             ({"type": "mysql", "properties": [1]}, "invalid_parameter"),

@@ -31,6 +31,8 @@ class Connector:
     options: Mapping[str, str | int | float | bool] = field(default_factory=lambda: MappingProxyType({}))
     groups: frozenset[str] | None = None
     read_only: bool = False
+    strict_settings: bool = False
+    """Whether engine settings outside of the allow list are refused, and not ignored."""
     close_queries: bool = False
     """Whether close_session closes the results of the session, too (Contract editor 13)."""
     right: str | None = None

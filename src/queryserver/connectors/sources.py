@@ -44,6 +44,7 @@ def configured_connectors(settings: Settings) -> list[Connector]:
                 options=MappingProxyType(dict(table.options)),
                 groups=None if table.groups is None else frozenset(table.groups),
                 read_only=table.read_only,
+                strict_settings=table.strict_settings,
                 close_queries=_closes_queries(dialect, table.options, settings),
             )
         )
@@ -87,6 +88,7 @@ def draft_connector(
         options=MappingProxyType(own),
         groups=frozenset(),
         read_only=given.read_only,
+        strict_settings=given.strict_settings,
         close_queries=_closes_queries(dialect, own, settings),
         right=connector_right(0),
     )

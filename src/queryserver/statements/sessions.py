@@ -11,15 +11,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+import structlog
 
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors, key_named
 from queryserver.engines.protocol import Credentials
-from queryserver.errors.base import DatabaseUnavailable, InvalidParameter, NotSupported, too_many_sessions
+from queryserver.errors.base import DatabaseUnavailable, NotSupported, too_many_sessions
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.engine_settings import chosen_settings
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.model import new_session_guid
 from queryserver.statements.queue import CLOSE_SESSION
@@ -30,6 +32,8 @@ from queryserver.statements.signals import StateSignals
 
 _OPEN = "open_session"
 _ANSWER_S = 2.0
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +77,18 @@ class Sessions:
         """
         connector = self.connectors.resolve(user, asked.connector)
         self.credentials.require_token(user, connector)
-        for name in asked.settings:
-            if name not in self.allowed_settings:
-                raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
+        settings = chosen_settings(asked.settings, connector, self.allowed_settings)
+        for line in settings.warnings:
+            log.info(line, connector=connector.key)
         self.runner.require_open()
         credentials, session_id = asked.credentials, await self.statements.new_session_id()
         record = self._record(
-            user, connector, session_id, guid=new_session_guid(), properties=asked.properties, settings=asked.settings
+            user,
+            connector,
+            session_id,
+            guid=new_session_guid(),
+            properties=asked.properties,
+            settings=settings.passed_on,
         )
         if credentials:
             record = replace(record, sealed_credentials=self.credentials.seal(credentials, connector))

@@ -28,6 +28,7 @@ from queryserver.sql.splitter import (
 )
 from queryserver.statements import model
 from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.engine_settings import chosen_settings
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.parameters import ParameterBook, checked
 from queryserver.statements.queue import StatementQueue
@@ -129,6 +130,8 @@ class Submissions:
         before = await self._previous(user, asked)
         inherited = before if asked.continued is not None else None
         connector = self._connector(user, asked, inherited)
+        settings = chosen_settings(asked.settings, connector, self.allowed_settings)
+        asked = replace(asked, settings=settings.passed_on)
         if self.connectors.engine(connector).capabilities.wants_external_token:
             self.credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
@@ -163,6 +166,7 @@ class Submissions:
         owner = await self.queue.owner_for(data, session_owner=session.owner)
         is_bound = data is not None or session.owner is not None
         new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
+        new = replace(new, log_lines=(*new.log_lines, *settings.warnings))
         if values is not None:
             new = replace(
                 new,
@@ -273,7 +277,9 @@ class Submissions:
         lease = model.Lease(first.id, first.owner, fence=1, operation_id=first.operation_id)
         if refusal is not None:
             outcome = model.Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
-            await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
+            await self.leases.finish(
+                lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1 + len(new.log_lines)
+            )
             return model.Recorded(await self.records.read(new.id) or recorded.record, replayed=False)
         ends_at = time.monotonic() + first.timeout.total_seconds()
         self.queue.start(
@@ -283,9 +289,6 @@ class Submissions:
 
     def _require_good_parameters(self, asked: Submission) -> None:
         """Parameters are checked before anything that they name (Contract editor 1.5)."""
-        for name in asked.settings:
-            if name not in self.allowed_settings:
-                raise errors.InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         # They are stored with each statement, and do not count as text.
         for name, value in (("database", asked.database), ("parentUuid", asked.parent_uuid)):
             if value is not None and len(value) > _LONGEST_NAME:

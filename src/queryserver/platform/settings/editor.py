@@ -52,6 +52,9 @@ class GeneralSettings(Section):
     """Instead of `editor.shared_session`."""
     sample_views: Flag | None = None
     """Instead of `editor.sample_views`."""
+    strict_settings: Flag = False
+    """Whether engine settings outside of `connector_policy.session_conf_allowed` are refused; else they are ignored,
+    with a warning in the log of the statement."""
 
 
 class InterpreterSettings(GeneralSettings):
@@ -131,7 +134,7 @@ class ConnectorPolicySettings(Section):
         "request_pool",
         "query_timeout_s",
     )
-    """Engine options that clients and connectors may set."""
+    """Engine options that clients and connectors may set; others of clients are ignored (`strict_settings`)."""
     blocked_networks: Networks = tuple(map(ip_network, _BLOCKED))
     """Addresses that no engine connection may go to."""
     allowed_networks: Networks = ()
