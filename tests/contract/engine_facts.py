@@ -72,6 +72,8 @@ class EngineFacts:
     parameter_read_sql: Callable[[ParameterType], str] | None = None
     number_sql: Callable[[str], str] = lambda expression: f"SELECT {expression} AS v"
     """One row with the value of an expression, an integer from 0 to 1000."""
+    nan_is_null: bool = False
+    """Whether the engine makes NULL of NaN."""
     inexact_parameters: Collection[ParameterType] = ()
     """What the engine keeps with fewer digits."""
     driver_words: tuple[str, ...] = ()

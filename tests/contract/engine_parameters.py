@@ -97,6 +97,8 @@ class ParameterContract(EngineBasis):
                     answer = await run(session, self.bound(sql, given))
                     if self.facts.parameter_read_sql is not None:
                         answer = await run(session, self.facts.parameter_read_sql(kind or ParameterType.VARCHAR))
+                    if isinstance(value, float) and math.isnan(value) and self.facts.nan_is_null:
+                        value = None  # noqa: PLW2901
                     assert is_same(answer.cell, value, exact=kind not in self.facts.inexact_parameters), answer.cell
                     tried += 1
         assert tried >= 20

@@ -358,6 +358,18 @@ class LiteralSession(Protocol):
         ...
 
 
+@runtime_checkable
+class RowsSession(Protocol):
+    """An EngineSession that may run a statement once for each row of a `Bound` in one call of `submit`.
+
+    Where the engine has transactions all of it is one, or part of the one that is open; the changed rows are their sum.
+    `Bound.row` is the number of the row that failed.
+    """
+
+    @property
+    def takes_rows(self) -> bool: ...
+
+
 class Catalog(Protocol):
     """The metadata as one user sees it; used by one task, one call after the other. No method reads table data.
 

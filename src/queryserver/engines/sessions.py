@@ -330,8 +330,10 @@ class StreamedSession(FollowingSession[StreamedOperation]):
         *,
         is_connected: Callable[[], bool],
         executor: Executor,
+        takes_rows: bool = False,
     ) -> None:
         super().__init__()
+        self.takes_rows = takes_rows
         self._new_source = new_source
         self._connected = is_connected
         self._executor = executor
@@ -417,7 +419,10 @@ class PooledSessions(Generic[ConnectionT]):
         """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
         connection = await self._pool.take(login)
         session = StreamedSession(
-            partial(new_source, connection), is_connected=lambda: not connection.is_closed(), executor=self.executor
+            partial(new_source, connection),
+            is_connected=lambda: not connection.is_closed(),
+            executor=self.executor,
+            takes_rows=True,
         )
         try:
             await self._limited(prepare(connection), _PREPARE_S)

@@ -191,6 +191,9 @@ class DriverAnswer(Protocol):
 class DriverConnection(Protocol):
     """One connection, to be inherited. `run` is called in a thread, one at a time, and raises EngineError only."""
 
+    takes_rows: bool = False
+    """Whether `run` takes statements with many rows of values."""
+
     def run(self, statement: str | Bound) -> DriverAnswer:
         """Run a statement up to its first rows, or to its end."""
         ...
@@ -338,6 +341,10 @@ class ThreadedSession(FollowingSession[ThreadedOperation]):
         self._threads = threads
         self._user_id = user_id
         self._lost = False
+
+    @property
+    def takes_rows(self) -> bool:
+        return self._connection.takes_rows
 
     async def is_alive(self) -> bool:
         return not self._left and self._is_connected()

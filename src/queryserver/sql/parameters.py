@@ -7,7 +7,8 @@ A client sends a JSON list for `?` places, or a JSON object for `:name` places. 
 import math
 import re
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -21,6 +22,10 @@ MOST_BYTES = 1024 * 1024
 """Of the JSON text of all values of a call."""
 MOST_WRITTEN_BYTES = 16 * 1024 * 1024
 """Of the JSON text of all values, each as often as its name stands in the script: engines may get it that often."""
+MOST_ROWS = 10_000
+MOST_ROWS_VALUES = 200_000
+MOST_ROWS_BYTES = 4 * 1024 * 1024
+"""Of `parameter_rows`: rows, values of all of them together, and the JSON text of these."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _LONGEST_NAME = 128
@@ -96,6 +101,8 @@ class Parameters:
     by_position: tuple[Parameter, ...] = field(default=(), repr=False)
     by_name: Mapping[str, Parameter] | None = field(default=None, repr=False)
     """None: they came as a list."""
+    rows: "tuple[Parameters, ...]" = field(default=(), repr=False)
+    """Of a statement that runs once for each of many rows of values, all of them; the other fields are of the first."""
 
     @property
     def are_named(self) -> bool:
@@ -116,6 +123,8 @@ class ParameterSupport:
     types: Collection[ParameterType] = ()
     not_finite: bool = False
     """NaN and the infinities."""
+    not_finite_decimals: bool = False
+    """The same as decimals."""
     decimal_digits: int = 38
     even_arrays: bool = False
     """Whether arrays in an array must have the same lengths."""
@@ -126,6 +135,9 @@ class ParameterSupport:
         """Raises InvalidParameter for the first value that the engine cannot take."""
         if not self.types:
             raise InvalidParameter("parameters: this connector takes no parameters.")
+        for number, row in enumerate(parameters.rows, 1):
+            with of_row(number):
+                self.require(row)
         for name, one in parameters:
             if problem := self._problem(one):
                 raise InvalidParameter(f"parameters: {name} {problem}")
@@ -135,6 +147,8 @@ class ParameterSupport:
             return f"is of type {one.type}, which this connector cannot take."
         if isinstance(one.value, float) and not (self.not_finite or math.isfinite(one.value)):
             return "is NaN or infinite, which this connector cannot take."
+        if isinstance(one.value, Decimal) and not one.value.is_finite():
+            return None if self.not_finite_decimals else "is NaN or infinite, which this connector cannot take."
         if isinstance(one.value, Decimal) and max(digits_of(one.value)) > self.decimal_digits:
             return f"has more than the {self.decimal_digits} digits that decimals of this connector have."
         if self.even_arrays and _shape(one) is None:
@@ -170,6 +184,33 @@ def read_parameters(given: object) -> Parameters:
         _require_few(len(values))
         return Parameters(values, tuple(_read(str(number), value) for number, value in enumerate(values, 1)))
     raise InvalidParameter("parameters must be a JSON list or a JSON object.")
+
+
+def read_parameter_rows(given: object) -> Parameters:
+    """The values of a JSON list of lists, or of objects. Raises InvalidParameter, which names the row."""
+    if not isinstance(given, list) or not given:
+        raise InvalidParameter("parameter_rows must be a JSON list of at least one row.")
+    rows, read, values = cast("list[Any]", given), list[Parameters](), 0
+    if len(rows) > MOST_ROWS:
+        raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS} rows.")
+    for number, row in enumerate(rows, 1):
+        with of_row(number):
+            read.append(read_parameters(row))
+            if read[-1].are_named != read[0].are_named:
+                raise InvalidParameter("parameters are a list in one row, and an object in another.")
+        values += len(row)
+        if values > MOST_ROWS_VALUES:
+            raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS_VALUES} values.")
+    return Parameters(rows, read[0].by_position, read[0].by_name, tuple(read))
+
+
+@contextmanager
+def of_row(number: int) -> Generator[None]:
+    """Around the check of one row, counted from 1: refusals name it."""
+    try:
+        yield
+    except InvalidParameter as error:
+        raise InvalidParameter(f"parameter_rows: row {number}: {error.message.removeprefix('parameters: ')}") from None
 
 
 def digits_of(number: Decimal) -> tuple[int, int]:
@@ -287,6 +328,8 @@ def _decimal(name: str, given: Any) -> Decimal:
     if isinstance(given, float) or (type(given) is int and not -_BIGINT <= given < _BIGINT):
         # JSON readers round the one, and writers lack the other.
         raise InvalidParameter(f"parameters: {name}: send a decimal as text, or as an integer of 64 bits.")
+    if given in _NOT_FINITE:
+        return Decimal(given)
     if isinstance(given, bool) or not isinstance(given, int | str):
         raise TypeError
     text = str(given)

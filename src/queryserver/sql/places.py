@@ -8,12 +8,21 @@ Nothing is searched in quotes and comments. Without values no text is searched a
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import ErrorPlace
-from queryserver.sql.parameters import MOST_VALUES, NAME, Parameter, Parameters, read_parameters
+from queryserver.sql.parameters import (
+    MOST_VALUES,
+    NAME,
+    Parameter,
+    Parameters,
+    of_row,
+    read_parameter_rows,
+    read_parameters,
+)
 from queryserver.sql.positions import Position, line_start, position_at, position_of
 from queryserver.sql.splitter_scan import has_unclear_quotes, lexis_of, parameter_marks
 
@@ -71,6 +80,9 @@ class ScriptPlaces:
 
     def require(self, parameters: Parameters) -> None:
         """Raises InvalidParameter unless each place has a value, and each value a place, and all are not too many."""
+        for number, row in enumerate(parameters.rows, 1):
+            with of_row(number):
+                self.require(row)
         if self.unclear:
             raise InvalidParameter(
                 "parameters: where a quote of the text ends is not known for this connector; double the quote instead"
@@ -115,11 +127,16 @@ class StatementParameters:
 
     def stored(self) -> Mapping[str, Any]:
         """As JSON; to be sealed, never to be stored or sent as it is."""
+        if self.given.rows:
+            # Another name: a process that knows no rows must not take them for values.
+            return {"rows": self.given.given, "before": self.before}
         return {"given": self.given.given, "before": self.before}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> "StatementParameters":
         """Raises InvalidParameter, KeyError."""
+        if "rows" in stored:
+            return cls(read_parameter_rows(stored["rows"]), int(stored["before"]))
         return cls(read_parameters(stored["given"]), int(stored["before"]))
 
 
@@ -167,8 +184,22 @@ class Bound:
         """Raises InvalidParameter when a place has no value."""
         self.statement = statement
         self.dialect = dialect
+        self._places = list(places_in(statement, dialect, named=parameters.given.are_named))
+        self._take(parameters)
+        self.rows: Sequence[Bound] = [self._with_values(row) for row in parameters.given.rows]
+        """The statement with each of many rows of values, for which it runs in turn; empty: it runs once."""
+        self.row = 0
+        """The number of the row at work, counted from 0."""
+
+    def _with_values(self, given: Parameters) -> "Bound":
+        """The same statement with other values."""
+        other = copy(self)
+        other._take(StatementParameters(given))  # noqa: SLF001 another of this class
+        other.rows = ()
+        return other
+
+    def _take(self, parameters: StatementParameters) -> None:
         given = parameters.given
-        self._places = list(places_in(statement, dialect, named=given.are_named))
         self._numbers = list[int]()
         """Of the value of each place that is no literal."""
         values = list[Parameter]()
@@ -190,7 +221,7 @@ class Bound:
                     values.append(given.by_name[place.name])
             self._numbers.append(number)
         self.values = tuple(values)
-        self._written = statement
+        self._written = self.statement
         self._mask = _Mask(self.values)
         self._pieces: list[tuple[int, int, int]] = []
         """Of each place: where it begins, where what is written for it begins, and how long that is."""
@@ -242,6 +273,8 @@ class Bound:
 
     def position(self, place: ErrorPlace | None) -> Position | None:
         """Line and column in the statement of a place in the text that was written last."""
+        if self.rows:
+            return self.rows[self.row].position(place)
         found = position_of(place, self._written)
         if found is None:
             return None
@@ -251,6 +284,8 @@ class Bound:
 
     def without_values(self, text: str) -> str:
         """A line of a log, or a message: the lines of the statement as they came to us, and no quoted value."""
+        if self.rows:
+            return self.rows[self.row].without_values(text)
         written, own = self._written.split("\n"), self.statement.split("\n")
         if len(written) != len(own):
             written, own = [self._written], [self.statement]

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeGuard, TypeVar, assert_never
 from uuid import uuid4
@@ -18,6 +18,7 @@ from queryserver.engines.protocol import (
     OperationState,
     OperationStatus,
     ResumableSession,
+    RowsSession,
 )
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import InsufficientStorage
@@ -135,6 +136,8 @@ class Execution:
         """Leave a statement running at the engine for another runner; False when that is not possible."""
         if not (isinstance(self._session, ResumableSession) and self._record.is_running) or self._stopping is not None:
             return False
+        if self._bound is not None and self._bound.rows:
+            return False
         self._session.detach()
         self._detached = True
         self.abandon()
@@ -239,10 +242,34 @@ class Execution:
             self.was_sent = True
             if self._stopping is not None:
                 return self._stopped()
+            if self._bound is not None and self._bound.rows and not takes_rows(session):
+                return await self._row_by_row(session, self._bound)
             handle = await session.submit(self._bound or self.assignment.statement)
             self._accepted = True
             async with self._operation(session, handle):
                 return await self._follow(session, handle)
+
+    async def _row_by_row(self, session: EngineSession, statement: Bound) -> Outcome:
+        """Run a statement for each row of values, in order, where the engine takes one at a time."""
+        changed: int | None = None
+        for number, row in enumerate(statement.rows):
+            statement.row = number
+            handle = await session.submit(row)
+            self._accepted = True
+            # Without a token: another runner would follow this row, and not know of the others.
+            async with self._operation(session, handle):
+                status = await session.poll(handle, wait_s=_QUICK_S)
+                while not status.state.is_terminal:
+                    await self._record.mark_running(self._progress, None)
+                    status = await session.poll(handle, wait_s=_POLL_S)
+                self._progress = min(99, 100 * (number + 1) // len(statement.rows))
+                if status.state is not OperationState.FINISHED or self._stopping is not None:
+                    return await self._recorded(session, handle, replace(status, has_result_set=False))
+                if status.modified_rows is not None:
+                    changed = (changed or 0) + status.modified_rows
+        outcome = Outcome(StatementState.SUCCESS, modified_row_count=changed)
+        await self._finish_somehow(outcome)
+        return outcome
 
     async def _resumed(self) -> Outcome:
         """Follow what another runner has left at the engine; an engine out of reach is retried for half a minute."""
@@ -421,6 +448,8 @@ class Execution:
         assignment = self.assignment
         self.metrics.engine_failed(assignment.dialect, error.code)
         [message] = self._without_values([storable(error.message)])
+        if self._bound is not None and self._bound.rows and self.was_sent:
+            message = f"{message}\nRow {self._bound.row + 1} of {len(self._bound.rows)} of parameter_rows."
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
         position = None
@@ -457,6 +486,11 @@ class Execution:
 
     def _seconds_left(self) -> float:
         return max(self.assignment.ends_at - time.monotonic(), 0)
+
+
+def takes_rows(session: EngineSession) -> bool:
+    """Whether it runs a statement for many rows of values by itself."""
+    return isinstance(session, RowsSession) and session.takes_rows
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:

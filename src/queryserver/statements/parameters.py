@@ -7,9 +7,12 @@ import orjson
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.deployment import Sealer
-from queryserver.sql.parameters import MOST_BYTES, MOST_WRITTEN_BYTES, Parameters, ParameterSupport
+from queryserver.sql.parameters import MOST_BYTES, MOST_ROWS_BYTES, MOST_WRITTEN_BYTES, Parameters, ParameterSupport
 from queryserver.sql.places import ScriptPlaces, StatementParameters
+from queryserver.sql.splitter import Choice
 from queryserver.statements.model import StatementRecord
+
+_MOST_CHARACTERS_OF_ROWS = 128 * 1024 * 1024
 
 
 class ParameterBook:
@@ -21,6 +24,10 @@ class ParameterBook:
     def sealed(self, parameters: StatementParameters) -> bytes:
         """Raises InvalidParameter when the values are too many bytes."""
         content = _content(parameters)
+        if parameters.given.rows:
+            if len(content) > MOST_ROWS_BYTES:
+                raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS_BYTES} bytes of JSON together.")
+            return self._sealer.seal(content)
         if len(content) > MOST_BYTES:
             raise InvalidParameter(f"parameters: at most {MOST_BYTES} bytes of JSON together.")
         return self._sealer.seal(content)
@@ -54,8 +61,10 @@ def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupp
     """The values for the chosen statement of a script. Raises InvalidParameter, which names the parameter."""
     support.require(parameters)
     places.require(parameters)
-    if parameters.by_name is not None:
-        sizes = {name: len(orjson.dumps(value)) for name, value in dict(parameters.given).items()}
+    for row in parameters.rows or (parameters,):
+        if row.by_name is None:
+            break
+        sizes = {name: len(orjson.dumps(value)) for name, value in dict(row.given).items()}
         if (
             sum(sizes[name] * times for name, times in zip(places.names, places.times, strict=True))
             > MOST_WRITTEN_BYTES
@@ -64,6 +73,19 @@ def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupp
                 f"parameters: at most {MOST_WRITTEN_BYTES} bytes of JSON, a value as often as its name stands."
             )
     return StatementParameters(parameters, places.before)
+
+
+def require_rows(parameters: Parameters, choice: Choice) -> None:
+    """Raises InvalidParameter for a statement that cannot run once for each of many rows of values."""
+    if choice.count > 1:
+        raise InvalidParameter("parameter_rows: the text must be one statement.")
+    if choice.has_result_set:
+        raise InvalidParameter("parameter_rows: the statement must be one that changes rows, not one that reads them.")
+    if len(parameters.rows) * (choice.stop - choice.first) > _MOST_CHARACTERS_OF_ROWS:
+        raise InvalidParameter(
+            f"parameter_rows: the text is sent for each row, at most {_MOST_CHARACTERS_OF_ROWS} characters in all: send"
+            " fewer rows."
+        )
 
 
 def _content(parameters: StatementParameters) -> bytes:

@@ -449,6 +449,7 @@ def _text(value: bytes | str | None) -> str:
     return "" if value is None else " ".join(value.decode(errors="replace").splitlines())
 
 
+_DROPPED_ROWS = 1000
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
 """With `RETURNING` (MariaDB) the rows of the result are the changed ones."""
 
@@ -473,7 +474,38 @@ class MysqlStatement(StatementSource):
         self._readers: list[ColumnReader] = []
         self._rows_read = 0
 
-    async def execute(self, go_on: Callable[[], None]) -> None:  # noqa: ARG002 there is no further step
+    async def execute(self, go_on: Callable[[], None]) -> None:
+        if isinstance(self._sql, Bound) and self._sql.rows:
+            await self._run_rows(self._sql, go_on)
+        else:
+            await self._run_once()
+
+    async def _run_rows(self, statement: Bound, go_on: Callable[[], None]) -> None:
+        """Once for each row of values, in the open transaction or in one of its own; rows of RETURNING are dropped."""
+        connection, changed = self._connection, 0
+        is_own = connection.get_autocommit() and not connection.get_transaction_status()
+        try:
+            if is_own:
+                with statement_errors(started=False):
+                    await connection.run("START TRANSACTION")
+            for number, row in enumerate(statement.rows):
+                statement.row, self._sql = number, row
+                go_on()
+                await self._run_once()
+                while await self.fetch(_DROPPED_ROWS):
+                    pass
+                changed += self.modified_rows or 0
+            if is_own:
+                with statement_errors(started=True):
+                    await connection.run("COMMIT")
+        except BaseException:
+            if is_own and not connection.is_closed():
+                with suppress(errors.EngineError), statement_errors(started=True):
+                    await connection.run("ROLLBACK")
+            raise
+        self.columns, self.modified_rows = (), changed
+
+    async def _run_once(self) -> None:
         if self._connection.is_closed():
             raise errors.SessionLost("The MySQL session is gone; the statement was not started.")
         if self._read_only:

@@ -17,6 +17,7 @@ from asyncpg.prepared_stmt import PreparedStatement
 from queryserver import errors
 from queryserver.engines.connections import NO_TLS, no_connection
 from queryserver.engines.postgresql.catalog import literal
+from queryserver.engines.postgresql.many_rows import run_rows
 from queryserver.engines.postgresql.parameters import PostgresqlValues
 from queryserver.engines.postgresql.values import (
     NESTED,
@@ -32,7 +33,14 @@ from queryserver.engines.postgresql.values import (
     read_nested,
     with_fields,
 )
-from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
+from queryserver.engines.postgresql.wire import (
+    NO_MODIFIER,
+    CompletionTap,
+    Field,
+    MessageGuard,
+    RefusalTap,
+    RowDescriptionTap,
+)
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import KeptLines
@@ -114,6 +122,16 @@ class PostgresqlConnection(asyncpg.Connection):
                 raise
             lost = "the server has closed the connection"
             raise ConnectionResetError(lost) from error
+        finally:
+            self._wire.set_protocol(self._driver_protocol)
+
+    @contextmanager
+    def counted(self) -> Generator["CompletionTap"]:
+        """Around `executemany`, of which asyncpg gives no counts."""
+        tap = CompletionTap(self._driver_protocol)
+        self._wire.set_protocol(tap)
+        try:
+            yield tap
         finally:
             self._wire.set_protocol(self._driver_protocol)
 
@@ -212,8 +230,10 @@ class PostgresqlStatement(StatementSource):
         self._connection = connection
         self._values: PostgresqlValues | None = None
         self._sent: Sequence[str] = ()
+        self._rows_given: Bound | None = None
         if isinstance(sql, Bound):
-            self._values = PostgresqlValues(sql)
+            self._rows_given = sql if sql.rows else None
+            self._values = PostgresqlValues(sql.rows[0] if sql.rows else sql)
             self._sent, sql = self._values.texts, self._values.sql()
         self._sql = sql
         self._keyword = first_word(self._sql)
@@ -237,18 +257,17 @@ class PostgresqlStatement(StatementSource):
             if self._read_only:
                 # Anew for each statement: one before it may have switched the default off by set_config().
                 await connection.execute("SET default_transaction_read_only = on")
-            prepared, fields = await connection.prepare_described(self._sql)
-            wanted = prepared.get_parameters()
-            if self._values is not None and self._values.has_other_types(wanted):
-                names = await connection.type_names([one.oid for one in wanted])
-                prepared, fields = await connection.prepare_described(self._values.sql(names))
-                wanted = prepared.get_parameters()
-            if len(wanted) != (sent := len(self._sent)):
-                raise errors.StatementRejected(f"there is no parameter ${sent + 1}")
+            prepared, fields = await self._prepare(self._sql, self._values)
             declared = await declare(connection, fields) if fields else ()
-            self.columns = columns(fields, declared)
+            if self._rows_given is None:
+                self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
         self._readers = list(map(column_reader, self._names, declared))
+        if self._rows_given is not None:
+            go_on()
+            with statement_errors(started=True):
+                self.modified_rows = await run_rows(connection, self._rows_given, self._prepare)
+            return
         if not fields or self._keyword == "CALL":
             go_on()
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
@@ -262,6 +281,19 @@ class PostgresqlStatement(StatementSource):
             if not connection.is_in_transaction():
                 await connection.execute("BEGIN")
                 self._owns_transaction = True
+
+    async def _prepare(self, sql: str, values: PostgresqlValues | None) -> tuple[PreparedStatement, tuple[Field, ...]]:
+        connection = self._connection
+        prepared, fields = await connection.prepare_described(sql)
+        wanted = prepared.get_parameters()
+        if values is not None and values.has_other_types(wanted):
+            names = await connection.type_names([one.oid for one in wanted])
+            prepared, fields = await connection.prepare_described(values.sql(names))
+            wanted = prepared.get_parameters()
+        sent = len(values.texts) if values is not None else 0
+        if len(wanted) != sent:
+            raise errors.StatementRejected(f"there is no parameter ${sent + 1}")
+        return prepared, fields
 
     async def fetch(self, count: int) -> Rows:
         """Only as many rows as weigh some MiB. After the last ones the transaction is committed.

@@ -16,7 +16,9 @@ from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterTyp
 from queryserver.sql.places import Bound, written
 
 T = ParameterType
-PARAMETERS = ParameterSupport(frozenset(T), not_finite=True, decimal_digits=1000, even_arrays=True)
+PARAMETERS = ParameterSupport(
+    frozenset(T), not_finite=True, not_finite_decimals=True, decimal_digits=1000, even_arrays=True
+)
 
 _TEXTS = frozenset({18, 19, 25, 1042, 1043})
 """char, name, text, bpchar, varchar: what a text may be bound to as it is."""

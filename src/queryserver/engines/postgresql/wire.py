@@ -43,6 +43,7 @@ _WORD = struct.Struct("!i")
 _COUNT_BYTES = 2
 _DATA_ROW: Final = b"D"
 _READY: Final = b"Z"
+_COMMAND_COMPLETE: Final = b"C"
 _ERROR_RESPONSE: Final = b"E"
 _ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
 """PortalSuspended, CommandComplete."""
@@ -289,6 +290,46 @@ class RefusalTap(Tap):
         self.has_refused = self.is_lost = True
         super().connection_lost(exc)
         self.resume_writing()
+
+
+class CompletionTap(Tap):
+    """Counts the commands that the server has completed, and the rows that they changed."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__(protocol)
+        self._header = b""
+        self._rest = 0
+        self._tag: bytearray | None = None
+        self.commands = 0
+        self.changed_rows = 0
+
+    def data_received(self, data: bytes) -> None:
+        at, kept = 0, self._header + data
+        while at < len(kept):
+            if self._rest:
+                piece = kept[at : at + self._rest]
+                at += len(piece)
+                self._rest -= len(piece)
+                if self._tag is not None:
+                    self._tag += piece
+            elif len(kept) - at >= _HEADER.size:
+                kind, length = _HEADER.unpack_from(kept, at)
+                at += _HEADER.size
+                self._rest = length + 1 - _HEADER.size
+                self._tag = bytearray() if kind == _COMMAND_COMPLETE else None
+            else:
+                break
+            if self._tag is not None and not self._rest:
+                self._note(bytes(self._tag))
+        self._header = kept[at:]
+        super().data_received(data)
+
+    def _note(self, tag: bytes) -> None:
+        """`INSERT 0 5`, `UPDATE 5`: the last word is the number."""
+        self.commands += 1
+        last = tag.rstrip(b"\0").rpartition(b" ")[2]
+        self.changed_rows += int(last) if last.isdigit() else 0
+        self._tag = None
 
 
 class RowDescriptionTap(Tap):

@@ -158,8 +158,10 @@ def _sqlstate_of(error: apsw.Error) -> str | None:
 
 Cell = int | float | str | bytes | None
 
-PARAMETERS: Final = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY}, decimal_digits=1000)
-"""SQLite stores NaN as NULL."""
+PARAMETERS: Final = ParameterSupport(
+    frozenset(ParameterType) - {ParameterType.ARRAY}, not_finite=True, not_finite_decimals=True, decimal_digits=1000
+)
+"""SQLite makes NULL of NaN."""
 
 
 def _bound_value(one: Parameter) -> Cell:
@@ -167,6 +169,8 @@ def _bound_value(one: Parameter) -> Cell:
     match one.value:
         case None | bool() | int() | float() | str() | bytes():
             return one.value
+        case Decimal() if not one.value.is_finite():
+            return float(one.value)
         case Decimal():
             whole = int(one.value)
             fits = whole == one.value and -(2**63) <= whole < 2**63 and one.value.as_tuple().exponent == 0
@@ -251,6 +255,7 @@ _CHUNK_S = 0.2
 """Rows of a slow query are handed on after this time."""
 
 _BUSY_PAUSE_S = 0.02
+_ROWS = "queryserver_rows"
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 
 
@@ -277,11 +282,18 @@ class SqliteConnection:
         connection.authorizer = self._authorizer
         connection.set_busy_handler(self._keep_waiting)
 
+    takes_rows = True
+
     def run(self, statement: str | Bound) -> "SqliteAnswer":
         """The text must hold one statement at most (Contract security T23)."""
+        self._interrupted = False
+        if isinstance(statement, Bound) and statement.rows:
+            return self._run_rows(statement)
+        return self._run_once(statement)
+
+    def _run_once(self, statement: str | Bound) -> "SqliteAnswer":
         values = tuple(map(_bound_value, statement.values)) if isinstance(statement, Bound) else None
         text = written(statement, lambda number, _: f"?{number + 1}")
-        self._interrupted = False
         self._authorizer.next_statement()
         answer = SqliteAnswer(self, self._authorizer, self._cell_max_bytes)
         try:
@@ -336,6 +348,37 @@ class SqliteConnection:
     def _occupied(self) -> int:
         pages, free, page_bytes = (self.native.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
         return (pages - free) * page_bytes
+
+    def _run_rows(self, statement: Bound) -> "SqliteAnswer":
+        """Once for each row of values, within a savepoint: in the open transaction, or one of its own."""
+        changed = 0
+        self._control(f"SAVEPOINT {_ROWS}")
+        try:
+            for number, row in enumerate(statement.rows):
+                statement.row = number
+                self._require_wanted()
+                answer = self._run_once(row)
+                while answer.next_batches():
+                    pass  # of RETURNING
+                answer.close()
+                changed += answer.modified_rows or 0
+            self._control(f"RELEASE {_ROWS}")
+        except BaseException:
+            with suppress(errors.EngineError):  # some failures have ended the transaction
+                self._control(f"ROLLBACK TO {_ROWS}")
+                self._control(f"RELEASE {_ROWS}")
+            raise
+        ended = SqliteAnswer(self, self._authorizer)
+        ended.modified_rows = changed
+        return ended
+
+    def _require_wanted(self) -> None:
+        """Raises Interrupted when a stop came between two rows."""
+        if self._interrupted:
+            raise Interrupted
+
+    def _control(self, statement: str) -> None:
+        self._run_once(statement).close()
 
     def forget_interrupt(self) -> None:
         """From now on locks are waited for again."""

@@ -10,15 +10,7 @@ from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    TypeAdapter,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
@@ -34,13 +26,14 @@ from queryserver.api.schemas.fields import (
     TextOrNothing,
     Whole,
     is_clean,
-    json_of,
     must,
     parse,
     unquoted,
 )
+from queryserver.api.schemas.requests.parameters import ParameterRowsField, ParametersField
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers
+from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
 
 HISTORY_LIMIT_MAX = 100
 MAX_BATCH_ROWS = 10_000
@@ -264,30 +257,6 @@ class ExecuteNotify(Fields):
     url: Text = Field(description="Address that gets a signed call: https, or http on loopback.")
 
 
-def _parameters(value: Any, reading: ValidationInfo) -> Any:
-    if isinstance(value, str) and not value.strip():
-        return None
-    values = json_of(value, reading)
-    if values is not None and not isinstance(values, list | Mapping):
-        raise must("be a JSON list or a JSON object.")
-    return values
-
-
-ParametersField: TypeAlias = Annotated[
-    Any,
-    BeforeValidator(_parameters),
-    WithJsonSchema(
-        {"anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}, {"type": "null"}]}
-    ),
-    Field(
-        description="Values for the places of the text: a list for `?` (`??` is a literal `?`), an object for `:name`."
-        ' A value is plain JSON, a list for an array, or `{"type": …, "value": …}` with a type of boolean, bigint,'
-        " double, decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array. Without the field"
-        " no places are searched in the text."
-    ),
-]
-
-
 class ExecuteRequest(Fields):
     """Fields of execute in its three forms (Contract editor 4.1)."""
 
@@ -318,6 +287,7 @@ class ExecuteRequest(Fields):
     big_numbers: BigNumbersField = None
     client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
     parameters: ParametersField = None
+    parameter_rows: ParameterRowsField = None
     notify: Json[ExecuteNotify] | None = Field(
         default=None,
         description='`{"url": …}`: this address gets a signed call when the statement has ended. Needs the setting'
@@ -333,6 +303,15 @@ class ExecuteRequest(Fields):
         if script is None and self.operation_id is None:
             raise MissingParameter("statement is required and must not be blank.")
         return script
+
+    @property
+    def values(self) -> Parameters | None:
+        """Those of the places. Raises InvalidParameter, conflicting_parameters."""
+        if self.parameter_rows is None:
+            return None if self.parameters is None else read_parameters(self.parameters)
+        if self.parameters is not None or self.operation_id is not None or self.run_all:
+            raise conflicting_parameters("parameter_rows goes with none of parameters, operationId and run_all.")
+        return read_parameter_rows(self.parameter_rows)
 
     @property
     def current_database(self) -> str | None:

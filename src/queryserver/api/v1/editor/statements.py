@@ -152,7 +152,7 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
         in_history=not asked.notebook.hides_history,
         parent_uuid=asked.notebook.saved_uuid or "",
         notify_url=asked.notify.url if asked.notify else None,
-        parameters=read_parameters(asked.parameters) if asked.parameters is not None else None,
+        parameters=asked.values,
         run_all=asked.run_all,
     )
 

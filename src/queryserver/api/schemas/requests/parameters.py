@@ -1,0 +1,68 @@
+"""The fields with values of parameters (docs/clients.md)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
+
+from queryserver.api.schemas.fields import json_of, must
+from queryserver.sql.parameters import MOST_ROWS
+
+
+def _parameters(value: Any, reading: ValidationInfo) -> Any:
+    if isinstance(value, str) and not value.strip():
+        return None
+    values = json_of(value, reading)
+    if values is not None and not isinstance(values, list | Mapping):
+        raise must("be a JSON list or a JSON object.")
+    return values
+
+
+ParametersField: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_parameters),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}, {"type": "null"}]}
+    ),
+    Field(
+        description="Values for the places of the text: a list for `?` (`??` is a literal `?`), an object for `:name`."
+        ' A value is plain JSON, a list for an array, or `{"type": …, "value": …}` with a type of boolean, bigint,'
+        " double, decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array. Without the field"
+        " no places are searched in the text."
+    ),
+]
+
+
+def _parameter_rows(value: Any, reading: ValidationInfo) -> Any:
+    if isinstance(value, str) and not value.strip():
+        return None
+    rows = json_of(value, reading)
+    if rows is not None and not isinstance(rows, list):
+        raise must("be a JSON list of rows.")
+    return rows
+
+
+ParameterRowsField: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_parameter_rows),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {
+                        "anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}]
+                    },
+                    "minItems": 1,
+                    "maxItems": MOST_ROWS,
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+    Field(
+        description="Many rows of values, each as `parameters` would be: the statement, one that changes rows, runs"
+        " once for each, in order. Where the engine has transactions all rows are of one: none is kept when one fails."
+        f" At most {MOST_ROWS:,} rows."
+    ),
+]

@@ -1,0 +1,72 @@
+"""A statement that runs once for each of many rows of values (`parameter_rows`), sent without waiting for each."""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
+from typing import Protocol
+
+from asyncpg.prepared_stmt import PreparedStatement
+
+from queryserver.engines.postgresql.parameters import PostgresqlValues
+from queryserver.engines.postgresql.wire import CompletionTap, Field
+from queryserver.sql.places import Bound
+
+_MOST_PREPARED = 50
+Prepare = Callable[[str, PostgresqlValues | None], Awaitable[tuple[PreparedStatement, tuple[Field, ...]]]]
+
+
+class Counting(Protocol):
+    """What is needed of a connection."""
+
+    def is_in_transaction(self) -> bool: ...
+
+    async def execute(self, query: str) -> str: ...
+
+    async def end_transaction(self) -> bool: ...
+
+    def counted(self) -> AbstractContextManager[CompletionTap]: ...
+
+
+async def run_rows(connection: Counting, statement: Bound, prepare: Prepare) -> int:
+    """How many rows were changed, in the open transaction or in one of its own; rows of RETURNING are dropped.
+
+    Neighbours whose values have the same types, and NULL in the same places, are sent together. Raises what asyncpg
+    does, with the number of the row that failed in `statement.row`.
+    """
+    is_own = not connection.is_in_transaction()
+    if is_own:
+        await connection.execute("BEGIN")
+    try:
+        changed = await _run(connection, statement, prepare)
+        if is_own:
+            await connection.execute("COMMIT")
+    except BaseException:
+        if is_own:
+            await connection.end_transaction()
+        raise
+    return changed
+
+
+async def _run(connection: Counting, statement: Bound, prepare: Prepare) -> int:
+    prepared, done, changed = dict[str, PreparedStatement](), 0, 0
+    for sql, rows in groupby(map(PostgresqlValues, statement.rows), PostgresqlValues.sql):
+        alike, statement.row = list(rows), done
+        if sql not in prepared:
+            if len(prepared) >= _MOST_PREPARED:
+                prepared.clear()
+            prepared[sql], _ = await prepare(sql, alike[0])
+        with _numbered(connection, statement, done) as counts:
+            await prepared[sql].executemany([one.texts for one in alike])
+        done += len(alike)
+        changed += counts.changed_rows
+    return changed
+
+
+@contextmanager
+def _numbered(connection: Counting, statement: Bound, done: int) -> Generator[CompletionTap]:
+    with connection.counted() as counts:
+        try:
+            yield counts
+        except BaseException:
+            statement.row = min(done + counts.commands, len(statement.rows) - 1)
+            raise

@@ -1,0 +1,159 @@
+"""`parameter_rows` of execute: one statement for many rows of values (Contract editor 4.1)."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
+from tests.api.driving import Caller, verdict
+from tests.cases import each
+
+
+async def many(ana: Caller, dialect: object, statement: str, rows: object, **fields: Any) -> dict[str, Any]:
+    answer = await ana.post_json(
+        f"editor/execute/{dialect}", statement=statement, parameter_rows=rows, wait=60, **fields
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def rows_of(ana: Caller, dialect: object, statement: str) -> list[list[Any]]:
+    body = await ana.run(dialect, statement)
+    assert body["status"] == 0, body
+    return (await ana.page(body["history_uuid"]))["data"]
+
+
+async def table(ana: Caller, dialect: object, name: str, columns: str = "n integer PRIMARY KEY, t varchar(20)") -> str:
+    await ana.run(dialect, f"DROP TABLE IF EXISTS {name}")
+    body = await ana.run(dialect, f"CREATE TABLE {name} ({columns})")
+    assert body["status"] == 0, body
+    return name
+
+
+REAL = each("dialect", DUCKDB, SQLITE, POSTGRESQL)
+
+
+@REAL
+async def test_the_statement_runs_once_for_each_row_in_one_call(ana: Caller, dialect: Dialect):
+    name = await table(ana, dialect, "many_listed")
+    rows = [[n, None if n % 3 == 0 else f"row {n}"] for n in range(1000)]
+    body = await many(ana, dialect, f"INSERT INTO {name} VALUES (?, ?)", rows)
+    assert (body["status"], body["query_status"]["state"]) == (0, "success")
+    assert body["query_status"]["modified_row_count"] == 1000
+    assert await rows_of(ana, dialect, f"SELECT count(*), count(t), min(n), max(n) FROM {name}") == [
+        [1000, 666, 0, 999]
+    ]
+    assert await rows_of(ana, dialect, f"SELECT t FROM {name} WHERE n IN (3, 4) ORDER BY n") == [[None], ["row 4"]]
+
+
+@REAL
+async def test_rows_are_objects_too_and_their_changes_are_summed(ana: Caller, dialect: Dialect):
+    name = await table(ana, dialect, "many_named")
+    await many(ana, dialect, f"INSERT INTO {name} VALUES (:n, :t)", [{"n": n, "t": "x"} for n in range(10)])
+    body = await many(
+        ana,
+        dialect,
+        f"UPDATE {name} SET t = :t WHERE n >= :n",
+        [{"n": 8, "t": "y"}, {"t": "z", "n": 9}, {"n": 50, "t": ""}],
+    )
+    assert body["query_status"]["modified_row_count"] == 3
+    assert await rows_of(ana, dialect, f"SELECT t FROM {name} WHERE n > 6 ORDER BY n") == [["x"], ["y"], ["z"]]
+
+
+@REAL
+async def test_values_keep_their_types_from_row_to_row(ana: Caller, dialect: Dialect):
+    name = await table(ana, dialect, "many_typed", "n integer, d double precision, t varchar(20)")
+    rows = [[1, 1.5, "a"], [2, None, "1"], [None, 2, None], [4, {"type": "double", "value": "Infinity"}, "é'"]]
+    await many(ana, dialect, f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
+    assert await rows_of(ana, dialect, f"SELECT n, d, t FROM {name} ORDER BY n IS NULL, n") == [
+        [1, 1.5, "a"],
+        [2, None, "1"],
+        [4, "Infinity", "é'"],
+        [None, 2.0, None],
+    ]
+
+
+@REAL
+async def test_a_row_that_fails_is_named_and_none_is_kept(ana: Caller, dialect: Dialect):
+    name = await table(ana, dialect, "many_failing")
+    rows = [[n, "x"] for n in range(100)]
+    rows[70] = [5, "secret-value"]
+    body = await many(ana, dialect, f"INSERT INTO {name} VALUES (?, ?)", rows)
+    assert (body["status"], body["code"]) == (1, "engine_error")
+    assert body["message"].endswith("\nRow 71 of 100 of parameter_rows.")
+    assert "secret-value" not in body["message"]
+    assert await rows_of(ana, dialect, f"SELECT count(*) FROM {name}") == [[0]]
+
+
+@REAL
+async def test_rows_within_an_open_transaction_are_part_of_it(ana: Caller, dialect: Dialect):
+    name = await table(ana, dialect, "many_open")
+    session = (await ana.post_json("editor/create_session", session={"type": str(dialect)})).json()["session"]["id"]
+    await ana.run(dialect, "BEGIN", session_id=session)
+    insert = f"INSERT INTO {name} VALUES (?, ?)"
+    assert (await many(ana, dialect, insert, [[1, "a"], [2, "b"]], session_id=session))["status"] == 0
+    await ana.run(dialect, "ROLLBACK", session_id=session)
+    assert await rows_of(ana, dialect, f"SELECT count(*) FROM {name}") == [[0]]
+    assert (await many(ana, dialect, insert, [[1, "a"], [2, "b"]], session_id=session))["status"] == 0
+    assert await rows_of(ana, dialect, f"SELECT count(*) FROM {name}") == [[2]]
+
+
+@REAL
+async def test_the_rows_of_returning_are_dropped(ana: Caller, dialect: Dialect):
+    name = await table(ana, dialect, "many_returning")
+    body = await many(ana, dialect, f"INSERT INTO {name} VALUES (?, ?) RETURNING n", [[1, "a"], [2, "b"]])
+    assert (body["query_status"]["state"], body["query_status"]["modified_row_count"]) == ("success", 2)
+
+
+@every_dialect
+@each(
+    ("statement", "rows", "word"),
+    ("INSERT INTO t VALUES (?)", [], "at least one row"),
+    ("INSERT INTO t VALUES (?)", "5", "a JSON list of rows"),
+    ("INSERT INTO t VALUES (?)", [[1], 5], "row 2: parameters must be a JSON list or a JSON object"),
+    ("INSERT INTO t VALUES (?)", [[1], [1, 2]], "row 2: the text has 1 places, and 2 values came"),
+    ("INSERT INTO t VALUES (:a)", [{"a": 1}, {"b": 1}], "row 2: the place :a has no value"),
+    ("INSERT INTO t VALUES (?)", [[1], {"a": 1}], "row 2: parameters are a list in one row, and an object in another"),
+    ("INSERT INTO t VALUES (?)", [[1], [{"type": "date", "value": "secret"}]], "row 2: 1 has a value that is not of"),
+    ("INSERT INTO t VALUES (?); SELECT 1", [[1], [2]], "must be one statement"),
+    ("SELECT ?", [[1], [2]], "must be one that changes rows"),
+    ("INSERT INTO t VALUES (?)", [[1]] * 10_001, "at most 10000 rows"),
+)
+async def test_what_cannot_run_for_many_rows_is_refused(ana: Caller, dialect: Dialect, statement, rows, word):
+    before = (await ana.history())["count"]
+    answer = await ana.post_json(f"editor/execute/{dialect}", statement=statement, parameter_rows=rows)
+    assert verdict(answer) == (400, -1, "invalid_parameter"), answer.text
+    assert word in answer.json()["message"]
+    assert "secret" not in answer.json()["message"]
+    assert (await ana.history())["count"] == before
+
+
+@pytest.mark.item(71)
+async def test_rows_go_with_neither_values_nor_a_script_that_goes_on(ana: Caller):
+    known = (await ana.run("duckdb", "SELECT 1; SELECT 2"))["history_uuid"]
+    for more in ({"parameters": [1]}, {"operationId": known}):
+        answer = await ana.post_json(
+            "editor/execute/duckdb", statement="INSERT INTO t VALUES (?)", parameter_rows=[[1]], **more
+        )
+        assert verdict(answer) == (400, -1, "conflicting_parameters")
+
+
+async def test_a_form_has_the_rows_as_text(ana: Caller):
+    name = await table(ana, "sqlite", "many_form")
+    body = await ana.run("sqlite", f"INSERT INTO {name} VALUES (?, ?)", parameter_rows=json.dumps([[1, "a"], [2, "b"]]))
+    assert body["query_status"]["modified_row_count"] == 2
+
+
+async def test_a_key_with_other_rows_is_a_conflict(ana: Caller):
+    name = await table(ana, "duckdb", "many_key")
+    fields = {"client_request_id": "many-1"}
+    first = await many(ana, "duckdb", f"INSERT INTO {name} VALUES (?, ?)", [[1, "a"]], **fields)
+    again = await many(ana, "duckdb", f"INSERT INTO {name} VALUES (?, ?)", [[1, "a"]], **fields)
+    assert first["history_uuid"] == again["history_uuid"]
+    answer = await ana.post_json(
+        "editor/execute/duckdb",
+        statement=f"INSERT INTO {name} VALUES (?, ?)",
+        parameter_rows=[[1, "a"], [2, "b"]],
+        **fields,
+    )
+    assert verdict(answer) == (409, -1, "idempotency_conflict")

@@ -1,0 +1,46 @@
+"""Values of parameters: which of them an engine takes (docs/clients.md)."""
+
+import pytest
+from tests.cases import each
+
+from queryserver.errors.base import InvalidParameter
+from queryserver.sql.literals import HIVE, IMPALA, MYSQL, PHOENIX, SPARKSQL, TRINO
+from queryserver.sql.parameters import ParameterSupport, ParameterType, read_parameter_rows, read_parameters
+
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+@each("word", NOT_FINITE)
+@each(
+    ("literals", "written"),
+    (HIVE, "CAST('{}' AS DOUBLE)"),
+    (SPARKSQL, "CAST('{}' AS DOUBLE)"),
+    (TRINO, "CAST('{}' AS DOUBLE)"),
+)
+def test_nan_and_the_infinities_are_casts_where_the_engine_has_them(word, literals, written):
+    parameters = read_parameters([{"type": "double", "value": word}])
+    literals.support.require(parameters)
+    assert literals.write(0, parameters.by_position[0]) == written.format(word)
+
+
+def test_impala_has_words_of_its_own():
+    parameters = read_parameters([{"type": "double", "value": word} for word in NOT_FINITE])
+    assert [IMPALA.write(0, one) for one in parameters.by_position] == [
+        "CAST('nan' AS DOUBLE)",
+        "CAST('inf' AS DOUBLE)",
+        "CAST('-inf' AS DOUBLE)",
+    ]
+
+
+@each("word", NOT_FINITE)
+@each("kind", ["double", "decimal"])
+@each("support", [MYSQL.support, PHOENIX.support, ParameterSupport(frozenset(ParameterType))], ids=lambda _: None)
+def test_engines_without_them_refuse_nan_and_the_infinities(word, kind, support):
+    with pytest.raises(InvalidParameter, match="1 is NaN or infinite, which this connector cannot take"):
+        support.require(read_parameters([{"type": kind, "value": word}]))
+
+
+def test_the_row_of_a_value_that_the_engine_cannot_take_is_named():
+    rows = read_parameter_rows([[1.5], [{"type": "double", "value": "NaN"}]])
+    with pytest.raises(InvalidParameter, match="parameter_rows: row 2: 1 is NaN or infinite"):
+        MYSQL.support.require(rows)
