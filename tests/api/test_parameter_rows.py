@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
-from tests.api.driving import Caller, verdict
+from tests.api.driving import Api, Caller, verdict
 from tests.cases import each
 
 
@@ -157,3 +157,50 @@ async def test_a_key_with_other_rows_is_a_conflict(ana: Caller):
         **fields,
     )
     assert verdict(answer) == (409, -1, "idempotency_conflict")
+
+
+async def test_an_engine_that_takes_one_row_at_a_time_gets_them_in_order(ana: Caller, api: Api):
+    fake = api.fakes["mysql"]
+    before = len(fake.executions)
+    body = await many(ana, "mysql", ":what :n", [{"what": "change", "n": n} for n in (1, 2, 30)])
+    assert (body["query_status"]["state"], body["query_status"]["modified_row_count"]) == ("success", 33), body
+    assert fake.executions[before:] == ["change 1", "change 2", "change 30"]
+    rows = [{"what": "change", "n": 1}, {"what": "fail", "n": "late"}, {"what": "change", "n": 2}]
+    body = await many(ana, "mysql", ":what :n", rows)
+    assert (body["status"], body["message"]) == (1, "late\nRow 2 of 3 of parameter_rows.")
+    assert fake.executions[before + 3 :] == ["change 1", "fail late"]
+
+
+LATER = ({"what": "sleep", "n": 30}, {"what": "change", "n": 1})
+
+
+async def test_a_cancel_between_rows_ends_the_statement(ana: Caller, api: Api):
+    fake = api.fakes["mysql"]
+    before = len(fake.executions)
+    answer = await ana.post_json("editor/execute/mysql", statement=":what :n", parameter_rows=LATER)
+    operation = answer.json()["history_uuid"]
+    await ana.running(operation)
+    await ana.post("editor/cancel_statement", operationId=operation)
+    assert (await ana.ended(operation))["query_status"]["state"] == "canceled"
+    assert fake.executions[before:] == ["sleep 30"]
+
+
+MANY_OF_SQLITE = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3000000)"
+
+
+@each(
+    ("dialect", "statement"),
+    ("duckdb", "INSERT INTO {t} SELECT ? FROM range(3000000)"),
+    ("sqlite", f"INSERT INTO {{t}} {MANY_OF_SQLITE} SELECT ? FROM c"),
+    ("postgresql", "INSERT INTO {t} SELECT CAST(? AS integer) FROM pg_sleep(0.2)"),
+)
+async def test_a_cancel_undoes_the_rows_before(ana: Caller, dialect, statement):
+    name = await table(ana, dialect, "many_canceled", "n integer")
+    answer = await ana.post_json(
+        f"editor/execute/{dialect}", statement=statement.format(t=name), parameter_rows=[[n] for n in range(1000)]
+    )
+    operation = answer.json()["history_uuid"]
+    await ana.running(operation)
+    await ana.post("editor/cancel_statement", operationId=operation)
+    assert (await ana.ended(operation))["query_status"]["state"] == "canceled"
+    assert await rows_of(ana, dialect, f"SELECT count(*) FROM {name}") == [[0]]

@@ -181,7 +181,7 @@ async def test_arrays_in_arrays_have_the_type_of_all_their_elements(ana: Caller)
 
 
 async def test_a_connector_without_parameters_refuses_them(ana: Caller):
-    assert "takes no parameters" in await refusal(ana, "mysql", "rows 1", [])
+    assert "takes no parameters" in await refusal(ana, "shelf", "rows 1", [])
 
 
 async def test_values_stand_in_the_record_only_sealed(ana: Caller):

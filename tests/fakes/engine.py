@@ -15,6 +15,8 @@ Statements (words separated by spaces, `then` joins a result with its end):
     columns a a               one row of 1, 2, … under these names;   columns a b then rows 0: no row
     set x 1 / get x           a variable of the session; an unset one is refused
     <blank>                   finishes without a result set
+
+Values of parameters are words of the statement.
 """
 
 import asyncio
@@ -42,6 +44,8 @@ from queryserver.errors.statements import (
 )
 from queryserver.formats.columns import Column, ResultType
 from queryserver.identity.model import User
+from queryserver.sql.parameters import ParameterSupport, ParameterType
+from queryserver.sql.places import Bound, written
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -88,7 +92,9 @@ class FakeEngine:
     """
 
     def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
-        self._capabilities = capabilities or EngineCapabilities(reports_progress=True)
+        self._capabilities = capabilities or EngineCapabilities(
+            reports_progress=True, parameters=ParameterSupport({ParameterType.BIGINT, ParameterType.VARCHAR})
+        )
         self._dialect = dialect
         self._sessions: set[FakeSession] = set()
         self._closed = False
@@ -154,7 +160,8 @@ class FakeSession:
         operation = self._operation
         return operation is not None and operation.work is not None and not operation.work.done()
 
-    async def submit(self, statement: str) -> OperationHandle:
+    async def submit(self, statement: str | Bound) -> OperationHandle:
+        statement = written(statement, lambda _, one: str(one.value))
         if self._operation is not None:
             await self.close(self._operation.handle)
         if self.is_lost:
