@@ -7,10 +7,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from threading import Semaphore
 from typing import TypeVar
 from uuid import uuid4
-from weakref import WeakValueDictionary
 
 import duckdb
 import pyarrow as pa
@@ -31,11 +29,12 @@ from queryserver.engines.duckdb.values import (
     result_type,
     sound,
 )
+from queryserver.engines.duckdb.wide_results import take_wide_place
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.engines.threaded import NO_USER, STOP_S, Interrupted
 from queryserver.errors.statements import disk_below_floor
-from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
+from queryserver.formats.columns import MANY_COLUMNS, Column
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.places import Bound
 from queryserver.sql.positions import position_of
@@ -178,10 +177,6 @@ _NARROW_ROWS, _WIDE_ROWS = 2048, 256
 _SMALL_TOKENS = 2_000
 _PLANNING = threading.Lock()
 """Held while a long statement is parsed and planned: the memory for that is not part of `memory_limit`."""
-
-_WIDE_WAIT_S = 60
-_WIDE = WeakValueDictionary[int, Semaphore]()
-"""By user. DuckDB takes 16 KiB for each column of a result that is being read, which are no part of `memory_limit`."""
 
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
@@ -604,23 +599,3 @@ class DuckdbAnswer:
             if batch.num_rows:
                 return sound(batch, self.columns or (), self._natives)
         return None
-
-
-def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Callable[[], None]:
-    """The one place of a user for results of many columns; to be freed once, later calls do nothing.
-
-    Raises StatementRejected when the user's other statement takes too long.
-    """
-    place = _WIDE.setdefault(user_id, Semaphore())
-    if not place.acquire(timeout=wait_s):
-        raise errors.StatementRejected(
-            f"Out of Memory Error: another result of more than {MANY_COLUMNS} columns is being read; try again later."
-        )
-    held, end = [place], begin_wide_work()
-
-    def free() -> None:
-        end()
-        if held:
-            held.pop().release()
-
-    return free
