@@ -16,7 +16,7 @@ Statements (words separated by spaces, `then` joins a result with its end):
     set x 1 / get x           a variable of the session; an unset one is refused
     <blank>                   finishes without a result set
 
-Values of parameters are words of the statement.
+Values of parameters are words of the statement, where the fake takes them (`TAKES_WORDS`).
 """
 
 import asyncio
@@ -46,6 +46,11 @@ from queryserver.formats.columns import Column, ResultType
 from queryserver.identity.model import User
 from queryserver.sql.parameters import ParameterSupport, ParameterType
 from queryserver.sql.places import Bound, written
+
+TAKES_WORDS = EngineCapabilities(
+    reports_progress=True, parameters=ParameterSupport({ParameterType.BIGINT, ParameterType.VARCHAR})
+)
+"""Of a fake whose statements have parameters."""
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -92,9 +97,7 @@ class FakeEngine:
     """
 
     def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
-        self._capabilities = capabilities or EngineCapabilities(
-            reports_progress=True, parameters=ParameterSupport({ParameterType.BIGINT, ParameterType.VARCHAR})
-        )
+        self._capabilities = capabilities or EngineCapabilities(reports_progress=True)
         self._dialect = dialect
         self._sessions: set[FakeSession] = set()
         self._closed = False

@@ -312,8 +312,7 @@ class DuckdbConnection:
     def _in_transaction(self) -> bool:
         """Outside of a transaction, each statement is one of its own, with another number."""
         with statement_errors(self._root):
-            first, second = (self.native.sql(_TRANSACTION).fetchall() for _ in range(2))
-        return first == second
+            return self.native.sql(_TRANSACTION).fetchall() == self.native.sql(_TRANSACTION).fetchall()
 
     def prepare(self, setting: str) -> None:
         """Run a setting of the session, unguarded."""
