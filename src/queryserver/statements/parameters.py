@@ -75,8 +75,14 @@ def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupp
     return StatementParameters(parameters, places.before)
 
 
-def require_rows(parameters: Parameters, choice: Choice) -> None:
-    """Raises InvalidParameter for a statement that cannot run once for each of many rows of values."""
+def checked_for(choice: Choice, parameters: Parameters, support: ParameterSupport) -> StatementParameters:
+    """As `checked`. Raises InvalidParameter, too, for many rows of values and a statement that cannot run for each."""
+    if parameters.rows:
+        _require_one_change(parameters, choice)
+    return checked(parameters, choice.places, support)
+
+
+def _require_one_change(parameters: Parameters, choice: Choice) -> None:
     if choice.count > 1:
         raise InvalidParameter("parameter_rows: the text must be one statement.")
     if choice.has_result_set:

@@ -30,7 +30,7 @@ from queryserver.statements import model
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.engine_settings import chosen_settings
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.parameters import ParameterBook, checked, require_rows
+from queryserver.statements.parameters import ParameterBook, checked_for
 from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.scripts import operation_of, require_short, warning_of
@@ -154,10 +154,8 @@ class Submissions:
             return await self._replayed(model.Recorded(known, replayed=True), given)
         values = None
         if given is not None:
-            if given.rows:
-                require_rows(given, choice)
             support = self.connectors.engine(connector).capabilities.parameters
-            values = checked(given, choice.places, support)
+            values = checked_for(choice, given, support)
         if choice.is_over:
             raise errors.NoMoreStatements
         if asked.run_all:
