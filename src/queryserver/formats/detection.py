@@ -72,7 +72,7 @@ class ReadingOptions:
     encoding: str | None = None
     """None: detected."""
     formats: GivenFormats = NOT_GIVEN
-    """Of the dates and numbers of a text."""
+    """Of the dates and numbers of a text, or of cells of a workbook that are text."""
     skip_rows: int | None = None
     """Lines of a text, or rows of a worksheet, above the table. None: detected."""
     comment: str | None = None
@@ -102,7 +102,7 @@ class ReadingOptions:
         if file_type is FileType.EXCEL:
             if sheet_name is None:
                 raise sheet_required("Sheet name is required for Excel files.")
-            return cls(file_type, sheet_name, skip_rows=skip_rows)
+            return cls(file_type, sheet_name, formats=formats, skip_rows=skip_rows)
         if file_type in RECORD_TYPES:
             return cls(file_type)
         encoding = None if encoding is None else encoding_of(encoding)

@@ -7,7 +7,7 @@ SAMPLE_TEXT_BYTES), and how many rows are shown (PREVIEW_ROWS), to which `format
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Hashable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.analysis import Analysis, analyse_records
+from queryserver.formats.cell_types.analysis import Analysis, Oddity, SampleWarning, analyse_records
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.detection import Detected, ReadingOptions, marked
 from queryserver.imports import model
@@ -138,7 +138,7 @@ class Previews:
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
                 sheet = await self._sheet(user_id, file, options.sheet_name, model.SAMPLE_RECORDS + has_header + 1)
-                analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
+                analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
             return _adapter(Analysis).validate_python(await self._of_text(user_id, file, Task.PREVIEW, how))
@@ -187,6 +187,16 @@ class Previews:
                     piece = await anext(pieces, None)
                     is_last = piece is None
                     head += piece or b""
+
+
+def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header: bool) -> Analysis:
+    """Raises file_empty."""
+    analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, given=options.formats)
+    count, rows = sheet.unset
+    if not count:
+        return analysis
+    unset = SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))
+    return replace(analysis, warnings=[*analysis.warnings, unset])
 
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:

@@ -22,10 +22,14 @@ from queryserver.workbooks import frames
 
 @dataclass(frozen=True, slots=True)
 class SheetRows:
-    """The first rows of a worksheet. `is_whole`: there are no more."""
+    """The first rows of a worksheet. `is_whole`: there are no more.
+
+    `unset`: how many of them have formulas without a value, and the numbers of the first ten, from 1 on.
+    """
 
     rows: Sequence[Sequence[TypedText]]
     is_whole: bool
+    unset: tuple[int, Sequence[int]] = (0, ())
 
 
 ReadAt = Callable[[int, int], Awaitable[bytes]]
@@ -101,7 +105,8 @@ class ProcessWorkbooks:
         async with self._preview_place(), aclosing(self._frames(path, sheet, limit)) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
-                    return SheetRows(rows, json.loads(body))
+                    is_whole, count, numbers = json.loads(body)
+                    return SheetRows(rows, is_whole, (count, numbers))
                 rows += await _decoded(body)
         raise _broken("rows")
 

@@ -34,6 +34,8 @@ from queryserver.workbooks.office_parts import (
 from queryserver.workbooks.packages import Package, check_part
 from queryserver.workbooks.recognition import WorkbookKind, recognise_workbook
 
+_LISTED_ROWS = 10
+
 
 class WorkbookQuestion(TypedDict):
     """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows.
@@ -121,7 +123,8 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None) -> It
     if sheet is None:
         yield frames.frame(frames.NAMES, workbook.sheet_names())
         return
-    head = cells.read_head(workbook.rows(sheet))
+    unset = list[int]()
+    head = cells.read_head(workbook.rows(sheet, None if limit is None else unset.append))
     columns = cells.columns_in_use(head.rows)
     if limit is None:
         rows = cells.checked_rows(columns, workbook.rows(sheet))
@@ -132,9 +135,10 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None) -> It
         before = accumulate((sum(map(len, row)) for row in first), initial=0)
         first = [row for row, characters in zip(first, before, strict=False) if characters < SAMPLE_TEXT_BYTES]
         rows, is_whole = iter(first), head.is_whole and len(first) == len(head.rows)
+        unset = [number for number in unset if number <= max(len(first), 1)]
     for portion in frames.portions(rows):
         yield frames.rows_frame(portion)
-    yield frames.frame(frames.END, is_whole)
+    yield frames.frame(frames.END, [is_whole, len(unset), unset[:_LISTED_ROWS]])
 
 
 class OpenWorkbook:

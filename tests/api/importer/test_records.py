@@ -380,12 +380,38 @@ class TestCells:
         assert body["preview_data"] == [["1", "2"], ["", "4"], ["5", ""]]
 
     @pytest.mark.importer(42)
-    async def test_formulas_without_a_stored_value_are_empty(self, ana: Caller):
+    async def test_formulas_without_a_stored_value_are_empty_and_the_preview_warns_of_them(self, ana: Caller):
         def change(book: openpyxl.Workbook) -> None:
             book["one"]["A2"].value = "=1+1"
 
         body = await shown(ana, xlsx([["a", "b"], [None, 1]], change=change))
         assert body["preview_data"] == [["", "1"]]
+        assert body["warnings"] == [{"code": "formulas_without_values", "count": 1, "rows": [2]}]
+        body = await shown(ana, (FIELD / "xlsx_formulas_without_values.xlsx").read_bytes(), sheet_name="Sheet")
+        assert body["preview_data"] == [["1", "2", ""], ["3", "4", ""]]
+        assert body["warnings"] == [{"code": "formulas_without_values", "count": 2, "rows": [2, 3]}]
+
+    @pytest.mark.importer(51)
+    async def test_columns_of_text_may_have_a_format(self, eva: Caller):
+        field = (FIELD / "xlsx_dates_as_text.xlsx").read_bytes()
+        body = await shown(eva, field, sheet_name="Sheet")
+        assert (types(body), body["columns"][0]["format"]) == (["DATE", "INT"], "%d/%m/%Y")
+        rows_of_sheet = [
+            ["day", "price", "doubt", "real", "mixed"],
+            ["31.12.2024", "1.234,50", "01/02/2024", date(2024, 1, 2), "31.12.2024"],
+            ["1.2.2025", "0,5", "03/04/2024", date(2024, 1, 3), date(2024, 1, 3)],
+        ]
+        body = await shown(eva, xlsx(rows_of_sheet))
+        assert types(body) == ["DATE", "DOUBLE", "STRING", "DATE", "STRING"]
+        assert [one.get("format") for one in body["columns"]] == ["%d.%m.%Y", "1.234,5", None, None, None]
+        body = await shown(eva, xlsx(rows_of_sheet), date_format="%d/%m/%Y")
+        assert (types(body)[2], body["columns"][2]["format"]) == ("DATE", "%d/%m/%Y")
+        fields = {"file_path": await uploaded(eva, xlsx(rows_of_sheet)), "file_type": "excel", "sheet_name": "one"}
+        await imported(eva, "duckdb", "dated", has_header="true", date_format="%d/%m/%Y", **fields)
+        assert await rows(eva, "duckdb", "dated", order="day") == [
+            ["2024-12-31", 1234.5, "2024-02-01", "2024-01-02", "31.12.2024"],
+            ["2025-02-01", 0.5, "2024-04-03", "2024-01-03", "2024-01-03"],
+        ]
 
     @pytest.mark.importer(44, 51)
     async def test_text_stays_text(self, ana: Caller):

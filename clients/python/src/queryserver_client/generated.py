@@ -1815,6 +1815,7 @@ class PreviewWarning(TypedDict):
         "truncated_sample",
         "encoding_uncertain",
         "skipped_lines",
+        "formulas_without_values",
     ]
     count: int
     rows: list[int]

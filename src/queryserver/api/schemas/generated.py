@@ -1854,6 +1854,7 @@ class PreviewWarning(WireModel):
             "truncated_sample",
             "encoding_uncertain",
             "skipped_lines",
+            "formulas_without_values",
         ),
     ]
     count: int

@@ -32,6 +32,7 @@ class Oddity(StrEnum):
     UNCLOSED_QUOTE = "unclosed_quote"
     UNDECODABLE = "undecodable"
     TRUNCATED_SAMPLE = "truncated_sample"
+    FORMULAS_WITHOUT_VALUES = "formulas_without_values"
     ENCODING_UNCERTAIN = "encoding_uncertain"
     SKIPPED_LINES = "skipped_lines"
 

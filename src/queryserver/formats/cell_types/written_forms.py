@@ -20,9 +20,11 @@ from queryserver.formats.cell_types.classes import (
     is_null_word,
 )
 from queryserver.formats.columns import kernels
-from queryserver.imports.model import BLANKS, BaseType, TypedText
+from queryserver.imports.model import BLANKS, BaseType, CellKind, TypedText
 
 MAX_FORMAT_CHARACTERS = 64
+
+_TEXTS = frozenset({CellKind.TEXT, CellKind.NULL})
 
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -272,8 +274,8 @@ class Measured:
 def measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_GIVEN) -> Measured:
     """The facts of a column of a Block, or of a list of cells of any kind.
 
-    A given format that all cells fit counts first. Others are detected in columns of text only, and never among the
-    cells of workbooks, which have types of their own.
+    A given format that all cells fit counts first. Others are detected in columns of text only. Of a workbook the cells
+    must be text: others have types of their own.
     """
     for form in given:
         values = _values(cells)
@@ -287,10 +289,10 @@ def measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_
 
 
 def _values(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray | None:
-    """The trimmed cells that are not NULL; None for those of a workbook."""
+    """The trimmed cells that are not NULL; None where a cell of a workbook is no text."""
     if isinstance(cells, pa.Array):
         given: pa.StringArray = cells
-    elif any(isinstance(cell, TypedText) for cell in cells):
+    elif any(isinstance(cell, TypedText) and cell.kind not in _TEXTS for cell in cells):
         return None
     else:
         given = pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string())

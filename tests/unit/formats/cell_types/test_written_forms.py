@@ -57,9 +57,11 @@ def test_plain_forms_need_none() -> None:
     assert of(["", "\\N"]) == {(BaseType.NULL, None)}
 
 
-def test_texts_of_workbooks_stay_text() -> None:
-    cells = [TypedText("15/01/2024", CellKind.TEXT)]
-    assert measured(cells).format is None
+def test_texts_of_workbooks_have_formats_where_all_cells_are_text() -> None:
+    text, other = TypedText("15/01/2024", CellKind.TEXT), TypedText("2024-01-15", CellKind.DATE)
+    assert measured([text, TypedText("", CellKind.NULL)]).format == "%d/%m/%Y"
+    assert measured([text, other]).format is None
+    assert measured([TypedText("007", CellKind.TEXT), TypedText("12", CellKind.TEXT)]).format is None
 
 
 def test_a_given_form_counts_where_all_cells_fit_it() -> None:
