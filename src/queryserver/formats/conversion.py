@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, facts_of_text, form_of
-from queryserver.formats.cell_types.written_forms import rewritten
+from queryserver.formats.cell_types.written_forms import rewritten, without_words
 from queryserver.formats.columns import Column, ResultType, kernels
 from queryserver.formats.delimited.records import Block
 from queryserver.formats.download.texts import duration_text, texts
@@ -100,6 +100,8 @@ class TargetColumn:
     nullable: bool = True
     format: str | None = None
     """The format of dates or numbers that its cells are in; None: the plain forms. Columns of text have none."""
+    null_words: tuple[str, ...] = ()
+    """Cells of delimited text that mean NULL."""
 
     @property
     def takes_all(self) -> bool:
@@ -150,7 +152,10 @@ class RowConverter:
         skip = 1 if has_header and block.first_record == 1 else 0
         texts = block.columns.slice(skip)
         bad = {row - skip: _Bad(None, _LONG) for row in block.long_rows if row >= skip}
-        cells = [texts.column(one.source) for one in self._columns]
+        cells = [
+            without_words(texts.column(one.source), one.null_words) if one.null_words else texts.column(one.source)
+            for one in self._columns
+        ]
         converted = [convert(own, one.type, one.format) for own, one in zip(cells, self._columns, strict=True)]
         return self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
 

@@ -215,10 +215,12 @@ def _analysis(
     decoder = first.decoder if blocks is None else blocks.decoder
     if form.is_encoding_given:
         decoder.check()
+    reading = _reading_of(options["reading"])
     common: dict[str, Any] = {
         "has_header": options["has_header"],
         "is_whole": text.is_whole,
-        "given": _reading_of(options["reading"]).formats,
+        "given": reading.formats,
+        "null_words": reading.null_words,
     }
     if blocks is not None:
         try:

@@ -132,21 +132,27 @@ class ColumnRequest:
     scale: int | None = None
     nullable: bool = True
     format: str | None = None
+    null_words: tuple[str, ...] | None = None
 
 
 def target_columns(
-    inferred: Sequence[PreviewColumn], requests: Sequence[ColumnRequest] | None, dialect: str
+    inferred: Sequence[PreviewColumn],
+    requests: Sequence[ColumnRequest] | None,
+    dialect: str,
+    *,
+    null_words: tuple[str, ...] | None = None,
 ) -> tuple[TargetColumn, ...]:
     """The columns of the table, in the order of `requests`; None: all as inferred. Raises invalid_columns.
 
-    Names that are not given are those of the file as the dialect can have them.
+    Names that are not given are those of the file as the dialect can have them. `null_words`: those given for
+    all columns.
     """
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
     if not 1 <= len(requests) <= model.MAX_COLUMNS:
         raise invalid_columns(f"columns: there must be 1 to {model.MAX_COLUMNS} of them.")
     names = engine_names([column.name for column in inferred], dialect)
-    columns = tuple(_column(inferred, names, one, dialect) for one in requests)
+    columns = tuple(_column(inferred, names, one, dialect, null_words) for one in requests)
     # Names that differ in case only are one name, as in previews.
     seen: set[str] = set()
     for column in columns:
@@ -157,7 +163,11 @@ def target_columns(
 
 
 def _column(
-    inferred: Sequence[PreviewColumn], names: Sequence[str], request: ColumnRequest, dialect: str
+    inferred: Sequence[PreviewColumn],
+    names: Sequence[str],
+    request: ColumnRequest,
+    dialect: str,
+    null_words: tuple[str, ...] | None,
 ) -> TargetColumn:
     source = _source(inferred, names, request.source)
     name = names[source] if request.name is None else request.name
@@ -170,6 +180,10 @@ def _column(
     type_ = found.type if request.type is None else _chosen(found.type, request, request.type, dialect)
     if type_.base in _TEXTS and request.format is not None and request.type is not None:
         type_ = _kept_as_text(request, request.type, request.format, dialect) or type_
+    words = null_words if request.null_words is None else request.null_words
+    if words is None:
+        # Detected words are cells like others where the column is to be text.
+        words = () if type_.base in _TEXTS else tuple(found.null_words)
     if type_.base in _KEPT_AS_TEXT and model.declared_type(type_, dialect) in _TEXT_TYPES:
         type_ = model.STRING
     # Columns of text keep their cells as they are.
@@ -180,7 +194,7 @@ def _column(
         if request.format is not None:
             raise invalid_columns(f"columns: {_shown(form)} is no format of values of the type {type_.base.value}.")
         form = None
-    return TargetColumn(source, name, type_, request.nullable, form)
+    return TargetColumn(source, name, type_, request.nullable, form, words)
 
 
 def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) -> model.ColumnType | None:
@@ -362,7 +376,7 @@ class TableCreations:
     async def _plan(self, user: User, request: TableRequest, file: ImportFile, dialect: str) -> ImportPlan:
         reading = request.reading
         analysis = await self.previews.analysis(user.id, file, reading, has_header=request.has_header)
-        columns = target_columns(analysis.columns, request.columns, dialect)
+        columns = target_columns(analysis.columns, request.columns, dialect, null_words=reading.null_words)
         return ImportPlan(
             shown=file.shown,
             reading=FileReading(

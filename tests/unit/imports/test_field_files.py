@@ -55,7 +55,10 @@ def load(content: bytes, **given: Any) -> Loaded:
     width = len(preview["columns"])
     reading_as = Delimiters(**preview["delimiters"])
     reader = BlockReader(reading_as, preview["encoding"], width, skipped=SkippedLines(**preview["skipped"]))
-    converter = RowConverter([TargetColumn(at, str(at), STRING) for at in range(width)], explain=0)
+    columns = [
+        TargetColumn(at, str(at), STRING, null_words=tuple(preview["columns"][at]["null_words"])) for at in range(width)
+    ]
+    converter = RowConverter(columns, explain=0)
     portions = [converter.block(block, has_header=has_header) for block in (*reader.feed(content), *reader.finish())]
     rows = [list(row.values()) for portion in portions for row in portion.batch.to_pylist()]
     return Loaded(metadata, has_header, preview, rows, sum(portion.bad for portion in portions))
@@ -131,28 +134,28 @@ class TestWidth:
 
 
 class TestSeparators:
-    @pytest.mark.importer(63)
+    @pytest.mark.importer(68)
     def test_separators_at_the_ends_of_rows_do_not_hide_the_separator(self) -> None:
         loaded = load(field_file("trailing_separator_few_rows.csv"))
         assert loaded.metadata["confidence"] == 1.0
         assert loaded.columns == [("a", "INTEGER"), ("b", "INTEGER"), ("c", "INTEGER")]
         assert (loaded.bad, loaded.rows) == (0, [["1", "2", "3"], ["4", "5", "6"]])
 
-    @pytest.mark.importer(63)
+    @pytest.mark.importer(68)
     def test_a_quoted_line_end_behind_the_last_field_is_dropped(self) -> None:
         loaded = load(field_file("stray_quote_newline_at_end.csv"))
         assert loaded.metadata["delimiters"]["field"] == ";"
         assert loaded.columns == [("Name", "VARCHAR"), ("Limit", "INTEGER"), ("D", "INTEGER")]
         assert (loaded.bad, loaded.rows) == (0, [["x__m21", "1440", "21"]])
 
-    @pytest.mark.importer(63)
+    @pytest.mark.importer(68)
     def test_a_header_narrower_than_two_rows_does_not_hide_the_separator(self) -> None:
         loaded = load(b"city;day\nRome;2024-01-01;5\nParis;2024-01-02;7\n")
         assert loaded.columns == [("city", "VARCHAR"), ("day", "DATE"), ("column_3", "INTEGER")]
 
 
 class TestLinesAbove:
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     def test_a_title_line_is_skipped_and_reported(self) -> None:
         loaded = load(field_file("title_line.csv"))
         assert loaded.metadata["delimiters"]["field"] == ";"
@@ -163,7 +166,7 @@ class TestLinesAbove:
         assert loaded.rows[0] == ["1", "x", "41.9"]
         assert len(loaded.rows) == 5
 
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     def test_files_of_the_world_bank_are_read_from_their_header_on(self) -> None:
         loaded = load(field_file("title_lines_world_bank.csv"))
         assert loaded.metadata["skipped"] == {"first": 4, "comment": ""}
@@ -173,7 +176,7 @@ class TestLinesAbove:
         assert loaded.warnings == {"skipped_lines": (4, [1, 2, 3, 4])}
         assert (loaded.bad, loaded.rows[-1]) == (0, ["C9", "C09", "9.5", "9.25"])
 
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     def test_a_line_that_names_the_separator_is_skipped(self) -> None:
         loaded = load(field_file("excel_sep_line.csv"))
         assert loaded.metadata["delimiters"]["field"] == ";"
@@ -182,7 +185,7 @@ class TestLinesAbove:
         assert loaded.rows == [["1", "a", "2,5"], ["2", "b", "3,5"]]
         assert load(b"sep=|\na|b,c\n1|2,5\n").columns == [("a", "INTEGER"), ("b,c", "DOUBLE")]
 
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     def test_comment_lines_are_left_out_and_reported(self) -> None:
         loaded = load(field_file("comment_lines.csv"))
         assert loaded.metadata["skipped"] == {"first": 0, "comment": "#"}
@@ -190,13 +193,13 @@ class TestLinesAbove:
         assert loaded.warnings == {"skipped_lines": (2, [])}
         assert loaded.rows == [["1", "2"], ["3", "4"]]
 
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     def test_comments_between_rows_are_left_out(self) -> None:
         loaded = load(b'id,val\n1,2\n# a "note"\n3,4\n# "another, of two fields\n5,6\n7,8\n')
         assert (loaded.bad, loaded.warnings) == (0, {"skipped_lines": (2, [])})
         assert loaded.rows == [["1", "2"], ["3", "4"], ["5", "6"], ["7", "8"]]
 
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     @each(
         ("content", "skipped", "names"),
         (b"Report,,,\n,,,\nid,name,a,b\n1,x,2,3\n2,y,3,4\n", 2, ["id", "name", "a", "b"]),
@@ -213,7 +216,7 @@ class TestLinesAbove:
         assert loaded.metadata["skipped"]["first"] == skipped
         assert ([name for name, _ in loaded.columns], len(loaded.rows), loaded.bad) == (names, 2, 0)
 
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     @each(
         "content",
         b"1\n" * 60 + b"1,2,3\n" * 200,
@@ -227,7 +230,7 @@ class TestLinesAbove:
     def test_rows_that_may_be_data_are_never_skipped(self, content: bytes) -> None:
         assert load(content).metadata["skipped"] == {"first": 0, "comment": ""}
 
-    @pytest.mark.importer(64)
+    @pytest.mark.importer(69)
     def test_skip_rows_and_comment_can_be_given(self) -> None:
         content = b"a,b\n1,2\n% x\n3,4\n"
         given = load(content, field_separator=",", skip_rows=1, comment="%")
@@ -241,7 +244,7 @@ class TestLinesAbove:
 
 
 class TestEscapes:
-    @pytest.mark.importer(65)
+    @pytest.mark.importer(70)
     def test_backslashes_before_quotes_and_separators_are_escapes(self) -> None:
         loaded = load(field_file("backslash_escapes.csv"))
         assert loaded.preview["delimiters"]["escape"] == "\\"
@@ -249,19 +252,67 @@ class TestEscapes:
         assert loaded.rows[:2] == [["1", 'say "hi", ok', "x"], ["2", "Fargo, ND", "y"]]
         assert (loaded.bad, loaded.warnings) == (0, {})
 
-    @pytest.mark.importer(65)
+    @pytest.mark.importer(70)
     def test_an_escaped_line_end_is_part_of_its_field(self) -> None:
         loaded = load(b"1\ta\\\tb\tx\n2\ttwo\\\nlines\ty\n3\t\\N\tz\n4\tback\\\\slash\tw\n")
         assert loaded.metadata["delimiters"]["escape"] == "\\"
         assert [row[1] for row in loaded.rows] == ["a\tb", "two\nlines", None, "back\\slash"]
 
-    @pytest.mark.importer(65)
+    @pytest.mark.importer(70)
     @each("content", b'path,n\n"C:\\dir\\",1\n"D:\\",2\n', b"a,b\n\\N,1\n2,\\N\n", b'j,n\n"{""a"": ""x\\""y""}",1\n')
     def test_other_backslashes_are_no_escapes(self, content: bytes) -> None:
         assert load(content).metadata["delimiters"]["escape"] is None
 
-    @pytest.mark.importer(65)
+    @pytest.mark.importer(70)
     def test_an_escape_can_be_given_or_switched_off(self) -> None:
         assert load(b"a,b\nx^,y,1\n", escape="^").rows == [["x,y", "1"]]
         content = field_file("backslash_escapes.csv")
         assert load(content, escape="\\0").preview["delimiters"]["escape"] is None
+
+
+class TestNullWords:
+    @pytest.mark.importer(71)
+    def test_columns_of_numbers_that_say_na_are_columns_of_numbers(self) -> None:
+        loaded = load(field_file("na_in_number_columns.csv"))
+        assert loaded.has_header
+        assert loaded.columns == [("x", "INTEGER"), ("y", "DOUBLE")]
+        assert [column["null_words"] for column in loaded.preview["columns"]] == [("NA",), ("NA",)]
+        assert loaded.warnings == {"null_words": (2, [3, 4])}
+        assert loaded.rows == [["1", "2.5"], [None, "3"], ["4", None]]
+        assert loaded.preview["rows"][1] == ["NA", "3"]
+
+    @pytest.mark.importer(71)
+    @each(
+        ("cells", "type_", "words"),
+        (["1", "N/A", "n/a", "3"], "INTEGER", {"N/A", "n/a"}),
+        (["2024-01-01", "-", "2024-01-02"], "DATE", {"-"}),
+        (["15/01/2024", "--", "16/01/2024"], "DATE", {"--"}),
+        (["1.234,5", "None", "7,5"], "DOUBLE", {"None"}),
+        (["true", "#N/A", "false"], "BOOLEAN", {"#N/A"}),
+        (["2024-01-01 10:00:00", "nan"], "TIMESTAMP", {"nan"}),
+        (["10:30", "..", "11:30"], "TIME", {".."}),
+        ([*["1"] * 300, "NA"], "INTEGER", {"NA"}),
+        (["FR", "DE", "NA"], "VARCHAR", set()),
+        (["NA", "NA", "-"], "VARCHAR", set()),
+        (["1", "x", "NA"], "VARCHAR", set()),
+        (["NaN", "1"], "DOUBLE", set()),
+        (["1", "unbekannt", "3"], "VARCHAR", set()),
+    )
+    def test_only_words_that_keep_a_column_from_its_type_mean_null(
+        self, cells: Sequence[str], type_: str, words: set[str]
+    ) -> None:
+        content = "\n".join(["id;value", *(f"{n};{cell}" for n, cell in enumerate(cells))]).encode()
+        loaded = load(content)
+        assert loaded.columns[1] == ("value", type_)
+        assert set(loaded.preview["columns"][1]["null_words"]) == words
+        kept = [None if cell in words else cell for cell in cells]
+        assert [row[1] for row in loaded.rows] == kept
+
+    @pytest.mark.importer(71)
+    def test_given_null_words_count_in_every_column_and_none_are_detected(self) -> None:
+        content = b"code,n\nNA,1\nFR,NA\nDE,x\n"
+        given = load(content, null_words=["x", "NA"])
+        assert given.columns == [("code", "VARCHAR"), ("n", "INTEGER")]
+        assert given.rows == [[None, "1"], ["FR", None], ["DE", None]]
+        assert load(content, null_words=[]).rows == [["NA", "1"], ["FR", "NA"], ["DE", "x"]]
+        assert load(b"id,n\n1,2\n2,NA\n", null_words=[]).columns == [("id", "INTEGER"), ("n", "VARCHAR")]

@@ -69,6 +69,17 @@ class TestColumns:
     def test_times_stay_text_where_there_is_no_such_type(self, dialect: str):
         assert target_columns(PREVIEW, [ColumnRequest(2)], dialect)[0].type == STRING
 
+    @pytest.mark.importer(71)
+    def test_detected_null_words_count_unless_the_column_is_to_be_text(self):
+        found = [PreviewColumn("n", ColumnType(BaseType.INT64), None, ("NA",)), PreviewColumn("t", STRING)]
+        assert [column.null_words for column in target_columns(found, None, "duckdb")] == [("NA",), ()]
+        as_text = [ColumnRequest(1, type="VARCHAR"), ColumnRequest(2, null_words=("-",))]
+        assert [column.null_words for column in target_columns(found, as_text, "duckdb")] == [(), ("-",)]
+        given = target_columns(found, as_text[:1], "duckdb", null_words=("x",))
+        assert given[0].null_words == ("x",)
+        none = target_columns(found, [ColumnRequest(1, null_words=())], "duckdb")
+        assert none[0].null_words == ()
+
     def test_a_chosen_type_counts_and_a_decimal_needs_its_digits(self):
         asked = [ColumnRequest(1, type="decimal", precision=10, scale=3), ColumnRequest(2, type="VARCHAR")]
         types = [one.type for one in target_columns(PREVIEW, asked, "duckdb")]

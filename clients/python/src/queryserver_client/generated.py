@@ -1800,6 +1800,7 @@ class PreviewColumn(TypedDict):
     scale: NotRequired[int]
     source: NotRequired[int]
     format: NotRequired[str]
+    null_words: NotRequired[list[str]]
 
 
 class PreviewWarning(TypedDict):
@@ -1816,6 +1817,7 @@ class PreviewWarning(TypedDict):
         "encoding_uncertain",
         "skipped_lines",
         "formulas_without_values",
+        "null_words",
     ]
     count: int
     rows: list[int]

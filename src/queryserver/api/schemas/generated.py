@@ -1837,6 +1837,7 @@ class PreviewColumn(WireModel):
     scale: Omittable[int] = None
     source: Omittable[int] = None
     format: Omittable[str] = None
+    null_words: Omittable[list[str]] = None
 
 
 class PreviewWarning(WireModel):
@@ -1855,6 +1856,7 @@ class PreviewWarning(WireModel):
             "encoding_uncertain",
             "skipped_lines",
             "formulas_without_values",
+            "null_words",
         ),
     ]
     count: int

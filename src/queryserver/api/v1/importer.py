@@ -245,6 +245,7 @@ def _column(source: int, name: str, column: PreviewColumn, dialect: str) -> wire
         scale=found.scale,
         source=source,
         format=column.format,
+        null_words=list(column.null_words) or None,
     )
 
 

@@ -35,14 +35,15 @@ class Oddity(StrEnum):
     FORMULAS_WITHOUT_VALUES = "formulas_without_values"
     ENCODING_UNCERTAIN = "encoding_uncertain"
     SKIPPED_LINES = "skipped_lines"
+    NULL_WORDS = "null_words"
 
 
 @dataclass(slots=True)
 class SampleWarning:
     """How often something odd is in the sample, and the numbers of the first ten records of it (from 1).
 
-    `undecodable` counts characters, `skipped_lines` lines (and lists those above the table), the others count records;
-    `truncated_sample` has count 1 and no records.
+    `undecodable` counts characters, `skipped_lines` lines (and lists those above the table), `null_words` cells, the
+    others records; `truncated_sample` has count 1 and no records.
     """
 
     code: Oddity
@@ -61,6 +62,8 @@ class PreviewColumn:
     type: ColumnType
     format: str | None = None
     """How its cells write dates or numbers, where these are not in the plain forms (Contract importer 12.5)."""
+    null_words: Sequence[str] = ()
+    """Cells that mean NULL (Contract importer 12.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,7 @@ def analyse_records(
     unclosed: Sequence[int] = (),
     undecodable: int = 0,
     given: GivenFormats = NOT_GIVEN,
+    null_words: Sequence[str] | None = None,
 ) -> Analysis:
     """The preview of a sample, from all its records (the header first, if there is one).
 
@@ -172,7 +176,8 @@ def analyse_records(
         if number <= len(sample):
             odd.unclosed.add(number)
     data = sample[has_header:]
-    facts = [measured([cells[at] for cells in data if len(cells) > at], given) for at in range(width)]
+    columns = ([cells[at] if len(cells) > at else "" for cells in data] for at in range(width))
+    facts = [odd.measured(cells, given, null_words, 1 + has_header) for cells in columns]
     return _answer(sample, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
 
 
@@ -184,6 +189,7 @@ def analyse_blocks(
     is_whole: bool,
     undecodable: int = 0,
     given: GivenFormats = NOT_GIVEN,
+    null_words: Sequence[str] | None = None,
 ) -> Analysis:
     """The preview of a sample of text, from its first FIRST_RECORDS records and from the Blocks of all of it.
 
@@ -207,14 +213,19 @@ def analyse_blocks(
             break
     if not parts:
         return analyse_records(
-            first_records, has_header=has_header, is_whole=is_whole, undecodable=undecodable, given=given
+            first_records,
+            has_header=has_header,
+            is_whole=is_whole,
+            undecodable=undecodable,
+            given=given,
+            null_words=null_words,
         )
     if not shape.is_certain(odd, SAMPLE_RECORDS - left, is_whole=is_whole):
         raise WidthUncertain
     width = shape.width
     # Kernels have a price per call: one call over all blocks is worth a copy of the column.
     columns = (pa.concat_arrays([part.column(position) for part in parts]) for position in range(width))
-    facts = [measured(cells[int(has_header) :], given) for cells in columns]
+    facts = [odd.measured(cells[int(has_header) :], given, null_words, 1 + has_header) for cells in columns]
     return _answer(first_records, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
 
 
@@ -243,7 +254,7 @@ def _answer(
     if not is_whole and len(shown) < PREVIEW_ROWS:
         warnings.append(SampleWarning(Oddity.TRUNCATED_SAMPLE, 1))
     columns = [
-        PreviewColumn(name, column_type(one.facts, is_whole=is_whole), one.format)
+        PreviewColumn(name, column_type(one.facts, is_whole=is_whole), one.format, one.null_words)
         for name, one in zip(names, facts, strict=True)
     ]
     return Analysis(columns, shown, warnings, has_header, is_whole)
@@ -259,6 +270,7 @@ class _Oddities:
         self.short = SampleWarning(Oddity.SHORT_ROWS)
         self.unclosed = SampleWarning(Oddity.UNCLOSED_QUOTE)
         self.undecodable = SampleWarning(Oddity.UNDECODABLE)
+        self.null_words = SampleWarning(Oddity.NULL_WORDS)
 
     def add_block(self, block: Block, rows: int, *, has_header: bool, undecodable: bool) -> None:
         """Count the first `rows` rows of a block. A header may be shorter than its rows."""
@@ -274,9 +286,29 @@ class _Oddities:
                 if index < rows:
                     warning.add(first + index)
 
+    def measured(
+        self,
+        cells: pa.StringArray | Sequence[str],
+        given: GivenFormats,
+        null_words: Sequence[str] | None,
+        first_record: int,
+    ) -> Measured:
+        """The facts of a column. Words that were detected to mean NULL are counted by their cells."""
+        found = measured(cells, given, null_words)
+        if found.null_words and null_words is None:
+            array = cells if isinstance(cells, pa.Array) else pa.array(map(str, cells), pa.string())
+            trimmed = kernels.utf8_trim(array, characters=BLANKS)
+            is_word = kernels.is_in(trimmed, value_set=pa.array(found.null_words, pa.string()))
+            rows = kernels.indices_nonzero(is_word).to_pylist()
+            self.null_words.count += len(rows)
+            named = {*self.null_words.rows, *(first_record + row for row in rows[:LISTED_RECORDS])}
+            self.null_words.rows = sorted(named)[:LISTED_RECORDS]
+        return found
+
     def found(self, undecodable: int) -> list[SampleWarning]:
         self.undecodable.count = undecodable
-        return [warning for warning in (self.long, self.short, self.unclosed, self.undecodable) if warning.count]
+        found = (self.long, self.short, self.unclosed, self.undecodable, self.null_words)
+        return [warning for warning in found if warning.count]
 
 
 def _undecodable_rows(columns: pa.RecordBatch) -> Iterator[int]:

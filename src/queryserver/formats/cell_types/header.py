@@ -94,8 +94,10 @@ def _weight(header_cell: str, data: Sequence[Cells], position: int) -> float | N
             cells.append(cell)
     if classify(header_cell) is CellKind.NULL or not cells:
         return 0
-    if column_type(facts, is_whole=False).base is not BaseType.STRING or measured(cells).format is not None:
+    if column_type(facts, is_whole=False).base is not BaseType.STRING:
         return None
+    if column_type(measured(cells).facts, is_whole=False).base is not BaseType.STRING:
+        return None  # by a format, or without words that mean NULL
     header_cell, cells = header_cell.strip(BLANKS), [cell.strip(BLANKS) for cell in cells]
     if header_cell in cells:
         return -1

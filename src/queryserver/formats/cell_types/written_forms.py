@@ -6,7 +6,7 @@ characters between them. Formats of numbers are the number 1234.5 as the file wr
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from types import MappingProxyType
 
@@ -17,6 +17,7 @@ from queryserver.formats.cell_types.classes import (
     column_type,
     facts_of_array,
     facts_of_cells,
+    facts_of_text,
     is_null_word,
 )
 from queryserver.formats.columns import kernels
@@ -269,14 +270,37 @@ class Measured:
 
     facts: ColumnFacts
     format: str | None = None
+    null_words: tuple[str, ...] = ()
+    """Cells that mean NULL in it (Contract importer 12.6)."""
 
 
-def measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_GIVEN) -> Measured:
+def measured(
+    cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_GIVEN, null_words: Sequence[str] | None = None
+) -> Measured:
     """The facts of a column of a Block, or of a list of cells of any kind.
 
-    A given format that all cells fit counts first. Others are detected in columns of text only. Of a workbook the cells
-    must be text: others have types of their own.
+    A given format that all cells fit counts first. Others, and words that mean NULL unless they are given, are detected
+    in columns of text only. Of a workbook the cells must be text: others have types of their own. Words are not
+    detected among them, because a text stays a text there.
     """
+    if not isinstance(cells, pa.Array) and any(isinstance(cell, TypedText) for cell in cells):
+        return _measured(cells, given)
+    if null_words and (values := _values(cells)) is not None:
+        found = measured(without_words(values, null_words), given, ())
+        return replace(found, null_words=tuple(null_words))
+    found = _measured(cells, given)
+    if null_words is not None or _is_typed(found):
+        return found
+    return _with_null_words(cells, given) or found
+
+
+def _is_typed(column: Measured) -> bool:
+    """Whether it is of another type than text."""
+    facts = column.facts
+    return bool(facts.kinds) and column_type(facts, is_whole=True).base is not BaseType.STRING
+
+
+def _measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats) -> Measured:
     for form in given:
         values = _values(cells)
         found = _fitting(values, form) if values is not None and len(values) else None
@@ -286,6 +310,50 @@ def measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_
     if not facts.kinds or column_type(facts, is_whole=True).base is not BaseType.STRING:
         return Measured(facts)
     return _detected(cells) or Measured(facts)
+
+
+NULL_WORDS = frozenset(
+    {
+        "na", "n/a", "#n/a", "#na", "<na>", "n.a.", "n/d", "nd", "k.a.", "s/d", "null", "(null)", "none", "nil", "nan",
+        "-", "--", "---", "\u2013", "\u2014", ".", "..", "...", "?",
+    }
+)  # fmt: skip
+"""What programs and people write for a missing value, in lower case."""
+
+
+def is_null_mark(word: str) -> bool:
+    return word.lower() in NULL_WORDS
+
+
+def without_words(cells: pa.StringArray, words: Sequence[str]) -> pa.StringArray:
+    """The cells, null where they are one of the words but for blanks around it."""
+    found = kernels.is_in(kernels.utf8_trim(cells, characters=BLANKS), value_set=pa.array(words, pa.string()))
+    return kernels.if_else(found, pa.scalar(None, pa.string()), cells)
+
+
+def _with_null_words(cells: "pa.StringArray | Sequence[str]", given: GivenFormats) -> Measured | None:
+    """The facts of a column that some words alone keep from having another type than text."""
+    values = _values(cells[:_FIRST])
+    if values is None:
+        return None
+    # One cell that is neither such a word nor may have a type is enough: most columns of text are done here.
+    if any(map(_is_plain_text, values[:_PROBED].to_pylist())):
+        return None
+    values = _values(cells)
+    if values is None:
+        return None
+    words = tuple(word for word in kernels.unique(values).to_pylist() if is_null_mark(word))
+    rest = without_words(values, words).drop_null()
+    if not words or not len(rest):
+        return None
+    found = _measured(rest, given)
+    return replace(found, null_words=words) if _is_typed(found) else None
+
+
+def _is_plain_text(cell: str) -> bool:
+    if is_null_mark(cell) or facts_of_text(cell, is_quoted=True).kind is not CellKind.TEXT:
+        return False
+    return len(cell) > _LONGEST or not _DIGIT.search(cell)
 
 
 def _values(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray | None:

@@ -184,6 +184,9 @@ class ImportColumn(Fields):
     format: Text | None = Field(
         default=None, description="How its dates or numbers are written: a value of `date_format` or `number_format`."
     )
+    null_words: Annotated[tuple[str, ...] | None, BeforeValidator(_null_words)] = Field(
+        default=None, description="Cells that mean NULL in it; `[]` for none."
+    )
 
 
 def _columns(value: Any, reading: ValidationInfo) -> tuple[ImportColumn, ...]:
