@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import gc
+import json
 import os
 import re
 import sys
@@ -11,14 +12,17 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from tests.api.test_field_values import statement
+from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.threads import in_thread
 
 from queryserver_client import (
+    ApiError,
     Conflict,
     Connection,
     ConnectionLost,
@@ -218,12 +222,70 @@ async def test_a_statement_is_submitted_taken_up_again_and_waited_for(db: Connec
 
 
 async def test_a_script_goes_on_statement_by_statement(db: Connection):
-    first = await db.submit("duckdb", "CREATE TEMP TABLE kept AS SELECT 7 AS n; SELECT n FROM kept")
+    script = "CREATE TEMP TABLE kept AS SELECT 7 AS n; SELECT n FROM kept"
+    first = await db.submit("duckdb", script, run_all=False)
     assert first.has_more_statements
     await first.wait()
     second = await db.next(first)
     assert await (await second.result()).rows() == [(7,)]
     assert not second.has_more_statements
+
+
+SCRIPT = "CREATE TEMP TABLE kept AS SELECT 7 AS n; SELECT n FROM kept; INSERT INTO kept VALUES (8)"
+
+
+async def test_a_query_runs_all_statements_and_gives_the_last_rows(db: Connection):
+    result = await db.query("duckdb", SCRIPT)
+    assert (await result.rows(), result.row_count, result.has_rows) == ([(7,)], 1, True)
+    assert (await result.arrow()).to_pylist() == [{"n": 7}]
+    assert [one["state"] for one in result.status.statements] == ["success", "available", "success"]
+
+
+async def test_a_query_of_statements_without_rows_has_none(db: Connection):
+    result = await db.query("duckdb", "CREATE TEMP TABLE kept(n int); INSERT INTO kept VALUES (8)")
+    assert (result.has_rows, result.status.state) == (False, "success")
+
+
+@each("callbacks", ({}, {"on_log": len}))
+async def test_a_script_gives_the_result_of_each_statement(db: Connection, callbacks: dict[str, Any]):
+    created, selected, inserted = await db.script("duckdb", SCRIPT, **callbacks)
+    assert [result.has_rows for result in (created, selected, inserted)] == [False, True, False]
+    assert await selected.rows() == [(7,)]
+    assert inserted.modified_row_count == 1
+    (only,) = await db.script("duckdb", "SELECT 42", **callbacks)
+    assert await only.scalar() == 42
+
+
+async def test_a_script_ends_at_the_first_failure_and_what_came_before_is_readable(db: Connection):
+    with pytest.raises(StatementError, match="nowhere") as caught:
+        await db.script("duckdb", "SELECT 1 AS n;\nSELECT *\nFROM nowhere;\nSELECT 2")
+    assert (caught.value.statement_id, caught.value.line) == (1, 2)
+    status = await db.statement(caught.value.operation_id).status()
+    first, failed = status.statements
+    assert failed["state"] == "failed"
+    assert await (await db.statement(first["operationId"]).result()).rows() == [(1,)]
+
+
+async def test_a_script_is_refused_where_the_server_would_run_its_first_statement_alone(server: Server):
+    def strip(request: httpx.Request) -> httpx.Request:
+        fields = {name: value for name, value in json.loads(request.content).items() if name != "run_all"}
+        headers = {name: value for name, value in request.headers.items() if name != "content-length"}
+        return httpx.Request(request.method, request.url, headers=headers, json=fields)
+
+    class Old(httpx.AsyncHTTPTransport):
+        """A server that does not have the field."""
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if not request.url.path.endswith("/execute/duckdb"):
+                return await super().handle_async_request(request)
+            response = await super().handle_async_request(strip(request))
+            response.headers["X-Unknown-Fields"] = "run_all"
+            return response
+
+    async with connect(server.url, token=await server.token(), retries=QUICK, http_transport=Old()) as old:
+        assert await (await old.query("duckdb", "SELECT 1")).scalar() == 1
+        with pytest.raises(ApiError, match="too old for run_all"):
+            await old.query("duckdb", "SELECT 1; SELECT 2")
 
 
 async def test_the_same_key_is_the_same_statement(db: Connection):

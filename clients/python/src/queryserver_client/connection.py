@@ -53,8 +53,12 @@ class Connection:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
+        run_all: bool = True,
     ) -> Result:
         """Run a statement to its end, and give its result. A small one is one call.
+
+        All statements of a script run in order, in one session, up to the first that fails; the result is that of the
+        last one with rows. `script` gives the result of each. `run_all=False` runs the first one alone.
 
         `connector` is an id, a key of the settings or a dialect; "" the default. `parameters` are values for `?` or, by
         name, `:name`. `limit` is the most rows to keep (else the server's default), `timeout` the seconds after which
@@ -64,7 +68,7 @@ class Connection:
         Raises StatementError when it does not end well, ApiError, ConnectionLost. After the last two it may have run:
         `submit` with the same arguments and the `idempotency_key` of the error finds it, and runs it once at most.
         """
-        fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout), 0.0
+        fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all), 0.0
         if on_progress is None and on_log is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
             wait_s = WAIT_S
@@ -73,6 +77,42 @@ class Connection:
             statement = await self._execute(connector, fields, allow_truncated=allow_truncated, wait_s=wait_s, key=key)
             async with canceling(statement):
                 return await statement.result(on_progress=on_progress, on_log=on_log)
+
+    async def script(
+        self,
+        connector: str,
+        sql: str,
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        allow_truncated: bool = False,
+    ) -> list[Result]:
+        """Run all statements of a script as `query` does, and give the result of each, in their order.
+
+        `limit` counts for each statement, `timeout` for the whole script. Raises the StatementError of the first
+        statement that fails; its `statement_id` is the position in the script, and `statement(error.operation_id)` has
+        the results of those before it (`Status.statements`).
+        """
+        key = str(uuid.uuid4())
+        fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=True)
+        with _telling(key):
+            callbacks = on_progress is not None or on_log is not None
+            whole = await self._execute(connector, fields, wait_s=0.0 if callbacks else WAIT_S, key=key)
+            async with canceling(whole):
+                if callbacks:
+                    await whole.report(on_progress=on_progress, on_log=on_log)
+                status = await whole.wait()
+                if status.error is not None:
+                    raise status.error
+                return [
+                    await self.statement(one["operationId"], allow_truncated=allow_truncated).result()
+                    for one in status.statements
+                ]
 
     async def submit(
         self,
@@ -86,13 +126,14 @@ class Connection:
         timeout: float | None = None,
         allow_truncated: bool = False,
         idempotency_key: str | None = None,
+        run_all: bool = True,
     ) -> Statement:
-        """Start a statement and return; the arguments are those of `query`.
+        """Start a statement, or all of a script, and return; the arguments are those of `query`.
 
         `idempotency_key`: a program that may die between submitting and noting the id gives a key of its own; the same
         submitted again with it is the same statement (Contract editor 4.4).
         """
-        fields = _fields(sql, parameters, database, session_id, limit, timeout)
+        fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all)
         key = idempotency_key or str(uuid.uuid4())
         with _telling(key):
             return await self._execute(
@@ -100,7 +141,10 @@ class Connection:
             )
 
     async def next(self, statement: Statement) -> Statement:
-        """Start the next statement of a script, after the one before has ended (Contract editor 5.4)."""
+        """Start the next statement of a script that was begun with `run_all=False`, after the one before has ended.
+
+        Contract editor 5.4.
+        """
         return await self._execute("", {"operationId": statement.operation_id})
 
     def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
@@ -179,9 +223,11 @@ class Connection:
         statement = statement_of(
             self.transport, body, allow_truncated=allow_truncated, request_id=received.get("X-Request-Id")
         )
-        if "parameters" in fields and "parameters" in received.get("X-Unknown-Fields", ""):
-            await statement.abandon()
-            raise ApiError("this server is too old for parameters", status=501, code="not_supported")
+        unknown = received.get("X-Unknown-Fields", "").replace(",", " ").split()
+        for name, is_needed in (("parameters", True), ("run_all", statement.has_more_statements)):
+            if name in fields and name in unknown and is_needed:
+                await statement.abandon()
+                raise ApiError(f"this server is too old for {name}", status=501, code="not_supported")
         return statement
 
     async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
@@ -247,6 +293,8 @@ def _fields(
     session_id: int | None,
     limit: int | None,
     timeout: float | None,
+    *,
+    run_all: bool,
 ) -> dict[str, Any]:
     given = {
         "statement": sql,
@@ -255,5 +303,6 @@ def _fields(
         "session_id": session_id,
         "limit": limit,
         "timeout": timeout,
+        "run_all": True if run_all else None,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -130,6 +130,7 @@ class StatementError(QueryserverError):
         column: int | None = None,
         sqlstate: str | None = None,
         request_id: str | None = None,
+        statement_id: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -143,6 +144,8 @@ class StatementError(QueryserverError):
         """Line of the error in the statement, from 1, where the engine names it."""
         self.column = column
         self.request_id = request_id
+        self.statement_id = statement_id
+        """Of a script: the position, from 0, of the statement that failed, which `line` and `column` are places in."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Survive pickling, for programs that run queries in other processes."""
@@ -228,6 +231,7 @@ def statement_error(body: Mapping[str, Any], *, request_id: str | None = None) -
         column=body.get("column"),
         sqlstate=body.get("sqlstate"),
         request_id=request_id,
+        statement_id=body.get("statement_id"),
     )
 
 

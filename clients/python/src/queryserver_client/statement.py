@@ -59,7 +59,7 @@ class Statement:
 
     @property
     def has_more_statements(self) -> bool:
-        """Whether the script has a further statement, which `Connection.next` runs."""
+        """Whether the script has a further statement, which `Connection.next` runs; never with `run_all`."""
         return self.handle is not None and self.handle["has_more_statements"]
 
     @property
@@ -106,7 +106,7 @@ class Statement:
         Raises StatementError when it did not end well, and WaitTimeout.
         """
         if on_progress is not None or on_log is not None:
-            await self._report(timeout_s, on_progress, on_log)
+            await self.report(timeout_s, on_progress=on_progress, on_log=on_log)
         status = await self.wait(timeout_s)
         if status.error is not None:
             raise status.error
@@ -181,7 +181,10 @@ class Statement:
     ) -> None:
         await self.close_quietly()
 
-    async def _report(self, timeout_s: float | None, on_progress: OnProgress | None, on_log: OnLog | None) -> None:
+    async def report(
+        self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None, on_log: OnLog | None = None
+    ) -> None:
+        """Call `on_progress` and `on_log` as the server reports them, until it has ended. Raises WaitTimeout."""
         with anyio.move_on_after(timeout_s) as scope:
             async with aclosing(self.events()) as events:
                 async for event in events:

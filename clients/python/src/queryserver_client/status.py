@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from queryserver_client.errors import StatementError, statement_error
 
 if TYPE_CHECKING:
-    from queryserver_client.generated import Job, QueryStatus
+    from queryserver_client.generated import Job, QueryStatus, ScriptStatement
 
 ACTIVE = frozenset({"waiting", "running"})
 
@@ -35,6 +35,8 @@ class Status:
     queued_ms: int
     error: StatementError | None
     """Why it did not end well; it is not raised here."""
+    statements: "tuple[ScriptStatement, ...]" = ()
+    """Of what was started with `run_all`: the statements that were begun, in their order (Contract editor 5.5)."""
 
     @property
     def is_terminal(self) -> bool:
@@ -94,6 +96,7 @@ def status_of(body: Mapping[str, Any], *, request_id: str | None = None) -> Stat
         elapsed_ms=said["elapsed_ms"],
         queued_ms=said["queued_ms"],
         error=statement_error(body, request_id=request_id) if body.get("status") else None,
+        statements=tuple(said.get("statements", ())),
     )
 
 

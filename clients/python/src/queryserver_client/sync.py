@@ -398,6 +398,7 @@ class Connection:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
+        run_all: bool = True,
     ) -> Result:
         """As the async `query`. The callbacks run in the connection's thread."""
         call = partial(
@@ -412,8 +413,39 @@ class Connection:
             on_progress=on_progress,
             on_log=on_log,
             allow_truncated=allow_truncated,
+            run_all=run_all,
         )
         return Result(self.loop, self.loop.run(call))
+
+    def script(
+        self,
+        connector: str,
+        sql: str,
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        allow_truncated: bool = False,
+    ) -> list[Result]:
+        """As the async `script`. The callbacks run in the connection's thread."""
+        call = partial(
+            self.core.script,
+            connector,
+            sql,
+            parameters,
+            database=database,
+            session_id=session_id,
+            limit=limit,
+            timeout=timeout,
+            on_progress=on_progress,
+            on_log=on_log,
+            allow_truncated=allow_truncated,
+        )
+        return [Result(self.loop, result) for result in self.loop.run(call)]
 
     def submit(
         self,
@@ -427,6 +459,7 @@ class Connection:
         timeout: float | None = None,
         allow_truncated: bool = False,
         idempotency_key: str | None = None,
+        run_all: bool = True,
     ) -> Statement:
         call = partial(
             self.core.submit,
@@ -439,6 +472,7 @@ class Connection:
             timeout=timeout,
             allow_truncated=allow_truncated,
             idempotency_key=idempotency_key,
+            run_all=run_all,
         )
         return Statement(self.loop, self.loop.run(call))
 

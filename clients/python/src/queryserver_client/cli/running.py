@@ -50,6 +50,7 @@ def results(
             limit=settings.limit,
             timeout=settings.timeout,
             allow_truncated=True,
+            run_all=False,
             **callbacks,
         )
 

@@ -149,6 +149,7 @@ class Session:
             timeout=self._timeout_s,
             limit=self._limit or self._most_rows,
             allow_truncated=True,
+            run_all=False,
         )
 
     def is_cut(self, result: Result) -> bool:
