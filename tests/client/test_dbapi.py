@@ -13,10 +13,12 @@ from unittest.mock import AsyncMock, Mock
 from uuid import uuid4
 
 import pytest
+from tests.api.test_field_values import statement
 from tests.client.conftest import Server
 from tests.client.threads import in_thread
 
 from queryserver_client import dbapi
+from queryserver_client.encoding import batches
 from queryserver_client.errors import NotFound, TooManyRequests
 
 Connect = Callable[..., dbapi.Connection]
@@ -109,6 +111,74 @@ def test_what_is_rolled_back_is_gone_and_what_is_committed_stays(connect: Connec
         connection.commit()
     with connect(engine) as other:
         assert other.execute(f"SELECT * FROM {table}").fetchall() == [(3, "c")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_executemany_is_one_call_for_thousands_of_rows(connect: Connect, engine: str, table: str):
+    rows = [(n, f"row {n}", n / 4 if n % 5 else None) for n in range(6_000)]
+    with connect(engine) as connection:
+        cursor = connection.execute(f"CREATE TABLE {table} (n INTEGER PRIMARY KEY, t VARCHAR(20), f DOUBLE PRECISION)")
+        cursor.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+        assert cursor.rowcount == 6_000
+        assert cursor.execute(f"SELECT n, t, f FROM {table} ORDER BY n").fetchall() == rows
+        named = [{"n": n, "t": "x"} for n in range(10)] + [{"n": 10_000, "t": "y"}]
+        assert cursor.executemany(f"UPDATE {table} SET t = :t WHERE n = :n", named).rowcount == 10
+        cursor.executemany(f"DELETE FROM {table} WHERE n = ?", iter([[1], [2]]))
+        assert cursor.rowcount == 2
+        assert cursor.executemany(f"DELETE FROM {table} WHERE n = ?", []).rowcount == 0
+
+        async def statements() -> list[str]:
+            return [entry.statement.split()[0] async for entry in connection.client.history.search()]
+
+        history = connection.run(statements)
+        assert (history.count("INSERT"), history.count("UPDATE"), history.count("DELETE")) == (2, 1, 1)
+        connection.rollback()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@in_thread
+def test_a_row_of_executemany_that_fails_is_named(connect: Connect, engine: str, table: str):
+    with connect(engine, autocommit=True) as connection:
+        cursor = connection.execute(f"CREATE TABLE {table} (n INTEGER PRIMARY KEY)")
+        with pytest.raises(dbapi.IntegrityError, match=r"Row 3 of 3 of parameter_rows\."):
+            cursor.executemany(f"INSERT INTO {table} VALUES (?)", [[1], [2], [1]])
+        assert cursor.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+
+@in_thread
+def test_what_does_not_run_for_rows_at_once_runs_one_by_one(connect: Connect, table: str):
+    with connect("sqlite") as connection:
+        cursor = connection.execute(f"CREATE TABLE {table} (n INTEGER)")
+        script = f"INSERT INTO {table} VALUES (?); INSERT INTO {table} VALUES (? + 10)"
+        assert cursor.executemany(script, [(1, 1), (2, 2)]).rowcount == 4
+        cursor.executemany("SELECT ?", [[1], [2]])
+        cursor.executemany(f"INSERT INTO {table} VALUES (0)", [[], []])
+        assert cursor.execute(f"SELECT n FROM {table} ORDER BY n").fetchall() == [(0,), (0,), (1,), (2,), (11,), (12,)]
+
+
+def test_a_call_of_executemany_has_as_many_rows_as_a_server_takes():
+    assert [len(batch) for batch in batches([(n,) for n in range(12_000)], 30)] == [5_000, 5_000, 2_000]
+    assert [len(batch) for batch in batches([("x" * 300_000,)] * 3, 30)] == [1, 1, 1]
+    assert [len(batch) for batch in batches([(1,) * 100] * 1_200, 30)] == [*[163] * 7, 59]
+    assert [len(batch) for batch in batches([(1,), {"n": 1}, {"n": 2}, (2,)], 30)] == [1, 2, 1]
+    assert [len(batch) for batch in batches([(1,)] * 3, 16 * 1024 * 1024)] == [1, 1, 1]
+
+
+@in_thread
+def test_infinity_and_nan_go_to_the_engines_that_have_them(connect: Connect):
+    field = statement("10_sqlite_parameters_inf.py.txt")
+    assert 'execute("select ?", [float("inf")])' in field
+    with connect("sqlite") as connection:
+        assert connection.execute("select ?", [float("inf")]).fetchone() == (float("inf"),)
+        assert connection.execute("select ?, ?", [float("nan"), Decimal("-Infinity")]).fetchone() == (
+            None,
+            -float("inf"),
+        )
+    for engine in ("duckdb", "postgresql"):
+        with connect(engine) as connection:
+            assert connection.execute("select ?", [-float("inf")]).fetchone() == (-float("inf"),)
+            assert str(connection.execute("select ?", [float("nan")]).fetchone()) == "(nan,)"
 
 
 @pytest.mark.parametrize("engine", ENGINES)

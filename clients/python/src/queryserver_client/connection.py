@@ -12,7 +12,7 @@ import httpx
 
 from queryserver_client.connectors import Connectors
 from queryserver_client.credentials import Secret, TokenSource, credentials_of, hidden, hidden_values
-from queryserver_client.encoding import Parameters, encode_parameters
+from queryserver_client.encoding import ParameterRows, Parameters, encode_parameters
 from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost, QueryserverError
 from queryserver_client.files import Files
 from queryserver_client.history import History
@@ -54,6 +54,7 @@ class Connection:
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
         run_all: bool = True,
+        parameter_rows: ParameterRows | None = None,
     ) -> Result:
         """Run a statement to its end, and give its result. A small one is one call.
 
@@ -61,14 +62,22 @@ class Connection:
         last one with rows. `script` gives the result of each. `run_all=False` runs the first one alone.
 
         `connector` is an id, a key of the settings or a dialect; "" the default. `parameters` are values for `?` or, by
-        name, `:name`. `limit` is the most rows to keep (else the server's default), `timeout` the seconds after which
-        the server ends the statement. When the waiting task is canceled, or a callback fails, the statement is
-        canceled, also at the engine, and a result that is there already is deleted.
+        name, `:name`; `parameter_rows` are many of them, for each of which a statement that changes rows runs, at most
+        10,000 in a call and, where the engine has transactions, in one (Contract editor 4.6). `limit` is the most rows
+        to keep (else the server's default), `timeout` the seconds after which the server ends the statement. When the
+        waiting task is canceled, or a callback fails, the statement is canceled, also at the engine, and a result that
+        is there already is deleted.
 
         Raises StatementError when it does not end well, ApiError, ConnectionLost. After the last two it may have run:
         `submit` with the same arguments and the `idempotency_key` of the error finds it, and runs it once at most.
         """
+        # A script of many rows of values is refused: one statement runs for each.
+        run_all = run_all and parameter_rows is None
         fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all), 0.0
+        if parameter_rows is not None:
+            rows = fields["parameter_rows"] = [encode_parameters(row) for row in parameter_rows]
+            # A server that does not know the field must not run the statement with nothing in its places.
+            fields["parameters"] = {} if rows and isinstance(rows[0], dict) else []
         if on_progress is None and on_log is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
             wait_s = WAIT_S

@@ -7,7 +7,7 @@ with `type` and `value`, whose value is text that loses nothing.
 import base64
 import datetime as dt
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -17,6 +17,8 @@ MOST_EXACT = 2**53 - 1
 """The greatest integer up to which every reader of JSON agrees."""
 Parameters = Sequence[Any] | Mapping[str, Any]
 """Values for `?`, in their order, or by name for `:name`."""
+ParameterRows = Iterable[Parameters]
+"""Many of them, for a statement that runs once for each."""
 
 
 def encode_parameters(parameters: "Parameters") -> "list[Any] | dict[str, Any]":
@@ -62,6 +64,36 @@ def encode(value: Any) -> Any:  # noqa: C901
             return [encode(item) for item in value]
         case _:
             return _encode_foreign(value)
+
+
+_MOST_ROWS = 5_000
+_MOST_VALUES = 50_000
+_MOST_CHARACTERS = 1024 * 1024
+_MOST_TEXT = 16 * 1024 * 1024
+
+
+def batches(rows: Iterable[Parameters], statement_characters: int) -> Iterator[list[Parameters]]:
+    """Rows in lists that a server takes in one call, of one kind each (Contract editor 4.6)."""
+    batch, values, characters = list[Parameters](), 0, 0
+    most_rows = max(1, min(_MOST_ROWS, _MOST_TEXT // max(1, statement_characters)))
+    for row in rows:
+        size = sum(map(_characters, row.values() if isinstance(row, Mapping) else row))
+        is_full = len(batch) >= most_rows or values >= _MOST_VALUES or characters + size > _MOST_CHARACTERS
+        if batch and (is_full or isinstance(row, Mapping) != isinstance(batch[0], Mapping)):
+            yield batch
+            batch, values, characters = [], 0, 0
+        batch.append(row)
+        values += len(row)
+        characters += size
+    if batch:
+        yield batch
+
+
+def _characters(value: Any) -> int:
+    """Of a value in JSON, about."""
+    if isinstance(value, (str, bytes, bytearray, memoryview, list, tuple)):
+        return 2 * len(value) + 32
+    return 64
 
 
 def _encode_foreign(value: Any) -> Any:

@@ -26,7 +26,7 @@ from anyio.from_thread import BlockingPortal
 
 from queryserver_client import connection as core
 from queryserver_client.credentials import Secret, TokenSource, hidden, hidden_values
-from queryserver_client.encoding import Parameters
+from queryserver_client.encoding import ParameterRows, Parameters
 from queryserver_client.errors import ConfigurationError
 from queryserver_client.result import PAGE_ROWS
 from queryserver_client.result import Result as AsyncResult
@@ -399,6 +399,7 @@ class Connection:
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
         run_all: bool = True,
+        parameter_rows: ParameterRows | None = None,
     ) -> Result:
         """As the async `query`. The callbacks run in the connection's thread."""
         call = partial(
@@ -414,6 +415,7 @@ class Connection:
             on_log=on_log,
             allow_truncated=allow_truncated,
             run_all=run_all,
+            parameter_rows=parameter_rows,
         )
         return Result(self.loop, self.loop.run(call))
 

@@ -277,7 +277,7 @@ class SqliteConnection:
         self._authorizer = SqliteAuthorizer()
         self._busy_timeout_s = busy_timeout_s
         self._busy_since = 0.0
-        self._interrupted = False
+        self._interrupted = self._is_watched = self._has_room = False
         self.is_usable = True
         connection.authorizer = self._authorizer
         connection.set_busy_handler(self._keep_waiting)
@@ -315,7 +315,7 @@ class SqliteConnection:
 
         `grows`: it stores something, whatever its statements are.
         """
-        if self._watch is None:
+        if self._watch is None or self._is_watched:
             yield
             return
         if grows:
@@ -330,8 +330,9 @@ class SqliteConnection:
 
     def require_room(self) -> None:
         """For the statement that has been prepared."""
-        if self._watch is not None and self._authorizer.grows:
+        if self._watch is not None and self._authorizer.grows and not (self._is_watched and self._has_room):
             self._watch.require_room(self._occupied)
+            self._has_room = True
 
     def shrink_log(self) -> None:
         """Give the disk back what a large change took, also one that was canceled. Waits for no other connection."""
@@ -351,6 +352,18 @@ class SqliteConnection:
 
     def _run_rows(self, statement: Bound) -> "SqliteAnswer":
         """Once for each row of values, within a savepoint: in the open transaction, or one of its own."""
+        with self.watched():
+            # To watch each of them would take more time than a row.
+            self._is_watched, self._has_room = True, False
+            try:
+                changed = self._changed_by(statement)
+            finally:
+                self._is_watched = False
+        ended = SqliteAnswer(self, self._authorizer)
+        ended.modified_rows = changed
+        return ended
+
+    def _changed_by(self, statement: Bound) -> int:
         changed = 0
         self._control(f"SAVEPOINT {_ROWS}")
         try:
@@ -368,9 +381,7 @@ class SqliteConnection:
                 self._control(f"ROLLBACK TO {_ROWS}")
                 self._control(f"RELEASE {_ROWS}")
             raise
-        ended = SqliteAnswer(self, self._authorizer)
-        ended.modified_rows = changed
-        return ended
+        return changed
 
     def _require_wanted(self) -> None:
         """Raises Interrupted when a stop came between two rows."""

@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -261,6 +261,16 @@ class Connection:
                     message = f"{result.status.message} Give limit= to connect for a part on purpose."
                     raise errors.OperationalError(message)
             return results
+
+    def result_of_rows(self, sql: str, rows: Sequence[Parameters]) -> Result | None:
+        """As `results_of`, once for each row of values, in one call. None: rows run one by one. For cursors."""
+
+        async def call() -> Result | None:
+            await self._begin()
+            return await self._session.run_rows(sql, rows)
+
+        with self._lock:
+            return self._in_session(call)
 
     def free(self, results: Iterable[Result]) -> None:
         """Delete large results at the server that cannot be read any more. For cursors."""

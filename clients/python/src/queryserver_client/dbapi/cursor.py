@@ -1,5 +1,6 @@
 """A cursor of PEP 249: runs scripts, and gives the rows of their results."""
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from queryserver_client.dbapi import errors
 from queryserver_client.dbapi.types import Description, described
-from queryserver_client.encoding import Parameters
+from queryserver_client.encoding import Parameters, batches
 from queryserver_client.result import PAGE_ROWS, Result
 from queryserver_client.values import Row, decode_rows
 
@@ -86,16 +87,31 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Parameters]) -> "Self":
-        """Run a statement once for each set of values. `rowcount` is the sum; rows that it returns are dropped."""
+        """Run a statement once for each set of values. `rowcount` is the sum; rows that it returns are dropped.
+
+        A statement that changes rows takes some thousands of sets in one call. In autocommit the sets of a call are
+        kept together, or none of them, where the engine has transactions.
+        """
         self._start()
         total, is_known = 0, True
-        for parameters in seq_of_parameters:
-            results = self.connection.results_of(operation, _plain(parameters))
+        for results in self._many(operation, map(_plain, seq_of_parameters)):
             for count in map(_count, results):
                 total, is_known = total + max(count, 0), is_known and count >= 0
             self._release(*results)
         self._rowcount, self._has_last_id = total if is_known else -1, False
         return self
+
+    def _many(self, operation: str, rows: Iterable[Parameters]) -> Iterator[Sequence[Result]]:
+        is_at_once = bool(_CHANGES_ROWS.match(operation))
+        for batch in batches(rows, len(operation)) if is_at_once else ([row] for row in rows):
+            result = None
+            if is_at_once and len(batch) > 1 and all(batch):
+                result = self.connection.result_of_rows(operation, batch)
+                is_at_once = result is not None
+            if result is not None:
+                yield [result]
+            else:
+                yield from (self.connection.results_of(operation, row) for row in batch)
 
     def fetchone(self) -> Row | None:
         return self._rows.popleft() if self._has_row() and self._advance(1) else None
@@ -219,6 +235,9 @@ def _count(result: Result) -> int:
     if result.has_rows and result.modified_row_count is None:
         return result.row_count
     return -1 if result.modified_row_count is None else result.modified_row_count
+
+
+_CHANGES_ROWS = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|MERGE|REPLACE|UPSERT)\b", re.IGNORECASE)
 
 
 def _plain(parameters: Parameters) -> Parameters:

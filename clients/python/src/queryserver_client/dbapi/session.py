@@ -3,7 +3,7 @@
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queryserver_client import connection as core
@@ -26,6 +26,8 @@ MOST_ROWS = 1_000_000
 """`result_max_rows` of a server whose settings do not say otherwise (Contract editor 13)."""
 _MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
 
+_ONE_BY_ONE = re.compile(r"parameters: |parameter_rows: the (?:text|statement) must be one")
+"""What a server says that does not know rows of values, or has no place for them in this text."""
 _FREE_WITHIN_S = 10.0
 
 
@@ -99,6 +101,20 @@ class Session:
             await free(results)
             raise
         return results
+
+    async def run_rows(self, sql: str, rows: Sequence[Parameters]) -> Result | None:
+        """Run a statement for each row of values, in one call. None: the server does not, and nothing has run."""
+        self.has_run = False
+        try:
+            result = await self._client.query(
+                self.connector, sql, parameter_rows=rows, session_id=self.id, timeout=self._timeout_s
+            )
+        except ApiError as error:
+            if error.code == "invalid_parameter" and _ONE_BY_ONE.match(error.message):
+                return None
+            raise
+        self.has_run = True
+        return result
 
     async def set_autocommit(self, value: bool) -> None:
         """Of a dialect in ALWAYS_IN_ONE. Nothing is sent when the session has it already."""

@@ -309,7 +309,8 @@ class ExecuteRequest(Fields):
         """Those of the places. Raises InvalidParameter, conflicting_parameters."""
         if self.parameter_rows is None:
             return None if self.parameters is None else read_parameters(self.parameters)
-        if self.parameters is not None or self.operation_id is not None or self.run_all:
+        # Empty ones make a server refuse the call that does not know the rows.
+        if self.parameters or self.operation_id is not None or self.run_all:
             raise conflicting_parameters("parameter_rows goes with none of parameters, operationId and run_all.")
         return read_parameter_rows(self.parameter_rows)
 
