@@ -233,8 +233,9 @@ class Connection:
             self.transport, body, allow_truncated=allow_truncated, request_id=received.get("X-Request-Id")
         )
         unknown = received.get("X-Unknown-Fields", "").replace(",", " ").split()
-        for name, is_needed in (("parameters", True), ("run_all", statement.has_more_statements)):
-            if name in fields and name in unknown and is_needed:
+        is_needed = {"parameters": True, "parameter_rows": True, "run_all": statement.has_more_statements}
+        for name in [name for name, needed in is_needed.items() if needed]:
+            if name in fields and name in unknown:
                 await statement.abandon()
                 raise ApiError(f"this server is too old for {name}", status=501, code="not_supported")
         return statement
