@@ -114,6 +114,10 @@ class _Records:
                     return True
         return False
 
+    def end(self) -> None:
+        """Take what was read for all. Raises record_too_long: a field that is not complete is too long already."""
+        list(self._reader.parts("", final=True))
+
 
 class _Blocks:
     """The same as Blocks of `width` columns."""
@@ -136,6 +140,10 @@ class _Blocks:
             if self.blocks and self.blocks[-1].first_record + self.blocks[-1].columns.num_rows - 1 > most_rows:
                 return True
         return False
+
+    def end(self) -> None:
+        """As of _Records."""
+        list(self._reader.finish())
 
 
 def _are_too_many(records: Sequence[Cells]) -> bool:
@@ -191,9 +199,10 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
     if not is_enough:
         # A field that the sample cuts may be too long: an import would refuse such a record.
         if blocks is None:
-            first.read(text.rest(), _are_too_many)
-        else:
-            blocks.read(text.rest(), most)
+            if not first.read(text.rest(), _are_too_many):
+                first.end()
+        elif not blocks.read(text.rest(), most):
+            blocks.end()
     if not form.is_encoding_certain:
         analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(Oddity.ENCODING_UNCERTAIN, 1)])
     comments = (first if blocks is None else blocks).comments

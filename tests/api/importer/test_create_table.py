@@ -259,6 +259,34 @@ class TestBadRows:
         assert "30 more bad rows" in done["log"]
 
 
+class TestLayout:
+    @pytest.mark.importer(62, 69, 70, 71)
+    async def test_a_table_holds_what_the_preview_shows(self, ana: Caller, connector: str, table: str):
+        content = b'Report\n\n# note\nid,text,n\n1,"say \\"hi\\"",NA,\n2,a\\,b,5,\n# other, note\n3,c,7\n'
+        path = await uploaded(ana, content)
+        columns = (await preview(ana, path, sql_dialect=None, connector=connector)).json()["columns"]
+        done = await imported(ana, connector, table, file_path=path, columns=columns)
+        assert (done["rows_read"], done["rows_loaded"], done["rows_bad"]) == (3, 3, 0)
+        assert await rows(ana, connector, table) == [[1, 'say "hi"', None], [2, "a,b", 5], [3, "c", 7]]
+        assert "Skipped the first 3 lines." in done["log"]
+        assert "Left out 1 comment line." in done["log"]
+
+    @pytest.mark.importer(69, 71)
+    async def test_lines_and_null_words_may_be_given(self, ana: Caller, table: str):
+        path = await uploaded(ana, b"a,b\n1,x\n%,%\n2,y\n")
+        given = {"skip_rows": "1", "has_header": "false", "comment": "%", "null_words": '["x"]'}
+        done = await imported(ana, "duckdb", table, file_path=path, **given)
+        assert done["rows_loaded"] == 2
+        assert await rows(ana, "duckdb", table) == [[1, None], [2, "y"]]
+
+    @pytest.mark.importer(54)
+    async def test_a_few_bad_rows_are_left_out_and_named(self, ana: Caller, table: str):
+        content = b"id,n\n" + b"".join(b"%d,1\n" % n for n in range(40)) + b"x,2,3\n"
+        done = await imported(ana, "duckdb", table, file_path=await uploaded(ana, content))
+        assert (done["rows_read"], done["rows_loaded"], done["rows_bad"]) == (41, 40, 1)
+        assert "Bad row: record 42: the row has more fields than the file has columns" in done["log"]
+
+
 def data_file(package: str, place: str) -> Path:
     """A file that a package carries, which is not imported."""
     found = importlib.util.find_spec(package)

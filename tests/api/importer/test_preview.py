@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Api, Caller
-from tests.api.importer.asking import asked_raw, guess, names, preview, shown, types
+from tests.api.importer.asking import asked_raw, guess, header, names, preview, shown, types
 from tests.api.importer.conftest import CONTENT, refusal, uploaded
 from tests.cases import each
 from tests.unit.formats.cell_types.test_classes import ROWS, expected
@@ -373,3 +373,43 @@ def escaped(character: str) -> str:
     """As a client that escapes whatever is no letter or digit."""
     known = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "'": "\\'", "\\": "\\\\"}
     return known.get(character, f"\\x{ord(character):02x}")
+
+
+class TestLayout:
+    @pytest.mark.importer(69, 70)
+    async def test_what_was_skipped_and_found_is_reported_and_may_be_sent_back(self, ana: Caller):
+        content = b'Report of 2025\n\n# made by x\nid;note\n1;"a \\"b\\""\n2;c\\;d\n3;e\n4;f\n'
+        reference = await uploaded(ana, content)
+        metadata = (await guess(ana, reference)).json()
+        assert (metadata["type"], metadata["field_separator"]) == ("delimiter_format", ";")
+        assert (metadata["skip_rows"], metadata["escape"]) == (3, "\\")
+        given = {"field_separator": ";"}
+        guessed = await header(ana, reference, "delimiter_format", **given)
+        assert (guessed.json()["has_header"], guessed.json()["skip_rows"]) == (True, 3)
+        detected = (await preview(ana, reference, "delimiter_format", **given)).json()
+        assert detected["preview_data"] == [["1", 'a "b"'], ["2", "c;d"], ["3", "e"], ["4", "f"]]
+        assert (detected["skip_rows"], detected["escape"]) == (3, "\\")
+        assert warnings(detected) == {"skipped_lines": (3, [1, 2, 3])}
+        sent_back = {name: str(metadata[name]) for name in ("skip_rows", "comment", "escape") if name in metadata}
+        assert (await preview(ana, reference, "delimiter_format", **given, **sent_back)).json() == detected
+
+    @pytest.mark.importer(71)
+    async def test_null_words_are_reported_with_their_column_and_can_be_given(self, ana: Caller):
+        body = await shown(ana, "code,n\nNA,1\nFR,NA\nDE,3\n")
+        assert body["columns"] == [
+            {"name": "code", "type": "STRING", "source": 1},
+            {"name": "n", "type": "INT", "source": 2, "null_words": ["NA"]},
+        ]
+        assert warnings(body) == {"null_words": (1, [3])}
+        assert types(await shown(ana, "n\n1\nx\n", null_words='["x"]')) == ["INT"]
+        assert types(await shown(ana, "n\n1\nNA\n", null_words="[]")) == ["STRING"]
+
+    @each(
+        "given",
+        {"skip_rows": "-1"}, {"skip_rows": "many"}, {"skip_rows": "10001"}, {"comment": "123456789"},
+        {"comment": "\\n"}, {"escape": "ab"}, {"null_words": "NA"}, {"null_words": "[1]"}, {"null_words": '{"a": 1}'},
+        {"null_words": '["' + "x" * 101 + '"]'},
+    )  # fmt: skip
+    async def test_wrong_parameters_are_refused(self, ana: Caller, given):
+        status, code = refusal(await preview(ana, await uploaded(ana, b"a,b\n1,2\n"), **given))
+        assert (status, code) in {(400, "invalid_parameter"), (400, "invalid_json")}

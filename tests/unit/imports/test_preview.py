@@ -94,6 +94,17 @@ class TestReading:
         # And what tells how long the last field is.
         assert file.read_bytes == 8 * MIB + CUT_FIELD_BYTES
 
+    @pytest.mark.importer(72)
+    @each("mebibytes", 2, 9, 13, 20)
+    @each("quote", b"", b'"')
+    @each("rows", 0, 60)
+    async def test_a_field_that_begins_in_the_sample_and_is_too_long_is_refused_wherever_it_ends(
+        self, previews: Previews, mebibytes, quote, rows
+    ):
+        content = b"n,text\n" + b"1,x\n" * rows + b"2," + quote + b"y" * (mebibytes * MIB) + quote + b"\n3,z\n"
+        with raises_code("record_too_long", match="A field has more than 1 MiB"):
+            await previews.analysis(ANA, MemoryFile(content), CSV, has_header=True)
+
     async def test_pieces_of_any_size_give_the_same(self, previews: Previews):
         content = 'name,n\n"a,\n""b""",1\né,2\n'.encode() * 60
         whole = await previews.analysis(ANA, MemoryFile(content), CSV, has_header=True)
