@@ -74,6 +74,16 @@ CASES: list[tuple[str, str, Delimiters, bool]] = [
     ("H12", ",\n,\n", COMMA, False),
     ("H13", '"id","name"\n"1","a"\n"2","b"\n', COMMA, True),
     ("H13", "'a';'b'\n'1';'2'\n", Delimiters(";", "'"), True),
+    ("H16", "country,2020-01-22,2020-01-23\nFrance,1,2\nItaly,4,5\n", COMMA, True),
+    ("H16", "Gender,10,20,30\nmale,5,6,7\nfemale,8,9,1\n", COMMA, True),
+    ("H17", "a,2024-01-01,2024-02-01\nx,2024-01-05,2024-02-02\n", COMMA, False),
+    ("H18", "Nom;Prénom;Ville\nDupont;Jean;Paris\nDurand;Marie;Lyon\nPetit;Luc;Nice\n", Delimiters(";"), True),
+    ("H18", "客户名称,电话\n王小明,一\n李丽,二二\n", COMMA, True),
+    ("H18", "NOM\nAnna\nBert\nCarla\n", COMMA, True),
+    ("H19", "Dupont;Jean;Paris\nDurand;Marie;Lyon\nPetit;Luc;Nice\nMoreau;Anne;Lille\n", Delimiters(";"), False),
+    ("H19", "Nomen\nAnna\nBert\nCarla\n", COMMA, False),
+    ("H20", "Name,Price (€),Share [%]", COMMA, True),
+    ("H20", "a,b@c.de", COMMA, False),
 ]
 
 
@@ -100,13 +110,17 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
     # only null cells; a typed cell, were it only one
     (',"",NULL\n1,2,3\n', False),
     ("a,b,true\n1,2,3\n", False),
-    ("a,b,2024-01-01\n1,2,3\n", False),
+    ("a,b,2024-01-01\n2024-01-02,2,2024-01-03\n", False),
     # no data: names, all different, none null, at least two
     ("id,", False),
     ("id,ID", False),
     ("first name,e-mail (%),_x/y.z#", True),
     ("9a,b", False),
-    ("a,b?", False),
+    ("a,b@c.de", False),
+    ("a,https://b.de", False),
+    ("Price (€),Share [%]", True),
+    ("Temp. °C,№,R&D*,Paid?", True),
+    ("a,???", False),
     ("Straße,naïve", True),
     ("a," + "b" * 64, True),
     ("a," + "b" * 65, False),
@@ -127,6 +141,32 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
     ("foo\nba\n", False),
     ("fo\nba\nxy\n", False),
     ("foo,ab\nba,cd\nxy,ef\n", False),
+    # the form of the cells: letters of upper and lower case, digits, signs, scripts, values that come again
+    ("NOM\nAnna\nBert\nCarla\n", True),
+    ("Nomen\nAnna\nBert\nCarla\n", False),
+    ("zzz\nA1\nB22\nC333\n", True),
+    ("zzz\na@b\nccc@d\nee@ff\n", True),
+    ("Zzz\nИван\nОльга\nПётр\n", True),
+    ("Zzzz\nred\ngreen\nred\ngreen\nred\n", True),
+    ("Carla\nAnna\nBert\nDora\nEmil\n", False),
+    # words of other languages
+    ("Prénom;Ville\nJean;Paris\nMarie;Lyon\n".replace(";", ","), True),
+    ("Straße,Länder\nAllee,Ulm\nGasse,Bonn\n", True),
+    ("客户名称,电话\n王小明,一\n李丽,二二\n", True),
+    # a word among several, or also in cells below, says less
+    ("the manager\nmy name\nfoo\nbarbarbarbar\nx\n", False),
+    # dates and times are names over numbers, and over texts if they rise or fall
+    ("a,2024-01-01\nx,1\ny,2\n", True),
+    ("a,2024-01-01,2024-02-01\nx,here,away\ny,away,here\n", True),
+    ("a,2024-01-01\nx,here\ny,away\n", False),
+    ("a,2024-01-01,2024-02-01\nx,2024-01-05,2024-02-02\n", False),
+    ("a,10:00,11:00\nx,1.5,2\n", True),
+    ("2024-01-01,2024-01-02\n1,2\n", True),
+    (",2018,2019\nx,1,2\ny,3,4\n", True),
+    # equal steps of integers beside a name
+    ("Gender,10,20,30\nmale,5,6,7\nfemale,8,9,1\n", True),
+    ("ann,10,20,30\nmax,5,6,7\n", False),
+    ("Gender,10,20,35\nmale,5,6,7\nfemale,8,9,1\n", False),
     # blanks around cells do not count
     (" 1 ,x\n2,3\n", False),
     ("foo , ab\nba,cd\nxy, efg\n", True),
@@ -141,8 +181,8 @@ def test_each_rule_of_the_heuristic(text: str, answer: bool) -> None:
 
 def test_a_hundred_records_with_a_value_are_compared() -> None:
     header, empty = ["foo"], [""]
-    assert has_header([header, *[empty] * 500, *[["1"]] * 100, ["text"]])
-    assert not has_header([header, *[empty] * 500, *[["1"]] * 99, ["text"]])
+    assert has_header([header, *[empty] * 500, *[["1"]] * 100, ["foo"]])
+    assert not has_header([header, *[empty] * 500, *[["1"]] * 99, ["foo"]])
 
 
 def test_no_record_is_no_header() -> None:

@@ -1,0 +1,44 @@
+"""Tables in sixteen languages, with and without a header: at least 95 % come out as a person sees them.
+
+`annotated_headers.jsonl`: tables of texts alone, with people, places, companies, jobs, colours and products; headers of
+dates, years, quarters, months, hours and units; and tables without a header whose first row could be one.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cases import each
+
+from queryserver.formats.cell_types.header import has_header
+from queryserver.formats.delimited.records import RecordReader
+from queryserver.formats.detection import detect
+from queryserver.imports.model import Delimiters
+
+ANNOTATED = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "annotated_headers.jsonl").read_text(encoding="utf-8").splitlines()
+]
+FIELD = Path(__file__).parents[3] / "field" / "import"
+MISSED = {"ja_JP-0-color+first-10-lower": "signs of one letter over signs of one letter"}
+
+
+def answer(table: Mapping[str, Any]) -> bool:
+    return has_header(RecordReader(Delimiters(table["separator"])).feed(table["text"], final=True))
+
+
+@pytest.mark.importer(73)
+def test_headers_of_tables_in_many_languages_come_out() -> None:
+    wrong = {table["name"] for table in ANNOTATED if answer(table) is not table["has_header"]}
+    assert wrong == set(MISSED)
+    assert len(wrong) <= 0.05 * len(ANNOTATED)
+
+
+@pytest.mark.importer(73)
+@each("name", "header_of_dates.csv", "header_text_only_french.csv", "header_only_euro_sign.csv")
+def test_headers_of_the_field_are_seen(name: str) -> None:
+    content = (FIELD / name).read_bytes()
+    found = detect(content, is_whole=True)
+    assert has_header(RecordReader(found.delimiters).feed(content.decode(found.encoding), final=True))
