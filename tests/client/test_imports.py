@@ -80,6 +80,18 @@ async def test_options_override_what_was_detected(db: Connection):
     assert await rows(db, "piped") == [(1, "a,b"), (2, "c,d")]
 
 
+async def test_lines_above_a_table_and_null_words_are_detected_or_given(db: Connection):
+    content = b"Report\n\nid;n\n1;NA\n2;5\n3;7\n"
+    preview = await db.imports.preview(content, "duckdb")
+    assert (preview.options.skip_rows, preview.columns[1].null_words) == (2, ["NA"])
+    await db.imports.load(content, "duckdb.titled", columns=preview.columns, options=preview.options)
+    assert await rows(db, "titled") == [(1, None), (2, 5), (3, 7)]
+    options = FileOptions(file_type="csv", skip_rows=1, comment="%", has_header=False, null_words=["x"])
+    assert (await db.imports.preview(b"a,b\n1,x\n%,\n", "duckdb", options=options)).rows == (("1", "x"),)
+    await db.imports.load(b"a,b\n1,x\n%,\n", "duckdb.given_lines", options=options)
+    assert await rows(db, "given_lines") == [(1, None)]
+
+
 async def test_a_row_that_does_not_fit_leaves_no_table(db: Connection):
     column, options = ImportColumn(1, type="INTEGER"), FileOptions(file_type="csv", has_header=True)
     with pytest.raises(StatementError) as caught:

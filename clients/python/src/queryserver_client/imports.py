@@ -4,6 +4,7 @@ A file is local, and then it is sent to the server first, or lies in a store of 
 """
 
 import datetime as dt
+import json
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -31,6 +32,13 @@ FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson
 IfExists = Literal["error", "append", "replace"]
 _WORKED_WITHIN_S = 90.0
 """A workbook is read within 60 s, or refused."""
+_OF_HEADER = frozenset(
+    {
+        "file_type", "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows",
+        "comment", "escape",
+    }
+)  # fmt: skip
+"""Options of a file that guess_header takes."""
 _RECORDS = frozenset({"parquet", "ndjson", "avro", "arrow"})
 _STORE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -70,6 +78,14 @@ class FileOptions(_Fields):
     """As in strftime: `%d/%m/%Y`."""
     number_format: str | None = None
     """The number 1234.5 as the file writes it: `1.234,5`."""
+    skip_rows: int | None = None
+    """Lines of a text, or rows of a worksheet, above the table."""
+    comment: str | None = None
+    """What comment lines begin with; `\\0` for none."""
+    escape: str | None = None
+    """The escape character, mostly a backslash; `\\0` for none."""
+    null_words: Sequence[str] | None = None
+    """Cells that mean NULL in every column; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,8 @@ class ImportColumn(_Fields):
     format: str | None = None
     precision: int | None = None
     scale: int | None = None
+    null_words: Sequence[str] | None = None
+    """Cells that mean NULL in it."""
 
 
 @dataclass(frozen=True)
@@ -273,14 +291,15 @@ class Imports:
             guess = (await self.guess(file)).options
             options = replace(guess, **options.given())
         if options.has_header is None and options.file_type not in _RECORDS:
-            names = ("file_type", "sheet_name", "field_separator", "quote_char", "record_separator", "encoding")
-            query = {name: value for name, value in options.given().items() if name in names}
+            query = {name: value for name, value in options.given().items() if name in _OF_HEADER}
             header: HeaderGuess = await self._get("importer/file/guess_header/", file, query)
             options = replace(options, has_header=header["has_header"])
         return options
 
     async def _get(self, path: str, file: ImportFile, query: Mapping[str, Any] | None = None) -> "Answer":
         params = {"file_path": file.path, "import_type": file.import_type, **(query or {})}
+        if (words := params.get("null_words")) is not None:
+            params["null_words"] = json.dumps(list(words))
         return await self._transport.call("GET", path, params=params, wait_s=_WORKED_WITHIN_S)
 
 

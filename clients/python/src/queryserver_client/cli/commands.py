@@ -212,6 +212,12 @@ def import_(
     sheet: Annotated[str | None, typer.Option(help="Of a workbook; default: the first.")] = None,
     date_format: Annotated[str | None, typer.Option(help="As in strftime: %d/%m/%Y")] = None,
     number_format: Annotated[str | None, typer.Option(help="1234.5 as the file writes it: 1.234,5")] = None,
+    skip_rows: Annotated[int | None, typer.Option(min=0, help="Lines above the table; default: detected.")] = None,
+    comment: Annotated[str | None, typer.Option(help="What comment lines begin with; default: detected.")] = None,
+    escape: Annotated[str | None, typer.Option(help="Before separators and quotes; default: detected.")] = None,
+    null_words: Annotated[
+        list[str] | None, typer.Option("--null", help="A cell that means NULL; may be repeated. Default: detected.")
+    ] = None,
     max_bad_rows: Annotated[
         int | None, typer.Option(min=-1, help="Rows that may not fit; -1: any number. A few by default.")
     ] = None,
@@ -229,6 +235,10 @@ def import_(
         sheet_name=sheet,
         date_format=date_format,
         number_format=number_format,
+        skip_rows=skip_rows,
+        comment=comment,
+        escape=escape,
+        null_words=null_words or None,
     )
     plan = importing.Plan(source, target, if_exists, max_bad_rows, options)
     _connected(lambda db: importing.preview(db, plan) if is_preview else importing.load(db, plan))
