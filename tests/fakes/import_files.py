@@ -55,7 +55,7 @@ class MemoryWorkbooks:
         self.looks += 1
         return list(self.sheets)
 
-    async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
+    async def first_rows(self, path: Path, sheet: str, *, limit: int, skip: int = 0) -> SheetRows:
         del path
         self.looks += 1
         rows = self._rows(sheet)

@@ -107,6 +107,16 @@ def _without_comments(records: Sequence[Record], given: str | None) -> tuple[str
     return (prefix, table, others) if is_comment else everything
 
 
+def rows_above(rows: Sequence[Sequence[str]], places: Sequence[int]) -> int:
+    """How many of the first rows of a worksheet, all of one width, stand above its table; `places`: where they are."""
+    width = max(map(len, rows), default=0)
+    records, is_above = list[Record](), True
+    for row in rows[: len(places)]:
+        is_above = is_above and sum(map(_has_text, row)) < 2
+        records.append([cell for cell in row if _has_text(cell)] if is_above else list(row))
+    return _records_above(records, width, lambda number: places[number] - places[number - 1] > 1)
+
+
 def _records_above(records: Sequence[Record], width: int, follows_blank_line: Callable[[int], bool]) -> int:
     """How many records stand above the table."""
     if width < 2:

@@ -7,7 +7,6 @@ from typing import Any
 from queryserver.errors.files import file_empty, record_too_long
 from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
-    LISTED_RECORDS,
     Analysis,
     Oddity,
     SampleWarning,
@@ -15,6 +14,7 @@ from queryserver.formats.cell_types.analysis import (
     analyse_blocks,
     analyse_records,
     sample_width,
+    skipped_lines,
 )
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
@@ -207,14 +207,8 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
         analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(Oddity.ENCODING_UNCERTAIN, 1)])
     comments = (first if blocks is None else blocks).comments
     read = {"encoding": form.encoding, "delimiters": asdict(form.delimiters), "skipped": asdict(form.skipped)}
-    warnings = [asdict(one) for one in (*analysis.warnings, *_skipped_lines(form.skipped, comments))]
+    warnings = [asdict(one) for one in (*analysis.warnings, *skipped_lines(form.skipped, comments))]
     return {**asdict(analysis), **read, "warnings": warnings}
-
-
-def _skipped_lines(skipped: SkippedLines, comments: int) -> Iterator[SampleWarning]:
-    if count := skipped.first + comments:
-        lines = range(1, min(skipped.first, LISTED_RECORDS) + 1)
-        yield SampleWarning(Oddity.SKIPPED_LINES, count, list(lines))
 
 
 def _analysis(

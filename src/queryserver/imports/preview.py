@@ -16,9 +16,10 @@ from pydantic import TypeAdapter
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.analysis import Analysis, Oddity, SampleWarning, analyse_records
+from queryserver.formats.cell_types.analysis import Analysis, Oddity, SampleWarning, analyse_records, skipped_lines
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.detection import Detected, ReadingOptions, marked
+from queryserver.formats.layout import rows_above
 from queryserver.imports import model
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, HeaderFound
 from queryserver.imports.uploads import ImportFile
@@ -120,10 +121,11 @@ class Previews:
                 return HeaderFound(has_header=True)
             if options.sheet_name is not None:
                 # No row of a sheet is wholly empty, but its cells may be errors.
-                sheet = await self._sheet(user_id, file, options.sheet_name, 2 * COMPARED_RECORDS)
+                sheet = await self._sheet(user_id, file, options, 2 * COMPARED_RECORDS)
                 if not sheet.rows:
                     raise file_empty("The worksheet is empty.")
-                return HeaderFound(await self._threads.run(user_id, lambda _: has_header(sheet.rows)))
+                found = await self._threads.run(user_id, lambda _: has_header(sheet.rows))
+                return HeaderFound(found, model.SkippedLines(sheet.skipped))
             found = await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
             return _adapter(HeaderFound).validate_python(found)
 
@@ -137,7 +139,7 @@ class Previews:
                     )
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
-                sheet = await self._sheet(user_id, file, options.sheet_name, model.SAMPLE_RECORDS + has_header + 1)
+                sheet = await self._sheet(user_id, file, options, model.SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
@@ -153,13 +155,20 @@ class Previews:
         await self._recognised(user_id, head, is_whole=is_whole, is_given=False)
         raise format_mismatch(f"The file is not of the type {kind}.")
 
-    async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
+    async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
+        """The first rows of the table in a worksheet."""
         head, is_whole = await _beginning(file)
         if marked(head) is not model.FileType.EXCEL:
             await self._recognised(user_id, head, is_whole=is_whole, is_given=True)
             raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
-            return await self._workbooks.first_rows(path, sheet_name, limit=limit)
+            read = partial(self._workbooks.first_rows, path, options.sheet_name or "", limit=limit)
+            sheet = await read(skip=options.skip_rows or 0)
+            if options.skip_rows is not None:
+                return sheet
+            above = await self._threads.run(user_id, lambda _: rows_above(sheet.rows, sheet.places))
+            # Without the rows above it the sheet may be narrower.
+            return await read(skip=sheet.places[above]) if above else sheet
 
     async def _recognised(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
         """Raises what detection raises of a file that is no text; `is_given`: the caller gives its type."""
@@ -193,10 +202,10 @@ def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header:
     """Raises file_empty."""
     analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, given=options.formats)
     count, rows = sheet.unset
-    if not count:
-        return analysis
-    unset = SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))
-    return replace(analysis, warnings=[*analysis.warnings, unset])
+    skipped = model.SkippedLines(sheet.skipped)
+    found = [*analysis.warnings, SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))]
+    warnings = [one for one in (*found, *skipped_lines(skipped)) if one.count]
+    return replace(analysis, warnings=warnings, skipped=skipped)
 
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:

@@ -173,7 +173,8 @@ class _Import:
         counted = await conversion.count(explain=EXPLAINED_ROWS, kept=self.kept)
         lines = self.report.lines
         if first := self.plan.reading.skipped.first:
-            lines.append(f"Skipped the first {first} {'line' if first == 1 else 'lines'}.")
+            unit = "line" if self.plan.reading.is_text else "row"
+            lines.append(f"Skipped the first {first} {unit}{'' if first == 1 else 's'}.")
         if counted.comments:
             lines.append(f"Left out {counted.comments} comment {'line' if counted.comments == 1 else 'lines'}.")
         lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
@@ -307,7 +308,8 @@ class Conversion:
 
     async def _of_workbook(self, converter: RowConverter, sheet: str) -> AsyncGenerator[Portion]:
         run, record = asyncio.get_running_loop().run_in_executor, 1
-        async with self.file.on_disk() as path, aclosing(self.workbooks.rows(path, sheet)) as portions:
+        read = partial(self.workbooks.rows, skip=self.plan.reading.skipped.first)
+        async with self.file.on_disk() as path, aclosing(read(path, sheet)) as portions:
             async for rows in portions:
                 data: Sequence[Sequence[TypedText]] = rows
                 if record == 1 and self.plan.reading.has_header:

@@ -7,7 +7,7 @@ number decides which of them it shows (18.8.30 and 18.8.31).
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from enum import Enum, auto
 from math import isfinite
@@ -32,6 +32,8 @@ MAX_GRID_COLUMNS = 16_384
 """What a sheet can have. How many may be in use is `MAX_COLUMNS`."""
 HEAD_ROWS = SAMPLE_RECORDS + 1
 HEAD_CELLS = 500_000
+PLACED_ROWS = 200
+"""The rows among which a table may begin."""
 
 Row = Mapping[int, TypedText]
 """The cells of a row that are not empty, by their columns from 0 on."""
@@ -219,6 +221,20 @@ def temporal_of_format(number: int, code: str | None) -> Temporal | None:
     if has_date:
         return Temporal.DATE if any(letter in without_minutes for letter in "ymde") else None
     return Temporal.TIME if has_time else None
+
+
+@dataclass(slots=True)
+class SeenRows:
+    """What is noted of rows while they are read: the places of the first ones in the sheet, from 0 on, and the numbers
+    of those that have formulas without a value, from 1 on.
+    """
+
+    places: list[int] = field(default_factory=list[int])
+    unset: list[int] = field(default_factory=list[int])
+
+    def given(self, place: int, repeats: int = 1) -> None:
+        if len(self.places) < PLACED_ROWS:
+            self.places += range(place, place + min(repeats, PLACED_ROWS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,19 +64,22 @@ class OdsSheets:
             self._names = parser.names
         return self._names
 
-    def rows(self, sheet: str, when_unset: Callable[[int], None] | None = None) -> Iterator[cells.Row]:
-        """The rows in use of the first sheet of this name. `when_unset` gets the number, from 1 on, of each of them
-        that has formulas without a value.
-        """
-        return _Parser(self._package, sheet, when_unset or (lambda _: None)).rows()
+    def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
+        """The rows in use of the first sheet of this name, behind the first `skip` ones of the sheet."""
+        return _Parser(self._package, sheet, seen, skip=skip).rows()
 
 
 class _Parser:
-    def __init__(self, package: Package, sheet: str | None, when_unset: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self, package: Package, sheet: str | None, seen: cells.SeenRows | None = None, *, skip: int = 0
+    ) -> None:
         self.names: list[str] = []
         self._package = package
         self._sheet = sheet
-        self._when_unset = when_unset
+        self._seen = seen or cells.SeenRows()
+        self._skip = skip
+        self._place = 0
+        """Of the row that is read, from 0 on."""
         self._is_read = False
         self._depth = 0
         self._skipped_below: int | None = None
@@ -194,13 +197,18 @@ class _Parser:
         self._column = min(self._column + count, cells.MAX_GRID_COLUMNS + 1)
 
     def _end_row(self, row: cells.Row) -> None:
+        place, self._place = self._place, self._place + self._row_repeats
+        repeats = min(self._row_repeats, self._place - self._skip)
+        if repeats <= 0:
+            return
         if self._has_unset:
-            self._when_unset(self._given + 1)
+            self._seen.unset.append(self._given + 1)
         if row:
-            self._given += self._row_repeats
+            self._given += repeats
             if self._given > cells.MAX_ROWS:
                 raise FileTooComplex(f"The sheet has more than {cells.MAX_ROWS:,} rows.")
-            self._made.append((row, self._row_repeats))
+            self._seen.given(max(place, self._skip), repeats)
+            self._made.append((row, repeats))
 
 
 def _refuse(*_declaration: object) -> Never:

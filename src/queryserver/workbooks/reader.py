@@ -24,12 +24,16 @@ from queryserver.workbooks import frames
 class SheetRows:
     """The first rows of a worksheet. `is_whole`: there are no more.
 
-    `unset`: how many of them have formulas without a value, and the numbers of the first ten, from 1 on.
+    `unset`: how many of them have formulas without a value, and the numbers of the first ten, from 1 on. `places`:
+    where the first 200 of them stand in the sheet, from 0 on. `skipped`: the rows of the sheet that were left out
+    before them.
     """
 
     rows: Sequence[Sequence[TypedText]]
     is_whole: bool
     unset: tuple[int, Sequence[int]] = (0, ())
+    places: Sequence[int] = ()
+    skipped: int = 0
 
 
 ReadAt = Callable[[int, int], Awaitable[bytes]]
@@ -99,20 +103,26 @@ class ProcessWorkbooks:
                     return json.loads(body)
         raise _broken("names")
 
-    async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
-        """The used range from its first row on, at most `limit` rows, all of one width. Raises sheet_not_found."""
+    async def first_rows(self, path: Path, sheet: str, *, limit: int, skip: int = 0) -> SheetRows:
+        """The used range behind the first `skip` rows of the sheet, at most `limit` rows, all of one width.
+
+        Raises sheet_not_found.
+        """
         rows: frames.Rows = []
-        async with self._preview_place(), aclosing(self._frames(path, sheet, limit)) as answer:
+        async with self._preview_place(), aclosing(self._frames(path, sheet, limit, skip=skip)) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
-                    is_whole, count, numbers = json.loads(body)
-                    return SheetRows(rows, is_whole, (count, numbers))
+                    is_whole, count, numbers, places = json.loads(body)
+                    return SheetRows(rows, is_whole, (count, numbers), places[: len(rows)], skip)
                 rows += await _decoded(body)
         raise _broken("rows")
 
-    async def rows(self, path: Path, sheet: str) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
-        """All rows in portions of a few hundred, in bounded memory. Raises sheet_not_found."""
-        async with self._readings, aclosing(self._frames(path, sheet, None)) as answer:
+    async def rows(self, path: Path, sheet: str, *, skip: int = 0) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
+        """All rows behind the first `skip` ones of the sheet, in portions of a few hundred, in bounded memory.
+
+        Raises sheet_not_found.
+        """
+        async with self._readings, aclosing(self._frames(path, sheet, None, skip=skip)) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
                     return
@@ -194,12 +204,14 @@ class ProcessWorkbooks:
         *,
         records: FileType | None = None,
         fields: Sequence[str] | None = None,
+        skip: int = 0,
         pieces: AsyncIterator[bytes] | None = None,
         stored: StoredFile | None = None,
     ) -> AsyncGenerator[_Frame]:
         """The answer of a worker, which is killed when this ends. `pieces`, `stored`: a file that has no path."""
         shown_path = None if path is None else str(path)
         parameters = {"path": shown_path, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
+        parameters["skip"] = skip
         if stored is not None:
             parameters["size_bytes"] = stored.size_bytes
         question = json.dumps(parameters).encode() + b"\n"

@@ -38,7 +38,8 @@ _LISTED_ROWS = 10
 
 
 class WorkbookQuestion(TypedDict):
-    """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows.
+    """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows. `skip`: so many rows of
+    the sheet are left out at its beginning.
 
     `records`: the file is no workbook, but one of records of this type. `fields` None: its preview. `path` None: a
     file of records that is shown, all of it as JSON Lines. Avro follows on the input; of Parquet, of `size_bytes`, the
@@ -48,6 +49,7 @@ class WorkbookQuestion(TypedDict):
     path: str | None
     sheet: str | None
     limit: int | None
+    skip: NotRequired[int]
     records: NotRequired[str | None]
     fields: NotRequired[Sequence[str] | None]
     size_bytes: NotRequired[int]
@@ -77,7 +79,7 @@ def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
         with Path(question["path"]).open("rb") as file:
             records = question.get("records")
             if records is None:
-                yield from _workbook_frames(file, question["sheet"], question["limit"])
+                yield from _workbook_frames(file, question["sheet"], question["limit"], question.get("skip", 0))
             else:
                 keep_pandas_out()
                 from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 workbooks do without
@@ -115,7 +117,7 @@ def _shown_frames(question: WorkbookQuestion) -> Iterator[bytes]:
     yield frames.frame(frames.END, True)
 
 
-def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None) -> Iterator[bytes]:
+def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip: int) -> Iterator[bytes]:
     kind = recognise_workbook(file)
     if kind is None:
         raise errors.UnsupportedFormat
@@ -123,22 +125,23 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None) -> It
     if sheet is None:
         yield frames.frame(frames.NAMES, workbook.sheet_names())
         return
-    unset = list[int]()
-    head = cells.read_head(workbook.rows(sheet, None if limit is None else unset.append))
+    seen = None if limit is None else cells.SeenRows()
+    head = cells.read_head(workbook.rows(sheet, seen, skip=skip))
     columns = cells.columns_in_use(head.rows)
-    if limit is None:
-        rows = cells.checked_rows(columns, workbook.rows(sheet))
-        is_whole = True
+    end: object = True
+    if seen is None or limit is None:
+        rows = cells.checked_rows(columns, workbook.rows(sheet, skip=skip))
     else:
         first = list(cells.checked_rows(columns, head.rows[:limit]))
         # As many rows as the sample of 7.4 has text for, and one at least.
         before = accumulate((sum(map(len, row)) for row in first), initial=0)
         first = [row for row, characters in zip(first, before, strict=False) if characters < SAMPLE_TEXT_BYTES]
         rows, is_whole = iter(first), head.is_whole and len(first) == len(head.rows)
-        unset = [number for number in unset if number <= max(len(first), 1)]
+        unset = [number for number in seen.unset if number <= max(len(first), 1)]
+        end = [is_whole, len(unset), unset[:_LISTED_ROWS], seen.places]
     for portion in frames.portions(rows):
         yield frames.rows_frame(portion)
-    yield frames.frame(frames.END, [is_whole, len(unset), unset[:_LISTED_ROWS]])
+    yield frames.frame(frames.END, end)
 
 
 class OpenWorkbook:
@@ -155,13 +158,11 @@ class OpenWorkbook:
         """Worksheets in their order, hidden ones included. Raises FileCorrupt when there is no sheet of any kind."""
         return self._sheets.names()
 
-    def rows(self, sheet: str, when_unset: Callable[[int], None] | None = None) -> Iterator[cells.Row]:
-        """All rows in use. Raises sheet_not_found. `when_unset` gets the number, from 1 on, of each of them that has
-        formulas without a value.
-        """
+    def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
+        """All rows in use behind the first `skip` ones of the sheet. Raises sheet_not_found."""
         if sheet not in self.sheet_names():
             raise errors.sheet_not_found(f"There is no sheet {sheet[:100]}.")
-        return self._sheets.rows(sheet, when_unset)
+        return self._sheets.rows(sheet, seen, skip=skip)
 
 
 class _LibrarySheets:
@@ -203,7 +204,7 @@ class _LibrarySheets:
     def names(self) -> list[str]:
         return [sheet.name for sheet in self._workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
 
-    def rows(self, sheet: str, when_unset: Callable[[int], None] | None) -> Iterator[cells.Row]:
+    def rows(self, sheet: str, seen: cells.SeenRows | None, *, skip: int) -> Iterator[cells.Row]:
         index = self.names().index(sheet)
         if self._read is None or self._read[0] != sheet:
             self._check(index)
@@ -211,9 +212,9 @@ class _LibrarySheets:
                 self._read = sheet, self._workbook.get_sheet_by_name(sheet)
         dated = None if self._serials is None else cells.RowByRow(self._serials.of_sheet(index))
         unset = None
-        if when_unset and isinstance(self._serials, cells.XlsxSerials):
+        if seen and isinstance(self._serials, cells.XlsxSerials):
             unset = cells.RowByRow(self._serials.unset(index))
-        return self._rows(self._read[1], dated, unset, when_unset or (lambda _: None))
+        return self._rows(self._read[1], dated, unset, seen or cells.SeenRows(), skip)
 
     def _check(self, index: int) -> None:
         """Of an xlsb it is not known which part is that of a sheet: all are."""
@@ -227,7 +228,8 @@ class _LibrarySheets:
         sheet: CalamineSheet,
         dated: cells.RowByRow | None,
         unset: cells.RowByRow | None,
-        when_unset: Callable[[int], None],
+        seen: cells.SeenRows,
+        skip: int,
     ) -> Iterator[cells.Row]:
         """Rows come from the first of the sheet on, cells from the first column in use on."""
         first_column = sheet.start[1] if sheet.start else 0
@@ -238,6 +240,8 @@ class _LibrarySheets:
             for number, values in enumerate(sheet.iter_rows()):
                 if number >= cells.MAX_ROWS:
                     raise errors.FileTooComplex(f"The sheet has more than {cells.MAX_ROWS:,} rows.")
+                if number < skip:
+                    continue
                 known = dated.of_row(number) if dated else {}
                 row = {
                     column: cell
@@ -245,9 +249,10 @@ class _LibrarySheets:
                     if value != "" and (cell := known[column] if column in known else _MAKERS[type(value)](value))
                 }
                 if unset and unset.of_row(number):
-                    when_unset(given + 1)
+                    seen.unset.append(given + 1)
                 if row:
                     given += 1
+                    seen.given(number)
                     yield row
 
 

@@ -380,6 +380,7 @@ class TestCells:
         assert body["preview_data"] == [["1", "2"], ["", "4"], ["5", ""]]
 
     @pytest.mark.importer(42)
+    @pytest.mark.importer(70)
     async def test_formulas_without_a_stored_value_are_empty_and_the_preview_warns_of_them(self, ana: Caller):
         def change(book: openpyxl.Workbook) -> None:
             book["one"]["A2"].value = "=1+1"
@@ -390,6 +391,49 @@ class TestCells:
         body = await shown(ana, (FIELD / "xlsx_formulas_without_values.xlsx").read_bytes(), sheet_name="Sheet")
         assert body["preview_data"] == [["1", "2", ""], ["3", "4", ""]]
         assert body["warnings"] == [{"code": "formulas_without_values", "count": 2, "rows": [2, 3]}]
+
+    @pytest.mark.importer(70)
+    async def test_rows_above_the_table_are_skipped_and_reported(self, eva: Caller):
+        field = (FIELD / "xlsx_title_line.xlsx").read_bytes()
+        body = await shown(eva, field, sheet_name="Sheet")
+        assert (names(body), types(body)) == (["id", "name", "amount"], ["INT", "STRING", "DOUBLE"])
+        assert body["preview_data"] == [["1", "x", "1.5"], ["2", "y", "2.5"]]
+        assert (body["skip_rows"], body["warnings"]) == (2, [{"code": "skipped_lines", "count": 2, "rows": [1, 2]}])
+        path = await uploaded(eva, field)
+        found = (await header(eva, path, "excel", sheet_name="Sheet")).json()
+        assert found == {"has_header": True, "skip_rows": 2}
+        fields = {"file_path": path, "file_type": "excel", "sheet_name": "Sheet"}
+        await imported(eva, "duckdb", "titled", has_header="true", **fields)
+        assert await rows(eva, "duckdb", "titled", order="id") == [[1, "x", 1.5], [2, "y", 2.5]]
+        # Given, the detection is off.
+        body = await shown(eva, field, sheet_name="Sheet", skip_rows="0")
+        assert names(body) == ["Report of sales 2024", "column_2", "column_3"]
+        assert "skip_rows" not in body
+        body = await shown(eva, field, sheet_name="Sheet", skip_rows="3", has_header="false")
+        assert (body["preview_data"], body["skip_rows"]) == ([["1", "x", "1.5"], ["2", "y", "2.5"]], 3)
+        await imported(eva, "duckdb", "given", has_header="false", skip_rows="4", **fields)
+        assert await rows(eva, "duckdb", "given") == [[2, "y", 2.5]]
+
+    @pytest.mark.importer(70)
+    async def test_titles_notes_and_empty_rows_stand_above_a_table_and_data_do_not(self, ana: Caller):
+        table = [["id", "name", "day"], [1, "x", date(2024, 1, 2)], [2, "y", date(2024, 1, 3)]]
+        for above, skipped in (
+            ([["Report"], [None], ["as of today"], [None]], 4),
+            ([[None], ["Report"], [None], [None]], 4),
+            # A title that stands beside the table.
+            ([["Report"]], 1),
+            ([["a", "b", "c"]], None),
+            ([[1, "x", None]], None),
+        ):
+            body = await shown(ana, xlsx([*above, *table]))
+            assert body.get("skip_rows") == skipped, above
+            if skipped:
+                assert (names(body), types(body)) == (["id", "name", "day"], ["INT", "STRING", "DATE"])
+        body = await shown(ana, xlsx([["Report", None, None, None, None, None], *([None, *row] for row in table)]))
+        assert (names(body), body["skip_rows"]) == (["id", "name", "day"], 1)
+        # A first row with an empty cell, and a table of one column, are data.
+        for plain in ([["a", None], [None, "b"], ["c", "d"]], [["Title"], ["a"], ["b"]]):
+            assert "skip_rows" not in await shown(ana, xlsx(plain), has_header="false")
 
     @pytest.mark.importer(51)
     async def test_columns_of_text_may_have_a_format(self, eva: Caller):

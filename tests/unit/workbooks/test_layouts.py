@@ -13,6 +13,7 @@ from tests.fakes.workbook_files import sheet_xml, workbook_parts
 from tests.refusals import raises_code
 
 from queryserver.errors.files import FileCorrupt, UnsupportedFormat
+from queryserver.workbooks.cells import SeenRows
 from queryserver.workbooks.packages import CompoundFile
 from queryserver.workbooks.recognition import WorkbookKind, recognise_workbook
 from queryserver.workbooks.worker import OpenWorkbook
@@ -313,13 +314,13 @@ def test_an_encrypted_old_workbook_says_so(method):
 
 def test_formulas_without_values_are_found():
     def unset(content: bytes) -> list[int]:
-        file, found = io.BytesIO(content), list[int]()
+        file, seen = io.BytesIO(content), SeenRows()
         kind = recognise_workbook(file)
         assert kind is not None
         workbook = OpenWorkbook(file, kind)
-        for _ in workbook.rows(workbook.sheet_names()[0], found.append):
+        for _ in workbook.rows(workbook.sheet_names()[0], seen):
             """Only the numbers of rows are wanted."""
-        return found
+        return seen.unset
 
     assert unset((FIELD / "xlsx_formulas_without_values.xlsx").read_bytes()) == [2, 3]
     formula = '<table:table-cell table:formula="of:=1+1"/>'
@@ -335,3 +336,29 @@ def test_formulas_without_values_are_found():
         for cell in cells
     ]
     assert found == [[1], [1], [1], [], [], []]
+
+
+def test_rows_of_the_sheet_are_skipped_whether_or_not_they_are_in_use():
+    def found(content: bytes, skip: int) -> tuple[list[str], list[int]]:
+        file, seen = io.BytesIO(content), SeenRows()
+        kind = recognise_workbook(file)
+        assert kind is not None
+        workbook = OpenWorkbook(file, kind)
+        cells = [str(cell) for row in workbook.rows("S", seen, skip=skip) for cell in row.values()]
+        return cells, seen.places
+
+    rows = "".join(f'<row r="{row}"><c r="A{row}"><v>{row}</v></c></row>' for row in (1, 3, 4))
+    cell = '<table:table-cell office:value-type="float" office:value="{}"/>'
+    twice = f'<table:table-row table:number-rows-repeated="2">{cell.format(3)}</table:table-row>'
+    one, empty = (
+        f"<table:table-row>{cell.format(1)}</table:table-row>",
+        "<table:table-row><table:table-cell/></table:table-row>",
+    )
+    for content, last in (
+        (packed(workbook_parts({"S": sheet_xml(rows)})), "4"),
+        (packed(ods(f'<table:table table:name="S">{one}{empty}{twice}</table:table>')), "3"),
+    ):
+        assert found(content, 0) == (["1", "3", last], [0, 2, 3])
+        assert found(content, 1) == found(content, 2) == (["3", last], [2, 3])
+        assert found(content, 3) == ([last], [3])
+        assert found(content, 4) == ([], [])

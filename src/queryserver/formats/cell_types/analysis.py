@@ -88,6 +88,13 @@ class Analysis:
     """Lines of a text, or first rows of a worksheet, that are no part of the table."""
 
 
+def skipped_lines(skipped: SkippedLines, comments: int = 0) -> Iterator[SampleWarning]:
+    """The warning of lines of a text or rows of a worksheet that are skipped, if any are."""
+    if count := skipped.first + comments:
+        lines = range(1, min(skipped.first, LISTED_RECORDS) + 1)
+        yield SampleWarning(Oddity.SKIPPED_LINES, count, list(lines))
+
+
 class WidthUncertain(Exception):
     """Too many records are longer or shorter than the first ones: the most frequent width must be counted exactly."""
 
