@@ -38,8 +38,8 @@ _LISTED_ROWS = 10
 
 
 class WorkbookQuestion(TypedDict):
-    """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows. `skip`: so many rows of
-    the sheet are left out at its beginning.
+    """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows. `skip`: so many rows
+    of the sheet are left out at its beginning.
 
     `records`: the file is no workbook, but one of records of this type. `fields` None: its preview. `path` None: a
     file of records that is shown, all of it as JSON Lines. Avro follows on the input; of Parquet, of `size_bytes`, the

@@ -379,8 +379,7 @@ class TestCells:
         assert (names(body), types(body)) == (["a", "b"], ["INT", "INT"])
         assert body["preview_data"] == [["1", "2"], ["", "4"], ["5", ""]]
 
-    @pytest.mark.importer(42)
-    @pytest.mark.importer(70)
+    @pytest.mark.importer(42, 70)
     async def test_formulas_without_a_stored_value_are_empty_and_the_preview_warns_of_them(self, ana: Caller):
         def change(book: openpyxl.Workbook) -> None:
             book["one"]["A2"].value = "=1+1"
