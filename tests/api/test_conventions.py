@@ -113,7 +113,7 @@ class TestPaths:
         for encoded, name in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("%C3%A9", "é")):
             answer = await ana.post(f"editor/execute/{encoded}", statement="rows 1")
             assert verdict(answer) == (404, -1, "dialect_not_found")
-            assert answer.json()["message"].startswith(f"Snippet type {name} is not configured. Configured: duckdb,")
+            assert answer.json()["message"].startswith(f"The connector {name} is not configured. Configured: duckdb,")
 
     @each("path", ["editor/execute/%20", "query/%20%09"])
     async def test_a_blank_segment_is_no_dialect(self, ana: Caller, path: str):
@@ -123,7 +123,7 @@ class TestPaths:
     async def test_a_long_name_is_cut_in_the_message(self, ana: Caller):
         answer = await ana.post(f"editor/execute/{'x' * 5000}", statement="rows 1")
         assert verdict(answer) == (404, -1, "dialect_not_found")
-        assert answer.json()["message"].startswith(f"Snippet type {'x' * 100} is not configured. Configured: duckdb,")
+        assert answer.json()["message"].startswith(f"The connector {'x' * 100} is not configured. Configured: duckdb,")
 
     @pytest.mark.platform(5)
     async def test_an_unknown_asset_of_the_page_has_the_body_of_all_unknown_paths(self, api: Api):

@@ -309,8 +309,8 @@ class TestConnectors:
             assert verdict(unknown) == verdict(forbidden) == verdict(mismatch) == (404, -1, "dialect_not_found")
             usable = " Configured: duckdb, sqlite, postgresql, warehouse, replica, hive2, 7070, mysql, together, shelf,"
             usable += " down, frozen, login."  # neither `vault` nor `closed`, which are of other groups
-            assert unknown.json()["message"] == f"Snippet type nope is not configured.{usable}"
-            assert forbidden.json()["message"] == f"Snippet type closed is not configured.{usable}"
+            assert unknown.json()["message"] == f"The connector nope is not configured.{usable}"
+            assert forbidden.json()["message"] == f"The connector closed is not configured.{usable}"
         assert (await ana.history())["count"] == 0
 
     @pytest.mark.item(8)

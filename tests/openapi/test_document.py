@@ -48,3 +48,25 @@ def test_every_call_that_needs_a_user_names_the_bearer_scheme(committed: dict[st
     }
     needed = {row.key for row in read_operations() if row.status == SERVED and row.rights in {"user", "admin"}}
     assert secured == needed
+
+
+def test_a_call_that_is_tried_twice_on_the_page_is_no_replay(committed: dict[str, Any]):
+    """A filled-in key makes the second try of a changed statement 409 `idempotency_conflict`."""
+    keys = [
+        parameter
+        for calls in committed["paths"].values()
+        for call in calls.values()
+        for parameter in call.get("parameters", ())
+        if parameter["name"] == "Idempotency-Key"
+    ]
+    assert keys
+    assert not [
+        key for key in keys if "example" in key or "examples" in key or {"example", "default"} & {*key["schema"]}
+    ]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/editor/execute", "/api/v1/editor/execute/{dialect}"])
+def test_the_example_of_execute_shows_rows(committed: dict[str, Any], path: str):
+    for media in committed["paths"][path]["post"]["requestBody"]["content"].values():
+        assert int(media["example"]["rows"]) == 100
+        assert "client_request_id" not in media["example"]

@@ -16,4 +16,4 @@ def test_names_are_listed_up_to_twenty():
 
 def test_a_refused_connector_is_named_and_cut():
     message = UnknownDialect("y" * 500, ["duckdb"]).message
-    assert message == f"Snippet type {'y' * 100} is not configured. Configured: duckdb."
+    assert message == f"The connector {'y' * 100} is not configured. Configured: duckdb."

@@ -210,7 +210,7 @@ session_not_found = FixedError(NotFound, "session_not_found", "Session {} does n
 class UnknownDialect(NotFound, code="dialect_not_found"):
     def __init__(self, name: str, usable: Sequence[str]) -> None:
         """`usable`: names that the caller may use instead."""
-        super().__init__(f"Snippet type {name[:_SHOWN]} is not configured.{configured(usable)}")
+        super().__init__(f"The connector {name[:_SHOWN]} is not configured.{configured(usable)}")
 
 
 class MetadataNotFound(NotFound):

@@ -189,10 +189,10 @@ class AuditTrail:
         used object that is no file. `outcome`: `ok`, or the code of the error. `facts`: further ones by name.
         """
         user = user[:_LONGEST]
-        fields = {"user": user, "effective_user": effective_user or user, "path": path, "outcome": outcome}
+        fields = {"user": user, "effective_user": effective_user or user, "path": path or None, "outcome": outcome}
         further = {"size": size_bytes, "client": client or None, "subject": subject[:_LONGEST] or None}
-        given = {name: value for name, value in further.items() if value is not None}
-        logging.getLogger(AUDIT_LOGGER).info(operation, extra={FIELDS: {**fields, **given, **facts}})
+        given = {name: value for name, value in {**fields, **further}.items() if value is not None}
+        logging.getLogger(AUDIT_LOGGER).info(operation, extra={FIELDS: {**given, **facts}})
 
     @contextmanager
     def event(

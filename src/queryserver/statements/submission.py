@@ -58,6 +58,8 @@ class Submission:
     timeout_s: int | None = None
     limit: int | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    warnings: tuple[str, ...] = ()
+    """Lines for the log of the operation."""
     idempotency_key: str | None = None
     in_history: bool = True
     parent_uuid: str = ""
@@ -130,8 +132,7 @@ class Submissions:
         before = await self._previous(user, asked)
         inherited = before if asked.continued is not None else None
         connector = self._connector(user, asked, inherited)
-        settings = chosen_settings(asked.settings, connector, self.allowed_settings)
-        asked = replace(asked, settings=settings.passed_on)
+        asked = self._with_chosen_settings(asked, connector)
         if self.connectors.engine(connector).capabilities.wants_external_token:
             self.credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
@@ -152,10 +153,8 @@ class Submissions:
         # Before sessions, credentials and limits: they may have changed since the first call.
         if key is not None and (known := await self.records.find_replay(user.id, key)) is not None:
             return await self._replayed(model.Recorded(known, replayed=True), given)
-        values = None
-        if given is not None:
-            support = self.connectors.engine(connector).capabilities.parameters
-            values = checked_for(choice, given, support)
+        supported = self.connectors.engine(connector).capabilities.parameters
+        values = None if given is None else checked_for(choice, given, supported)
         if choice.is_over:
             raise errors.NoMoreStatements
         if asked.run_all:
@@ -166,7 +165,6 @@ class Submissions:
         owner = await self.queue.owner_for(data, session_owner=session.owner)
         is_bound = data is not None or session.owner is not None
         new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
-        new = replace(new, log_lines=(*new.log_lines, *settings.warnings))
         if values is not None:
             new = replace(
                 new,
@@ -286,6 +284,11 @@ class Submissions:
             model.assignment_of(first, lease, history_id=recorded.record.status.history_id, ends_at=ends_at), user
         )
         return recorded
+
+    def _with_chosen_settings(self, asked: Submission, connector: Connector) -> Submission:
+        """Without the settings that the connector ignores. Raises InvalidParameter."""
+        settings = chosen_settings(asked.settings, connector, self.allowed_settings)
+        return replace(asked, settings=settings.passed_on, warnings=settings.warnings)
 
     def _require_good_parameters(self, asked: Submission) -> None:
         """Parameters are checked before anything that they name (Contract editor 1.5)."""
@@ -435,7 +438,7 @@ class Submissions:
             idempotency=key,
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
             priority=asked.priority,
-            log_lines=() if asked.run_all or warning is None else (warning,),
+            log_lines=(*(() if asked.run_all or warning is None else (warning,)), *asked.warnings),
             notify=self._notify(asked.notify_url),
         )
 

@@ -107,7 +107,9 @@ async def test_every_store_is_told_with_home_and_config(api: Api) -> None:
         "is_trash_enabled": True, "is_hdfs_superuser": False, "groups": [], "users": [], "superuser": "hdfs",
         "supergroup": "supergroup",
     }  # fmt: skip
-    assert [entry["config"] for entry in entries[1:]] == [{}] * 4
+    of_others = {"is_hdfs_superuser": False, "groups": [], "users": [], "superuser": None, "supergroup": None}
+    for entry in entries[1:]:
+        assert entry["config"] == {"is_trash_enabled": entry["has_trash"], **of_others}
     assert [entry["has_trash"] for entry in entries] == [True, False, False, False, True]
 
 

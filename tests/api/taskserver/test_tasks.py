@@ -416,7 +416,7 @@ class TestWork:
             assert tables > 0
             assert len(fleet.shelf.looks) > looks
             looks = len(fleet.shelf.looks)
-        for name, text in (("nothing", "Snippet type nothing is not configured."), ("mysql", "This connector has no")):
+        for name, text in (("nothing", "The connector nothing is not configured."), ("mysql", "This connector has no")):
             task = await run(boss, "metadata_refresh", connector=name)
             assert task["state"] == "failed"
             assert task["message"].startswith(text)

@@ -53,6 +53,10 @@ _FURTHER: dict[int, dict[str, Any]] = {
 """What rows list after the settings of the table: the optional ones of 5.11 with their defaults."""
 
 
+def test_no_flag_promises_an_optimizer() -> None:
+    assert not [one for one in TYPES if one.flags.get("has_optimizer_risks") or one.flags.get("has_optimizer_values")]
+
+
 def rows() -> list[list[str]]:
     contract = Path("docs/contract/platform.md").read_text("utf-8").partition("### 5.10 ")[2].partition("### 5.11 ")[0]
     lines = [line.strip("| ") for line in contract.splitlines() if re.match(r"\| \d+ \|", line)]

@@ -190,6 +190,13 @@ def test_audit_events_stand_in_the_log_at_every_level_once(log: Log) -> None:
     )
 
 
+def test_an_audit_event_of_no_file_has_no_path(log: Log, tmp_path: Path) -> None:
+    log.configure(level="ERROR")
+    AUDIT.record("ana", "statement.start", "hive")
+    [line] = log.lines
+    assert line.endswith("queryserver.audit: statement.start user=ana effective_user=ana outcome=ok subject=hive")
+
+
 @pytest.mark.security("S15")
 def test_the_audit_file_has_one_json_line_per_event_and_the_log_none(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "audit.log"

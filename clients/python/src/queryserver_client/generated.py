@@ -1260,9 +1260,9 @@ class InstallAppExamplesResponse(TypedDict):
     status: Literal[0]
 
 
-class HdfsConfig(TypedDict):
+class FilesystemConfig(TypedDict):
     """
-    Facts about a cluster and the caller; false, empty and null while it does not answer.
+    Facts about a file system and the caller, with the same keys for all. Those of HDFS are false, empty and null for other file systems, and while its cluster does not answer.
     """
 
     is_trash_enabled: bool
@@ -1271,12 +1271,6 @@ class HdfsConfig(TypedDict):
     users: list[str]
     superuser: str | None
     supergroup: str | None
-
-
-class NoConfig(TypedDict):
-    """
-    File systems other than hdfs are not described.
-    """
 
 
 class Filesystem(TypedDict):
@@ -1288,7 +1282,7 @@ class Filesystem(TypedDict):
     name: str
     user_home_directory: str
     has_trash: bool
-    config: HdfsConfig | NoConfig
+    config: FilesystemConfig
 
 
 FilesystemList: TypeAlias = list[Filesystem]

@@ -1290,9 +1290,9 @@ class InstallAppExamplesResponse(WireModel):
     status: Literal[0]
 
 
-class HdfsConfig(WireModel):
+class FilesystemConfig(WireModel):
     """
-    Facts about a cluster and the caller; false, empty and null while it does not answer.
+    Facts about a file system and the caller, with the same keys for all. Those of HDFS are false, empty and null for other file systems, and while its cluster does not answer.
     """
 
     is_trash_enabled: bool
@@ -1301,12 +1301,6 @@ class HdfsConfig(WireModel):
     users: list[str]
     superuser: str | None
     supergroup: str | None
-
-
-class NoConfig(WireModel):
-    """
-    File systems other than hdfs are not described.
-    """
 
 
 class Filesystem(WireModel):
@@ -1318,7 +1312,7 @@ class Filesystem(WireModel):
     name: str
     user_home_directory: str
     has_trash: bool
-    config: HdfsConfig | NoConfig
+    config: FilesystemConfig
 
 
 class FilesystemList(RootModel[list[Filesystem]]):

@@ -45,15 +45,13 @@ def _file_system(known: KnownFileSystem) -> wire.Filesystem:
         name=known.scheme.value,
         user_home_directory=str(known.home),
         has_trash=known.has_trash,
-        config=wire.NoConfig()
-        if cluster is None
-        else wire.HdfsConfig(
-            is_trash_enabled=cluster.is_trash_enabled,
-            is_hdfs_superuser=cluster.is_superuser,
-            groups=list(cluster.groups),
-            users=list(cluster.users),
-            superuser=cluster.facts.superuser if cluster.facts else None,
-            supergroup=cluster.facts.supergroup if cluster.facts else None,
+        config=wire.FilesystemConfig(
+            is_trash_enabled=cluster.is_trash_enabled if cluster else known.has_trash,
+            is_hdfs_superuser=cluster is not None and cluster.is_superuser,
+            groups=list(cluster.groups) if cluster else [],
+            users=list(cluster.users) if cluster else [],
+            superuser=cluster.facts.superuser if cluster and cluster.facts else None,
+            supergroup=cluster.facts.supergroup if cluster and cluster.facts else None,
         ),
     )
 
