@@ -253,6 +253,27 @@ class LeasesContract:
         assert await desk.finish(new, SUCCESS, ["new"])
         assert await desk.look(old.statement_id) == Seen(StatementState.SUCCESS, ME, ["new"])
 
+    async def test_a_statement_waits_once_more_and_its_former_runners_write_nothing(self, desk: LeaseDesk) -> None:
+        old = await desk.add(owner=OTHER, lease_s=-1)
+        new = (await desk.orphans())[old.statement_id]
+        assert await desk.leases.mark_sent(new)
+        assert await desk.leases.mark_running(new)
+        assert not await desk.leases.retry(old, line="again")
+        assert await desk.leases.retry(new, line="again")
+        assert await desk.look(new.statement_id) == Seen(StatementState.WAITING, None, ["again"])
+        assert not await desk.finish(new, FAILED)
+        third = await desk.claim(old)
+        assert third is not None
+        assert await desk.leases.mark_sent(third)
+        assert not await desk.leases.retry(third, line="a third time")
+        assert await desk.finish(third, SUCCESS, start_line=None)
+
+    async def test_a_statement_whose_cancel_is_requested_does_not_wait_once_more(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.mark_sent(lease)
+        await desk.ask_to_cancel(lease.statement_id)
+        assert not await desk.leases.retry(lease, line="again")
+
     async def test_a_lease_in_force_is_respected_but_by_who_is_alone(self, desk: LeaseDesk) -> None:
         held = await desk.add(owner=OTHER)
         assert held.statement_id not in await desk.orphans()

@@ -223,6 +223,15 @@ class MemoryLeases:
         entry.owner = None
         return True
 
+    async def retry(self, lease: Lease, *, line: str) -> bool:
+        entry = await self._mine("retry", lease)
+        if entry is None or entry.segments or entry.cancel_requested or entry.assignment.was_retried:
+            return False
+        entry.assignment = replace(entry.assignment, sent=False, was_retried=True)
+        entry.sent, entry.owner, entry.state = False, None, StatementState.WAITING
+        _write_lines(entry, len(entry.lines), [line])
+        return self._answered("retry")
+
     async def mark_sent(self, lease: Lease) -> bool:
         entry = await self._mine("mark_sent", lease)
         if entry is None or entry.cancel_requested:
@@ -465,7 +474,7 @@ def _is_late(entry: Entry) -> bool:
 def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:
     entry.owner, entry.fence = owner, entry.fence + 1
     entry.lease_until = time.monotonic() + lease.total_seconds()
-    held = Lease(entry.assignment.lease.statement_id, owner, entry.fence)
+    held = replace(entry.assignment.lease, owner=owner, fence=entry.fence)
     return replace(entry.assignment, lease=held, sent=entry.sent, resumption=entry.resumption)
 
 

@@ -33,6 +33,8 @@ class Connector:
     read_only: bool = False
     strict_settings: bool = False
     """Whether engine settings outside of the allow list are refused, and not ignored."""
+    retries_reads: bool = False
+    """Statements that only read run once more when their process has died (Contract editor 3.3)."""
     close_queries: bool = False
     """Whether close_session closes the results of the session, too (Contract editor 13)."""
     right: str | None = None

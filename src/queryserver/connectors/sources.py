@@ -45,6 +45,7 @@ def configured_connectors(settings: Settings) -> list[Connector]:
                 groups=None if table.groups is None else frozenset(table.groups),
                 read_only=table.read_only,
                 strict_settings=table.strict_settings,
+                retries_reads=table.retry == "read_only",
                 close_queries=_closes_queries(dialect, table.options, settings),
             )
         )
@@ -89,6 +90,7 @@ def draft_connector(
         groups=frozenset(),
         read_only=given.read_only,
         strict_settings=given.strict_settings,
+        retries_reads=given.retry == "read_only",
         close_queries=_closes_queries(dialect, own, settings),
         right=connector_right(0),
     )

@@ -160,8 +160,9 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_LINES = {ord(one): None for one in "\r\n\t"}
 _OF_LINES = frozenset({"ssl_ca", "credentials_json"})
 _NAME_SHOWN = 100
+_RETRIES = frozenset({"never", "read_only"})
 _GENERAL: Settings = MappingProxyType(
-    {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields}
+    {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields} | {"retry": "never"}
 )
 """Further settings of every type that runs here, each with a value of its type."""
 
@@ -187,6 +188,8 @@ def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[s
     for name in _GENERAL:
         if name.endswith("_s") and not 1 <= int(settings.get(name, 1)) <= _LONGEST_S:
             problems[name] = [f"Must be between 1 and {_LONGEST_S}."]
+    if settings.get("retry", "never") not in _RETRIES:
+        problems["retry"] = ["Must be never or read_only."]
     if problems:
         raise errors.ConnectorRefused(problems)
     return settings

@@ -44,10 +44,10 @@ _FENCED = "id = $1 and owner = $2 and fence = $3"
 _ASSIGNMENT_FIELDS = (
     "user_id", "connector", "dialect", "statement", "database", "settings", "session_id", "in_named_session",
     "keeps_session", "row_limit", "history_id", "import_plan", "session_guid", "statement_index", "statements_count",
-    "needs_session", "log_lines",
+    "needs_session", "rows", "was_retried", "log_lines",
 )  # fmt: skip
 _ASSIGNMENT = f"""{", ".join(_ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
-    sealed_token, token_expires_at, sealed_parameters, rows, size_bytes, limit_source, operation_id,
+    sealed_token, token_expires_at, sealed_parameters, size_bytes, limit_source, operation_id,
     deadline_at - clock_timestamp() as left,
     (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs
@@ -198,6 +198,17 @@ logged as (
     on conflict (statement_id, start_line) do update set lines = excluded.lines
         where cardinality(known.lines) < cardinality(excluded.lines)
 )
+"""
+
+_RETRY = f"""
+with changed as (
+    update statements set state = 'waiting', sent_at = null, owner = null, lease_until = null, progress = 0,
+        was_retried = true
+    where {_FENCED} and state in ('waiting', 'running') and rows = 0 and engine_handle is null and not was_retried
+        and cancel_requested_at is null
+    returning {_LOG_ID}
+), {_LOGGED.format(start="null", lines="$4")}
+select count(*) from changed
 """
 
 _SENT = f"""
@@ -361,6 +372,14 @@ class StatementLeases:
             where {_FENCED} and state = 'running' and engine_handle is not null""",
             lease,
         )
+
+    async def retry(self, lease: Lease, *, line: str) -> bool:
+        """Let a statement wait again that was sent, has no rows yet, and only reads; once. False when it must not.
+
+        It has no owner then: `claim` takes it.
+        """
+        changed = await self._database.value(_RETRY, lease.statement_id, lease.owner, lease.fence, [line])
+        return changed == 1
 
     async def mark_sent(self, lease: Lease) -> bool:
         """Commit that the statement is about to reach the engine; False also when a cancel was requested."""

@@ -309,6 +309,10 @@ class Assignment:
     statements_count: int = 1
     needs_session: bool = False
     """As in `NewStatement`."""
+    rows: int = 0
+    """Stored so far, by the process that had it before."""
+    was_retried: bool = False
+    """It was sent by two processes that died; it is not sent by a third."""
 
 
 def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:

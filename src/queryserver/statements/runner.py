@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,6 +32,7 @@ from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import CredentialBook, HeldSessions, ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.lost import GONE, RETRIED, ended, may_run_again, unless_out_of_reach, within
 from queryserver.statements.model import Assignment, ClaimScope, Intake, Lease, Outcome, QueuePlaces
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.session_repository import SessionRecords
@@ -45,12 +46,6 @@ _LEAST_S = 0.5
 _KEPT_ONE_IN = 8
 # A message wakes a worker, whatever statement it names.
 _NO_STATEMENT = UUID(int=0)
-
-_GONE = Outcome(
-    StatementState.FAILED,
-    error_code="outcome_unknown",
-    message="The server that ran this statement is gone: it may or may not have taken effect.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +186,7 @@ class Runner:
         """
         if self._drained:
             # The call was accepted just before the stop began.
-            release = _unless_out_of_reach(self.leases.release(assignment.lease))
+            release = unless_out_of_reach(self.leases.release(assignment.lease))
             self._keep(asyncio.create_task(release, name="statement-left"))
             return
         lease = assignment.lease
@@ -388,8 +383,10 @@ class Runner:
         user = await self.users.user(assignment.user_id)
         connector = self.connectors.known(assignment.connector)
         outcome = refusal = None
+        if assignment.sent and user is not None and await self._retried(assignment, connector):
+            return
         if assignment.sent:
-            outcome = _GONE if user is None or assignment.resumption is None else None
+            outcome = GONE if user is None or assignment.resumption is None else None
         elif user is None:
             refusal = "The user is no longer active."
         elif connector and connector.read_only:
@@ -404,6 +401,20 @@ class Runner:
             await self.leases.hand_over(assignment.lease)
         else:
             await self.leases.release(assignment.lease)
+
+    async def _retried(self, assignment: Assignment, connector: Connector | None) -> bool:
+        """Whether it waits once more: for a worker, or for the process that can run it."""
+        lease = assignment.lease
+        if connector is None or not may_run_again(assignment, connector):
+            return False
+        if not await self.leases.retry(lease, line=RETRIED):
+            return False
+        self._changed(lease)
+        if self.broker is not None:
+            self.broker.statement_waits(lease.statement_id, fence=lease.fence)
+        else:
+            await self.claim(lease.statement_id)
+        return True
 
     async def _end_claimed(self, assignment: Assignment, outcome: Outcome) -> None:
         if before_end := self._before_end(assignment):
@@ -502,7 +513,7 @@ class Runner:
         it. Calls are still answered meanwhile; those that would start work are refused.
         """
         if self._drained:
-            await _ended(self._tasks, _LEAST_S)
+            await ended(self._tasks, _LEAST_S)
             return
         self._draining = True
         grace_s = 0.0 if at_once else self.limits.shutdown_grace.total_seconds()
@@ -510,7 +521,7 @@ class Runner:
             end = time.monotonic() + grace_s
             # Calls that were accepted before the stop begin statements meanwhile.
             while self._tasks and (left_s := end - time.monotonic()) > 0:
-                await _ended(self._tasks, left_s)
+                await ended(self._tasks, left_s)
         self._drained = True
         if self._tasks:
             with stop_step("statements are stopped", within_s=STATEMENTS_STOPPED_WITHIN_S, statements=len(self._runs)):
@@ -519,21 +530,21 @@ class Runner:
                 await self._give_up_all(STATEMENTS_RECORDED_WITHIN_S)
         self.signals.end_waits()
         with stop_step("sessions are closed", within_s=SESSIONS_CLOSED_WITHIN_S):
-            await _within(self.held.aclose(), SESSIONS_CLOSED_WITHIN_S)
+            await within(self.held.aclose(), SESSIONS_CLOSED_WITHIN_S)
             # The next heartbeat must not take back what other servers may hold from now on.
             self._data_held.clear()
-            release = _unless_out_of_reach(self.sessions.release_engines(owner=self.owner))
-            await _within(release, SESSIONS_CLOSED_WITHIN_S)
+            release = unless_out_of_reach(self.sessions.release_engines(owner=self.owner))
+            await within(release, SESSIONS_CLOSED_WITHIN_S)
 
     async def _stop_all(self, within_s: float) -> None:
         """Stop or give away all statements; returns when all have ended, or after `within_s`."""
         end = time.monotonic() + within_s
         left = [execution for execution in list(self._runs.values()) if execution.detach()]
         others = [execution for execution in list(self._runs.values()) if execution not in left]
-        await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
-        await _ended(self._tasks, end - time.monotonic())
-        hand_overs = (_unless_out_of_reach(self.leases.hand_over(one.assignment.lease)) for one in left)
-        await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
+        await within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
+        await ended(self._tasks, end - time.monotonic())
+        hand_overs = (unless_out_of_reach(self.leases.hand_over(one.assignment.lease)) for one in left)
+        await within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
         """Leave an unsent statement to another server; stop one that was sent, or is sent meanwhile."""
@@ -553,10 +564,10 @@ class Runner:
     async def _give_up_all(self, within_s: float) -> None:
         """Record an end for the statements whose engines have not confirmed any; their tasks end."""
         end = time.monotonic() + within_s
-        await _within(asyncio.gather(*(one.give_up() for one in list(self._runs.values()))), within_s / 2)
+        await within(asyncio.gather(*(one.give_up() for one in list(self._runs.values()))), within_s / 2)
         for task in self._tasks:
             task.cancel()
-        await _ended(self._tasks, end - time.monotonic())
+        await ended(self._tasks, end - time.monotonic())
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
         async def noting_outages() -> None:
@@ -570,24 +581,3 @@ class Runner:
 
         noting_outages.__name__ = action.__name__
         await every(period.total_seconds(), noting_outages)
-
-
-async def _ended(tasks: Collection[asyncio.Task[Any]], within_s: float) -> None:
-    if tasks:
-        await asyncio.wait(list(tasks), timeout=max(within_s, 0))
-
-
-async def _within(action: Awaitable[object], within_s: float) -> None:
-    """Wait for it at most that long, then cancel it."""
-    try:
-        async with asyncio.timeout(within_s):
-            await action
-    except TimeoutError:
-        log.warning("given up at the stop", seconds=within_s)
-
-
-async def _unless_out_of_reach(action: Awaitable[object]) -> None:
-    try:
-        await action
-    except DatabaseUnavailable:
-        log.warning("not recorded at shutdown: the database is out of reach; leases run out by themselves")

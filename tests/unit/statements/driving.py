@@ -88,6 +88,7 @@ class Fleet:
     editor: EditorSettings = FAST
     limits: RunnerLimits = QUICK
     read_only: bool = False
+    retries_reads: bool = False
     changes: list[tuple[int, str]] = field(default_factory=list)
     """Who was told to have changed objects, and of which connector."""
 
@@ -95,7 +96,8 @@ class Fleet:
         self, owner: str = OWNER, *, intake: Intake = Intake.OWN, broker: Broker | None = None, **limits: Any
     ) -> Runner:
         """A runner; use its `running()`."""
-        connectors = Connectors([replace(CONNECTOR, read_only=self.read_only)], build=lambda _: self.engine)
+        connector = replace(CONNECTOR, read_only=self.read_only, retries_reads=self.retries_reads)
+        connectors = Connectors([connector], build=lambda _: self.engine)
         return Runner(
             owner,
             leases=self.leases,

@@ -47,6 +47,22 @@ async def test_a_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
     assert fleet.engine.executions == []
 
 
+@pytest.mark.item(88)
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_later_statement_of_a_script_is_not_run_without_the_session_of_the_script(sent: bool) -> None:
+    fleet = Fleet()
+    operation = fleet.leases.add("ddl; ddl; ddl", owner="script", lease_s=3600)
+    assignment = fleet.leases.add(
+        "ddl", owner=OTHER, lease_s=0.3, sent=sent, needs_session=True, statement_index=1, statements_count=3
+    )
+    entry = fleet.leases.of(assignment)
+    entry.assignment = replace(assignment, lease=replace(assignment.lease, operation_id=operation.lease.statement_id))
+    async with fleet.runner().running():
+        await until(lambda: terminal(entry))
+    assert state_of(entry) == (FAILED, "outcome_unknown" if sent else "session_lost")
+    assert fleet.engine.executions == []
+
+
 async def test_a_statement_under_a_lease_of_another_is_left_alone() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=30)

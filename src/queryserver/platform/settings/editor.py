@@ -55,6 +55,9 @@ class GeneralSettings(Section):
     strict_settings: Flag = False
     """Whether engine settings outside of `connector_policy.session_conf_allowed` are refused; else they are ignored,
     with a warning in the log of the statement."""
+    retry: Literal["never", "read_only"] = "never"
+    """`read_only`: when the process that runs a statement dies, a statement that only reads is run once more, if it has
+    a session of its own and no stored row. What functions do cannot be known: choose it where queries may run twice."""
 
 
 class InterpreterSettings(GeneralSettings):

@@ -1,0 +1,52 @@
+"""Which statements surely only read: those that may run once more (Contract editor 3.3 rule 3)."""
+
+from queryserver.sql.formatting import tokens
+from queryserver.sql.splitter_scan import first_keyword, has_unclear_quotes
+
+_LONGEST = 100_000  # cutting a longer text into tokens would hold the event loop up
+_COMMENTS = ("--", "/*", "#", "//")
+_QUOTES = ("'", '"', "`", "[", "$")
+
+_QUERIES = frozenset({"SELECT", "VALUES", "WITH", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "SUMMARIZE", "EXPLAIN"})
+# Anywhere in the text, also as names of columns: then the statement is not run again, which is always right.
+_CHANGING = frozenset(
+    """
+    INSERT UPDATE DELETE MERGE UPSERT INTO CREATE DROP ALTER TRUNCATE RENAME GRANT REVOKE COMMENT
+    CALL EXEC EXECUTE DO PERFORM PREPARE DEALLOCATE DECLARE BEGIN COMMIT ROLLBACK SAVEPOINT LOCK UNLOCK
+    ANALYZE ANALYSE REOPTIMIZATION OPTIMIZE VACUUM REINDEX CLUSTER REFRESH MSCK REPAIR CACHE UNCACHE
+    COPY LOAD UNLOAD EXPORT IMPORT ATTACH DETACH INSTALL PRAGMA SET RESET USE KILL NOTIFY LISTEN HANDLER PURGE
+    """.split()  # noqa: SIM905 fifty lines otherwise
+)
+_EFFECTS = frozenset(
+    """
+    NEXTVAL SETVAL SET_CONFIG LASTVAL PG_NOTIFY PG_TERMINATE_BACKEND PG_CANCEL_BACKEND PG_RELOAD_CONF PG_ROTATE_LOGFILE
+    PG_SWITCH_WAL PG_LOGICAL_EMIT_MESSAGE LO_CREATE LO_CREAT LO_IMPORT LO_EXPORT LO_UNLINK LO_PUT LO_FROM_BYTEA
+    QUERY_TO_XML CURSOR_TO_XML DBLINK DBLINK_EXEC DBLINK_SEND_QUERY GET_LOCK RELEASE_LOCK RELEASE_ALL_LOCKS
+    LOAD_EXTENSION
+    """.split()  # noqa: SIM905 as above
+)
+_EFFECT_PREFIXES = ("PG_ADVISORY_", "PG_TRY_ADVISORY_")
+
+
+def only_reads(text: str, dialect: str) -> bool:
+    """Whether the statement is one query without a word that could change something; in doubt False.
+
+    What functions do cannot be known: some that are known to change something count as words, those of users do not.
+    """
+    if len(text) > _LONGEST or has_unclear_quotes(text, dialect) or first_keyword(text, dialect) not in _QUERIES:
+        return False
+    # MySQL and MariaDB run what stands in such comments.
+    if "/*!" in text or "/*M!" in text:
+        return False
+    before = ""
+    for token in tokens(text, dialect):
+        if not token or token.startswith(_COMMENTS):
+            continue
+        word = "" if token.startswith(_QUOTES) else token.upper()
+        # `NEXT VALUE FOR s` and `VALUE` of a sequence; a `;` that ends nothing is of no statement that is known here.
+        if word in _CHANGING or word in _EFFECTS or word == ";" or (before, word) == ("NEXT", "VALUE"):
+            return False
+        if word.startswith(_EFFECT_PREFIXES):
+            return False
+        before = word
+    return True

@@ -1,0 +1,129 @@
+"""kill -9 of the process that runs a script, or a query that may run once more (Contract editor 3.3, 5.5)."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.e2e.harness import ServerProcess
+from tests.e2e.installation import Installation, Node, eventually, installed, query
+from tests.fixtures.database import execute
+
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.valkey import ValkeyServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+WHO_RUNS = pytest.mark.parametrize("who_runs", ["server", "worker"])
+
+
+@pytest.fixture
+async def place(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path
+) -> AsyncIterator[Installation]:
+    async with installed(postgres, migrated_template, tmp_path) as place:
+        yield place
+
+
+@asynccontextmanager
+async def fleet(
+    place: Installation, valkey: ValkeyServer, who_runs: str, *, retry: str = "never"
+) -> AsyncGenerator[tuple[Node, ServerProcess, Node]]:
+    """A server to send statements to, the process that runs them, and a server that lives on with all else."""
+    place = with_retry(place, retry)
+    if who_runs == "server":
+        async with place.server() as victim, place.server() as other:
+            yield victim, victim.process, other
+        return
+    place = place.with_task_server(valkey.url)
+    async with place.server() as node, place.worker() as victim:
+        yield node, victim.process, node
+
+
+def with_retry(place: Installation, retry: str) -> Installation:
+    """The same, where the connector has this option."""
+    return replace(place, environment={**place.environment, "notebook__interpreters__postgresql__retry": retry})
+
+
+@asynccontextmanager
+async def locked(dsn: str, table: str) -> AsyncGenerator[asyncpg.Connection]:
+    """What reads or changes the table waits until the transaction of this connection ends, at the latest here."""
+    holder = await asyncpg.connect(dsn, timeout=60)
+    try:
+        await holder.execute(f"BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield holder
+    finally:
+        await holder.close(timeout=10)
+
+
+@WHO_RUNS
+@pytest.mark.item(88)
+async def test_of_a_script_whose_process_is_killed_nothing_is_sent_twice_and_the_rest_never(
+    place: Installation, valkey: ValkeyServer, who_runs: str
+) -> None:
+    await execute(place.users_dsn, "CREATE TABLE gate (n int); INSERT INTO gate VALUES (0); CREATE TABLE steps (n int)")
+    script = (
+        "INSERT INTO steps VALUES (1); SELECT 7 AS seven; INSERT INTO steps SELECT 3 FROM gate;"
+        " INSERT INTO steps VALUES (4)"
+    )
+    async with locked(place.users_dsn, "gate") as holder, fleet(place, valkey, who_runs) as (node, victim, other):
+        operation = await node.submit("postgresql", script, run_all="true")
+
+        def third_runs(status: dict[str, Any]) -> bool:
+            return [one["state"] for one in status["statements"]] == ["success", "available", "running"]
+
+        await node.until(operation, third_runs)
+        await victim.kill9()
+        body = await other.status(operation, wait=60)
+        assert (body["query_status"]["state"], body["code"], body["statement_id"]) == ("failed", "outcome_unknown", 2)
+        states = [one["state"] for one in body["query_status"]["statements"]]
+        assert states == ["success", "available", "failed"]
+        page = await other.told("editor/fetch_result_data", operationId=operation, statement_id=1)
+        assert page["result"]["data"] == [[7]]
+        await holder.execute("COMMIT")
+        # PostgreSQL itself goes on with what a lost client has sent.
+        waiting = "select count(*) from pg_stat_activity where query like 'INSERT INTO steps%' and state = 'active'"
+        await eventually(lambda: _is_zero(place.users_dsn, waiting))
+        assert await query(place.users_dsn, "SELECT array_agg(n ORDER BY n) FROM steps") in ([1], [1, 3])
+
+
+@WHO_RUNS
+@pytest.mark.item(92)
+async def test_a_query_runs_once_more_where_its_connector_says_so_and_a_change_does_not(
+    place: Installation, valkey: ValkeyServer, who_runs: str
+) -> None:
+    await execute(place.users_dsn, "CREATE TABLE gate (n int); INSERT INTO gate VALUES (42)")
+    async with (
+        locked(place.users_dsn, "gate") as holder,
+        fleet(place, valkey, who_runs, retry="read_only") as (node, victim, other),
+    ):
+        reads = await node.submit("postgresql", "SELECT n FROM gate")
+        changes = await node.submit("postgresql", "UPDATE gate SET n = n + 1")
+        for operation in (reads, changes):
+            await node.until(operation, lambda status: status["state"] == "running")
+        await victim.kill9()
+        survivor = with_retry(place, "read_only").with_task_server(valkey.url).worker()
+        async with survivor if who_runs == "worker" else nullcontext():
+            body = await other.status(changes, wait=60)
+            assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
+            await other.until(reads, lambda status: status["state"] in {"running", "available"})
+            assert "run once more" in (await other.told("editor/get_logs", operationId=reads))["logs"]
+            await holder.execute("COMMIT")
+            assert await other.state(reads, wait=60) == "available"
+            assert (await other.page(reads))["data"] in ([[42]], [[43]])
+
+
+@pytest.mark.item(92)
+async def test_by_default_a_query_ends_as_unknown(place: Installation, valkey: ValkeyServer) -> None:
+    await execute(place.users_dsn, "CREATE TABLE gate (n int)")
+    async with locked(place.users_dsn, "gate"), fleet(place, valkey, "server") as (node, victim, other):
+        operation = await node.submit("postgresql", "SELECT n FROM gate")
+        await node.until(operation, lambda status: status["state"] == "running")
+        await victim.kill9()
+        assert (await other.status(operation, wait=60))["code"] == "outcome_unknown"
+
+
+async def _is_zero(dsn: str, sql: str) -> bool:
+    return await query(dsn, sql) == 0

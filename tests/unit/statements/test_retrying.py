@@ -1,0 +1,76 @@
+"""Statements that only read and whose process died: run once more where the connector says so (Contract editor 3.3)."""
+
+import pytest
+from tests.cases import each
+from tests.unit.statements.driving import Fleet, state_of, terminal, until
+
+from queryserver.formats.columns import Segment
+from queryserver.statements.model import EngineMark
+from queryserver.statements.states import StatementState
+
+DEAD = "a-dead-process"
+READS = "values 1 2"
+UNKNOWN = (StatementState.FAILED, "outcome_unknown")
+
+
+@pytest.mark.item(92)
+async def test_a_statement_that_only_reads_runs_once_more() -> None:
+    fleet = Fleet(retries_reads=True)
+    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    entry = fleet.leases.of(assignment)
+    assert (entry.state, fleet.engine.executions) == (StatementState.AVAILABLE, [READS])
+    assert entry.writes.count("retry") == 1
+
+
+@pytest.mark.item(92)
+@each(
+    "more",
+    {"in_named_session": True},
+    {"keeps_session": True},
+    {"statements_count": 2, "statement_index": 1},
+    {"rows": 3},
+    {"cancel_requested": True},
+    {"was_retried": True},
+    {"import_plan": {"kind": "file"}},
+)
+async def test_it_does_not_where_a_session_a_reader_or_a_former_retry_forbids_it(more: dict[str, object]) -> None:
+    fleet = Fleet(retries_reads=True)
+    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True, **more)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment)) == UNKNOWN
+    assert fleet.engine.executions == []
+
+
+@pytest.mark.item(92)
+async def test_rows_that_are_stored_meanwhile_forbid_it_in_the_database_too() -> None:
+    fleet = Fleet(retries_reads=True)
+    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
+    fleet.leases.of(assignment).segments.append(Segment(0, 0, 1, 100, 1))
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment)) == UNKNOWN
+
+
+@pytest.mark.item(92)
+@each(("statement", "retries"), ("change 1", True), (READS, False))
+async def test_changes_and_connectors_that_never_retry_end_as_unknown(statement: str, retries: bool) -> None:
+    fleet = Fleet(retries_reads=retries)
+    assignment = fleet.leases.add(statement, owner=DEAD, lease_s=0.3, sent=True)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment)) == UNKNOWN
+    assert fleet.engine.executions == []
+
+
+@pytest.mark.item(92)
+async def test_what_can_be_followed_at_its_engine_is_followed_and_not_run_again() -> None:
+    fleet = Fleet(retries_reads=True)
+    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
+    entry = fleet.leases.of(assignment)
+    entry.state, entry.mark = StatementState.RUNNING, EngineMark("of an engine that forgot it")
+    async with fleet.runner().running():
+        await until(lambda: terminal(entry))
+    assert fleet.engine.executions == []
