@@ -31,6 +31,11 @@ _NUMBERS_OR_NOTHING = frozenset({"returning", "group", "order", "distinct"})
 """Keywords behind which DuckDB has no parameters, or takes two equal ones for different expressions. A query that it
 refuses is planned again; a change of rows runs as it is planned, so it has literals from the beginning."""
 
+_NO_CALLS = frozenset(
+    {"values", "in", "and", "or", "not", "where", "set", "on", "then", "else", "when", "do", "conflict"}
+)
+"""Keywords before a bracket that begins no arguments."""
+
 _INT = 2**31
 _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VARCHAR, ParameterType.ARRAY}
 
@@ -100,6 +105,12 @@ def _native(one: Parameter) -> "Native | None":
     return value
 
 
+def marks_of(bound: Bound) -> tuple[str, Sequence[Native]]:
+    """The text with marks, and their values."""
+    marks = _Marks()
+    return bound.written(marks.write), marks.values
+
+
 def marked(
     connection: duckdb.DuckDBPyConnection, bound: Bound, literal: duckdb.Statement, tokens: Sequence[Token]
 ) -> MarkedStatement | None:
@@ -116,15 +127,15 @@ def marked(
         token.kind == "keyword" and token.name in _NUMBERS_OR_NOTHING for token in tokens
     ):
         return None
-    seen, marks = _outside(tokens, bound), _Marks()
-    text = bound.written(marks.write)
+    seen = _outside(tokens, bound)
+    text, values = marks_of(bound)
     try:
         statements = connection.extract_statements(text)
         outside = _outside(tokens_of(text), bound)
     except (duckdb.Error, errors.StatementRejected):  # no place for a parameter, or marks are more tokens than allowed
         bound.written(DUCKDB.write)
         return None
-    names = {str(number) for number in range(1, len(marks.values) + 1)}
+    names = {str(number) for number in range(1, len(values) + 1)}
     if (
         len(statements) != 1
         or kind_of(statements[0]) != kind_of(literal)
@@ -132,7 +143,27 @@ def marked(
         or outside != seen
     ):
         raise errors.StatementRejected("Parser Error: a place of the parameters cannot be found with certainty.")
-    return MarkedStatement(text, statements[0], marks.values)
+    return MarkedStatement(text, statements[0], values)
+
+
+def only_stores_values(tokens: Sequence[Token], bound: Bound) -> bool:
+    """Whether the values of the places can reach nothing but columns: then the guard has no need to read each row's.
+
+    Nothing but the table of an INSERT, VALUES, IN and conditions stands before a bracket: there is no call.
+    """
+    before, is_target = "", False
+    for kind, text in _outside(tokens, bound):
+        word = text.lower()
+        if kind == "keyword" and word == "for":  # a list comprehension is a call
+            return False
+        if word == "(" and before and before not in _NO_CALLS and not is_target:
+            return False
+        if word == "into" and before in {"insert", "ignore", "replace"}:
+            is_target = True
+        elif word == "(" or kind == "keyword":
+            is_target = False
+        before = word if kind in {"identifier", "keyword", "string_const"} or word == ")" else ""
+    return True
 
 
 def _outside(tokens: Sequence[Token], bound: Bound) -> list[tuple[str, str]]:

@@ -5,9 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import duckdb
@@ -16,8 +17,17 @@ from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
 from queryserver.engines.catalog_queries import identifier
-from queryserver.engines.duckdb.binding import marked
+from queryserver.engines.duckdb.binding import marked, marks_of, only_stores_values
 from queryserver.engines.duckdb.defects import refuse_sizes
+from queryserver.engines.duckdb.failures import (
+    FATAL,
+    domain_error,
+    place_of,
+    sqlstate_of,
+    statement_errors,
+    with_lines,
+    without_excerpt,
+)
 from queryserver.engines.duckdb.guard import StoredDefinitions, Token, kind_of, refuse_reach, tokens_of
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.duckdb.values import (
@@ -30,146 +40,16 @@ from queryserver.engines.duckdb.values import (
     sound,
 )
 from queryserver.engines.duckdb.wide_results import take_wide_place
-from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
+from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.engines.threaded import NO_USER, STOP_S, Interrupted
 from queryserver.errors.statements import disk_below_floor
 from queryserver.formats.columns import MANY_COLUMNS, Column
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.places import Bound
-from queryserver.sql.positions import position_of
 
-# Behind them: traces, and advice to set what statements may not set.
-_TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
-
-_LINE = re.compile(r"^LINE (\d{1,7}):", re.MULTILINE)
-_WORD = re.compile(r"\w+")
-_NAMES = re.compile(r'"[^"\n]+"|\bwith name \S')
-
-_WHY_CLOSED = (
-    ("Could not set lock", "The database file is held by another process."),
-    ("not a valid DuckDB database", "The file is not a DuckDB database."),
-    ("does not exist", "The database file does not exist."),
-    ("No such file", "The database file does not exist."),
-)
-
-# An internal error of a statement that runs ends DuckDB's database instance: all its connections refuse work from
-# then on. One while it is planned does not.
-FATAL: tuple[type[duckdb.Error], ...] = (duckdb.FatalException, duckdb.InternalException)
 _ENDING = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 _INTERRUPT_AGAIN_S = 0.05
-
-
-@contextmanager
-def opening_errors() -> Generator[None]:
-    """Around the opening of a database. DuckDB's own texts name the file's path and the process that holds it."""
-    try:
-        yield
-    except duckdb.Error as error:
-        text = str(error)
-        reason = next((reason for part, reason in _WHY_CLOSED if part in text), "The database file cannot be opened.")
-        raise errors.EngineUnavailable(reason) from error
-
-
-@contextmanager
-def statement_errors(
-    root: Path | None, error_of: Callable[[str], errors.QueryServerError | None] | None = None, *, lines_before: int = 0
-) -> Generator[None]:
-    """Around each call of a statement; paths below `root` lose it. `error_of` knows messages of our own.
-
-    `lines_before`: of the text before what DuckDB was sent, which its numbers of lines leave out.
-    """
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        raise errors.StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
-    except UnicodeDecodeError as error:
-        # DuckDB cuts values within a character, and its binding cannot make the text of the error: the bytes are here.
-        raise _rejected(bytes(error.object).decode(errors="replace"), root, lines_before) from error
-    except (duckdb.Error, OSError) as error:
-        text = str(error)
-        if error_of is not None and (known := error_of(text)) is not None:
-            raise known from error
-        if isinstance(error, duckdb.Error):
-            raise domain_error(error, root, lines_before) from error
-        # Arrow's reader hands an error of the running statement on as OSError, with DuckDB's text.
-        if "INTERRUPT Error" in text:
-            raise Interrupted from error
-        raise _rejected(text, root, lines_before) from error
-
-
-def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) -> errors.EngineError:
-    if isinstance(error, duckdb.InterruptException):
-        return Interrupted()
-    if isinstance(error, duckdb.ConnectionException):
-        return errors.SessionLost("Invalid session Id: the connection to the database is closed.")
-    return _rejected(str(error), root, lines_before)
-
-
-# DuckDB has kinds of errors, in its texts by name, and no SQLSTATE. More special ones come first.
-_SQLSTATES = {
-    "Constraint": "23000", "Conversion": "22000", "Out of Range": "22003", "Parser": "42601", "Catalog": "42000",
-    "Binder": "42000", "Permission": "42501", "Not implemented": "0A000", "Out of Memory": "53200",
-}  # fmt: skip
-_KIND = re.compile(rf"({'|'.join(_SQLSTATES)}) Error: ")
-
-
-def _sqlstate_of(text: str) -> str | None:
-    kind = _KIND.match(text)
-    return _SQLSTATES[kind[1]] if kind else None
-
-
-def _with_lines(text: str, lines_before: int) -> str:
-    if not lines_before:
-        return text
-    return _LINE.sub(lambda found: f"LINE {int(found[1]) + lines_before}:", text, count=1)
-
-
-def _rejected(text: str, root: Path | None, lines_before: int) -> errors.StatementRejected:
-    text = _with_lines(text, lines_before)
-    return errors.StatementRejected(_tidy(text, root)).at(_place(text)).classed(_sqlstate_of(text))
-
-
-def _place(text: str) -> errors.ErrorPlace | None:
-    """None where DuckDB marks a place of another text, such as that of a view, in the statement."""
-    place = place_in(text, LABELED)
-    return (
-        place if isinstance(place, errors.ErrorExcerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
-    )
-
-
-def _is_named(place: errors.ErrorExcerpt, message: str) -> bool:
-    """Whether the mark stands at the beginning of a word, one of the names of the message if it has any."""
-    position = position_of(place, "\n" * (place.line - 1) + place.shown)
-    if position is None or position.column is None:
-        return True  # what cannot be found is no place later on
-    before, marked = place.shown[: position.column - 1], place.shown[position.column - 1 :]
-    word = _WORD.match(marked)
-    if word is None:
-        return True
-    if before and _WORD.fullmatch(before[-1]):
-        return False
-    names = _NAMES.findall(message)
-    return not names or word[0].casefold() in {name.casefold() for name in _WORD.findall(message)}
-
-
-@contextmanager
-def _without_excerpt() -> Generator[None]:
-    """The part of the statement that DuckDB shows has values; its place is known without it."""
-    try:
-        yield
-    except errors.StatementRejected as error:
-        shown = errors.StatementRejected(error.message.partition("\n\nLINE ")[0])
-        raise (error if isinstance(error, Interrupted) else shown.at(error.place).classed(error.sqlstate)) from error
-
-
-def _tidy(text: str, root: Path | None) -> str:
-    for mark in _TRACE_MARKS:
-        text = text.partition(mark)[0]
-    if root is not None:
-        text = text.replace(f"{root}/", "").replace(str(root), "")
-    return text.strip() or "The statement failed."
-
 
 # DuckDB works in vectors of 2048 rows; a reader that asks for less copies less of them at once.
 _NARROW_ROWS, _WIDE_ROWS = 2048, 256
@@ -190,6 +70,15 @@ _QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI",
 
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownRow:
+    """A statement with marks whose other values need no look of the guard."""
+
+    statement: duckdb.Statement
+    returns_rows: bool
+    lines_before: int
 
 
 class DuckdbConnection:
@@ -233,10 +122,10 @@ class DuckdbConnection:
             if not isinstance(statement, Bound):
                 answer = self._begin(statement)
             elif statement.rows:
-                with _without_excerpt():
+                with without_excerpt():
                     answer = self._run_rows(statement)
             else:
-                with _without_excerpt():
+                with without_excerpt():
                     answer = self._begin(statement.written(DUCKDB.write), statement)
                 answer.hide_excerpts()
             self._answer = answer
@@ -256,12 +145,13 @@ class DuckdbConnection:
                 if isinstance(error, FATAL) or isinstance(error.__cause__, FATAL):
                     self._check_end()
                 if isinstance(error, errors.StatementRejected) and error.sqlstate is None:
-                    error.classed(_sqlstate_of(error.message))  # a refusal of ours, in DuckDB's words
+                    error.classed(sqlstate_of(error.message))  # a refusal of ours, in DuckDB's words
                 raise
 
     def _run_rows(self, statement: Bound) -> "DuckdbAnswer":
         """Once for each row of values, in the open transaction, or in one of its own."""
         changed, self._is_stopped = 0, False
+        known = dict[str, _KnownRow]()
         if self._room is not None:
             self._room.apply(self.native)
         is_own = not self._in_transaction()
@@ -271,7 +161,7 @@ class DuckdbConnection:
             try:
                 for number, row in enumerate(statement.rows):
                     statement.row = number
-                    changed += self._in_words_of_duckdb(partial(self._run_row, row))
+                    changed += self._in_words_of_duckdb(partial(self._run_row, row, known))
                 if is_own:
                     self.prepare("COMMIT")
             except BaseException:
@@ -288,23 +178,35 @@ class DuckdbConnection:
         checked = self._in_words_of_duckdb(lambda: self._checked(text, tokens))
         return nullcontext() if checked is None else self._watched(kind_of(checked[0]), tokens)
 
-    def _run_row(self, row: Bound) -> int:
-        """How many rows it changed; those of RETURNING are dropped."""
+    def _run_row(self, row: Bound, known: "dict[str, _KnownRow]") -> int:
+        """How many rows it changed; those of RETURNING are dropped. `known`: by their texts, rows that are checked."""
         if self._is_stopped:
             raise Interrupted
+        if known:
+            text, values = marks_of(row)
+            if (alike := known.get(text)) is not None:
+                return self._changed_by(alike, values)
         text = row.written(DUCKDB.write)
         tokens, values = tokens_of(text), None
         with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
             if (checked := self._checked(text, tokens)) is None:
                 return 0
             statement, lines_before = checked
-            if (found := marked(self.native, row, statement, tokens)) is not None:
+            stores = only_stores_values(tokens, row)
+            found = marked(self.native, row, statement, tokens)
+            if found is not None:
                 statement, _ = self._without_comments_before(found.statement, found.text)
                 values = found.values
-        with statement_errors(self._root, self._room_error, lines_before=lines_before):
+            alike = _KnownRow(statement, _returns_rows(tokens), lines_before)
+            if found is not None and stores:
+                known[found.text] = alike
+        return self._changed_by(alike, values)
+
+    def _changed_by(self, row: "_KnownRow", values: Sequence[Any] | None) -> int:
+        with statement_errors(self._root, self._room_error, lines_before=row.lines_before):
             # Not `sql`, which makes a relation first: that takes another 0.7 ms.
-            cursor = self.native.execute(statement, values)
-            if _returns_rows(tokens):
+            cursor = self.native.execute(row.statement, values)
+            if row.returns_rows:
                 return sum(iter(lambda: len(cursor.fetchmany(_NARROW_ROWS)), 0))
             given = cursor.fetchone()
         return given[0] if given and isinstance(given[0], int) else 0
@@ -480,7 +382,7 @@ class DuckdbConnection:
         except FATAL:
             raise
         except duckdb.Error as error:
-            return _place(_with_lines(str(error), lines_before - 1))
+            return place_of(with_lines(str(error), lines_before - 1))
         return None
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
@@ -559,7 +461,7 @@ class DuckdbAnswer:
 
         @contextmanager
         def hidden() -> Generator[None]:
-            with _without_excerpt(), around():
+            with without_excerpt(), around():
                 yield
 
         self._around = hidden

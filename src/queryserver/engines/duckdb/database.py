@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from queryserver.engines.catalog_queries import identifier, literal, qualified
 from queryserver.engines.connections import MEMORY, refuse_links
-from queryserver.engines.duckdb.connection import FATAL, DuckdbConnection, opening_errors, statement_errors
+from queryserver.engines.duckdb.connection import DuckdbConnection
+from queryserver.engines.duckdb.failures import FATAL, opening_errors, statement_errors
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS, StoredDefinitions
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.loading import column_definitions, publishing_steps

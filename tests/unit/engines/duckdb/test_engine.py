@@ -19,8 +19,9 @@ from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
-from queryserver.engines.duckdb.connection import DuckdbAnswer, DuckdbConnection, opening_errors, statement_errors
+from queryserver.engines.duckdb.connection import DuckdbAnswer, DuckdbConnection
 from queryserver.engines.duckdb.engine import DuckdbEngine, FilePlace
+from queryserver.engines.duckdb.failures import opening_errors, statement_errors
 from queryserver.engines.duckdb.values import sound
 from queryserver.engines.duckdb.wide_results import take_wide_place
 from queryserver.engines.protocol import EngineSession, OperationState
