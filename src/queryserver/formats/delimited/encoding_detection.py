@@ -9,6 +9,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import exp, log
 from typing import Any
 
 from queryserver.errors.files import UnsupportedFormat
@@ -53,6 +54,17 @@ _FAVOURED = {_WESTERN: (1.0, 2), "cp866": (-0.9, 4)}
 """The share by which the score of a frequent and of a rare encoding changes if there is no word to judge by, and the
 number of words that halves it.
 """
+_ICELANDIC = re.compile("[\u00de\u00fe\u00d0\u00f0\u00dd\u00fd]")
+"""In the places of the Turkish letters of windows-1254, and in next to no other Western language."""
+_ICELANDIC_WEIGHT = 0.6
+_LONG_PAIR = re.compile(rb"[\xa1-\xfe]{2}")
+_ROWS = (range(0xB0, 0xCA), range(0xCA, 0xD0), range(0xD0, 0xFF))
+"""Of the tables of EUC: in Korean the syllables and two parts of the rare Chinese characters; in Japanese the frequent
+characters and, from 0xD0 on, the rare ones; in Chinese the frequent ones in the order of their sounds.
+"""
+_SHARES = {"cp949": (0.97, 0.015, 0.015), "euc_jis_2004": (0.78, 0.19, 0.03), "gb18030": (0.58, 0.14, 0.28)}
+"""How much of a text in the language is in these rows."""
+_LEAST_WEIGHT = 0.15
 _NO_EVIDENCE = 0.2
 """chardet gives 0.1 where it knows nothing."""
 _VALID_PER_BROKEN = 20
@@ -187,12 +199,33 @@ def _readings(cells: bytes, words: int) -> list[_Reading]:
         text = None if codec not in _NAMES else _strictly(cells, codec)
         if text is None or _CONTROL.search(text) or _is_mixed(text):
             continue
-        favour, half = _FAVOURED.get(codec, (0.0, 1))
-        score = one["confidence"] * (1 + favour * half / (half + words))
+        score = one["confidence"] * _weight(codec, text, cells, words)
         reading = found.setdefault(text, _Reading(text, 0.0, []))
         reading.score = max(reading.score, score)
         reading.codecs.append(codec)
     return sorted(found.values(), key=lambda reading: -reading.score)
+
+
+def _weight(codec: str, text: str, cells: bytes, words: int) -> float:
+    """What the score of a reading is multiplied with, by facts that chardet does not see."""
+    if codec == _WESTERN and _ICELANDIC.search(text):
+        return _ICELANDIC_WEIGHT
+    if codec in _SHARES:
+        return _weight_of_rows(codec, cells)
+    favour, half = _FAVOURED.get(codec, (0.0, 1))
+    return 1 + favour * half / (half + words)
+
+
+def _weight_of_rows(codec: str, cells: bytes) -> float:
+    """How probable the rows of the characters are in one of the encodings of the form EUC, beside the best of them."""
+    firsts = [first for first, _ in _LONG_PAIR.findall(cells)]
+    counts = [sum(first in row for first in firsts) for row in _ROWS]
+    chances = {
+        name: sum(count * log(share) for count, share in zip(counts, shares, strict=True))
+        for name, shares in _SHARES.items()
+    }
+    # Characters of a word are not independent: each counts as half.
+    return max(exp((chances[codec] - max(chances.values())) / 2), _LEAST_WEIGHT)
 
 
 def _is_mixed(text: str) -> bool:

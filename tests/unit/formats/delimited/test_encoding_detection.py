@@ -75,6 +75,32 @@ def test_files_of_the_field_are_read_as_what_they_are(name: str, text: str) -> N
 
 
 @pytest.mark.importer(65)
+@each(
+    ("codec", "text"),
+    ("cp1254", "ad,şehir\nAyşe,İstanbul\nÇağlar,Muğla\n"),
+    ("cp1252", "nafn,borg\nÞórður,Reykjavík\nGuðrún,Ísafjörður\n"),
+    ("cp1250", "imię,miasto\nMichał,Łódź\nŻaneta,Gdańsk\n"),
+    ("koi8_r", "id,name\n1,Ольга\n2,John\n"),
+    ("gbk", "姓名,城市\n张三,北京\n"),
+    ("big5", "id,name\n1,陳美玲\n2,John\n"),
+    ("euc_kr", "이름,도시\n김철수,서울\n"),
+    ("euc_jp", "名前,年齢\n高橋,22\n渡辺,26\n"),
+    ("euc_jp", "氏名,都市\n山田,東京\n"),
+    ("cp932", "商品,価格\nケーキ,12\n"),
+)
+def test_a_few_names_are_enough(codec: str, text: str) -> None:
+    assert text_of(text.encode(codec)) == text
+
+
+@pytest.mark.importer(65)
+@each("text", "10 °C,b\n5 £,2\n", "it’s,b\n“x”,2\n", "garçon,b\n10 °C,2\nÅngström,3\n", "Elève à,b\ncafé,2\n")
+def test_letters_of_another_script_within_words_are_no_reading(text: str) -> None:
+    sample = text.encode("cp1252")
+    assert text_of(sample) == text or detected(sample).confidence < SURE
+    assert detected(sample).name not in {"big5", "big5-hkscs", "windows-1255", "shift_jis"}
+
+
+@pytest.mark.importer(65)
 @each("text", "é,1\n", "a,ö\n", "naïve,b\n1,2\n")
 def test_one_letter_is_no_evidence(text: str) -> None:
     found = detected(text.encode("latin_1"))
