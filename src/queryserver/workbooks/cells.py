@@ -347,7 +347,7 @@ class XlsxSerials:
             raise FileCorrupt("The workbook names a sheet that it does not have.") from error
         self.sheets = [part for kind, part in sheets if kind == "worksheet"]
         """The parts of worksheets."""
-        styles = next((part for kind, part in related.values() if kind == "styles"), None)
+        styles = next((part for kind, part in related.values() if kind == "styles" and part in package), None)
         self._temporals = {} if styles is None else _temporal_styles(root_of(package, styles))
 
     def of_sheet(self, index: int) -> Iterator[Stored]:

@@ -17,6 +17,8 @@ from queryserver.workbooks.packages import Package
 CONTENT = "content.xml"
 _NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:"
 _TABLE, _OFFICE, _TEXT = f"{_NAMESPACE}table:1.0 ", f"{_NAMESPACE}office:1.0 ", f"{_NAMESPACE}text:1.0 "
+_LIBRE_OFFICE_TYPE = "urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0 value-type"
+"""Tells errors from texts, where the file has it."""
 _CELLS = frozenset({f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"})
 _PARAGRAPHS = frozenset({f"{_TEXT}p", f"{_TEXT}h"})
 _LEFT_OUT = frozenset(
@@ -241,8 +243,9 @@ def _value(attributes: Mapping[str, str], text: Callable[[], str]) -> TypedText:
         return cells.iso_cell(moment) or cells.text_cell(moment)
     if kind == "time":
         return _clock(attributes.get(f"{_OFFICE}time-value", ""))
-    if kind == "string":
-        return cells.text_cell(attributes.get(f"{_OFFICE}string-value") or text())
+    if kind == "string" and attributes.get(_LIBRE_OFFICE_TYPE) != "error":
+        written = attributes.get(f"{_OFFICE}string-value")
+        return cells.text_cell(text() if written is None else written)
     return cells.EMPTY
 
 

@@ -190,7 +190,7 @@ class ProcessWorkbooks:
             async with asyncio.timeout(_WAIT_FOR_PLACE_S):
                 await self._previews.acquire()
         except TimeoutError:
-            raise TooManyRequests("Too many workbooks are being read.") from None
+            raise TooManyRequests("Too many files are being read.") from None
         try:
             yield
         finally:

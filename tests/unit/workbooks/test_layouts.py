@@ -142,6 +142,54 @@ def test_repeated_rows_and_cells_of_an_ods_are_as_many():
     assert rows_of(packed(ods(f'<table:table table:name="S">{row}{empty}</table:table>'))) == [["7"] * 3] * 2
 
 
+@each(
+    "attributes",
+    'office:value-type="string" office:string-value="" table:formula="of:=1/0"',
+    'office:value-type="string" calcext:value-type="error" table:formula="of:=1/0"',
+    'table:formula="of:=1/0"',
+)
+def test_errors_of_an_ods_are_null(attributes):
+    spaces = f'{SPACES} xmlns:calcext="urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0"'
+    table = ODS_TABLE.replace('office:value-type="string"', attributes).replace("id", "#DIV/0!")
+    assert rows_of(packed(ods(table, spaces=spaces))) == [["1.5"]]
+
+
+@each(
+    ("attributes", "text"),
+    ('office:value-type="date" office:date-value="2024-01-15"', "2024-01-15"),
+    ('office:value-type="date" office:date-value="2024-01-15T10:30:00.123456789"', "2024-01-15 10:30:00.123456"),
+    ('office:value-type="time" office:time-value="PT10H20M30.5S"', "10:20:30.500000"),
+    ('office:value-type="time" office:time-value="PT30H00M00S"', "30:00:00"),
+    ('office:value-type="currency" office:currency="EUR" office:value="2"', "2"),
+    ('office:value-type="percentage" office:value="0.25"', "0.25"),
+    ('office:value-type="boolean" office:boolean-value="false"', "false"),
+    ('office:value-type="string" office:string-value="written"', "written"),
+)
+def test_cells_of_an_ods_have_the_value_that_their_type_names(attributes, text):
+    assert rows_of(packed(ods(ODS_TABLE.replace('office:value-type="string"', attributes)))) == [[text, "1.5"]]
+
+
+SUB_TABLE = (
+    '<table:table table:name="sub" table:is-sub-table="true"><table:table-row><table:table-cell'
+    ' office:value-type="float" office:value="9"/></table:table-row></table:table>'
+)
+CHANGES = (
+    "<table:tracked-changes><table:cell-content-change><table:previous><table:change-track-table-cell"
+    ' office:value-type="float" office:value="5"/></table:previous></table:cell-content-change></table:tracked-changes>'
+)
+NAMED = "<table:named-expressions>\n<table:named-range/>\n</table:named-expressions>"
+
+
+@each(
+    ("before", "after"),
+    ("<text:p>id</text:p>", f"{SUB_TABLE}<text:p>id</text:p>"),
+    ("<table:table ", f"{CHANGES}<table:table "),
+    ("</table:table>", f"</table:table>{NAMED}"),
+)
+def test_tables_within_cells_recorded_changes_and_names_of_an_ods_are_no_cells(before, after):
+    assert rows_of(packed(ods(ODS_TABLE.replace(before, after)))) == [["id", "1.5"]]
+
+
 @pytest.mark.security("T14")
 @each(
     "table",
@@ -207,6 +255,12 @@ NAMES = {
 }
 
 
+PACKAGE = "http://schemas.openxmlformats.org/package/2006/relationships"
+PREFIXED = {
+    "<Relationship": "<r:Relationship",
+    "</Relationship": "</r:Relationship",
+    f'<r:Relationships xmlns="{PACKAGE}"': f'<r:Relationships xmlns:r="{PACKAGE}"',
+}
 AWKWARD = {"xl/worksheets/sheet1.xml": "xl/sheets/a b.xml"}
 STRICT = {
     "http://schemas.openxmlformats.org/officeDocument/2006/": "http://purl.oclc.org/ooxml/officeDocument/",
@@ -233,6 +287,8 @@ def rewritten(parts: Parts, texts: Mapping[str, str]) -> Parts:
     lambda parts: {name.upper(): content for name, content in parts.items()},
     lambda parts: {name: content for name, content in parts.items() if name != "_rels/.rels"},
     lambda parts: parts | {"_rels/.rels": b"<damaged"},
+    lambda parts: rewritten(parts, {" r:id=": " d3p1:id=", "xmlns:r=": "xmlns:d3p1="}),
+    lambda parts: rewritten(parts, PREFIXED),
     lambda parts: parts | {"docProps/core.xml": b"", "docProps/app.xml": b"<!DOCTYPE a>", "xl/theme/theme1.xml": b"<x"},
     lambda parts: rewritten(parts, {'Target="styles.xml"': 'Target="./styles.xml"'}),
     lambda parts: rewritten(parts, STRICT),
