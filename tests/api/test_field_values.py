@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from tests.api.driving import Caller
+from tests.api.driving import Caller, verdict
 from tests.api.test_download import FORMATS, file_of, finished, rows_of
 from tests.cases import each
 
@@ -135,6 +136,11 @@ async def test_nested_values_and_wide_integers_of_duckdb_have_their_types(ana: C
     ("duckdb", "1::UHUGEINT", "340282366920938463463374607431768211455::UHUGEINT"),
     ("duckdb", "TIME '10:20:30'", "TIME '24:00:00'"),
     ("duckdb", "[TIME '10:20:30']", "[TIME '24:00:00']"),
+    ("postgresql", "DATE '2024-01-01'", "DATE 'infinity'"),
+    ("postgresql", "TIMESTAMP '2024-01-01'", "TIMESTAMP '0044-03-15 10:20:30 BC'"),
+    ("postgresql", "TIMESTAMPTZ '2024-01-01 00:00+00'", "TIMESTAMPTZ '12024-01-01 00:00+00'"),
+    ("postgresql", "ARRAY[DATE '2024-01-01']", "ARRAY[DATE '-infinity', NULL, DATE '2024-01-01']"),
+    ("postgresql", "ARRAY[TIMESTAMPTZ '2024-01-01 00:00+00']", "ARRAY[TIMESTAMPTZ '0044-03-15 10:20:30+00 BC']"),
 )
 async def test_a_column_of_a_file_has_the_same_type_whatever_its_values(ana: Caller, kind, dialect, usual, odd):
     found = set[pa.DataType]()
@@ -167,3 +173,51 @@ async def test_odd_dates_are_their_days_and_infinities_the_extremes_that_duckdb_
     storage = pa.int32() if "DATE" in sql else pa.int64()
     assert [one.as_py() for one in table["v"].combine_chunks().view(storage)] == [numbers]
     assert duckdb.sql(f"SELECT v = {sql} AND l = [{sql}] FROM '{path}'").fetchall() == [(True,)]
+
+
+async def test_an_array_of_postgresql_is_one_whatever_its_dates_are(ana: Caller):
+    operation = await finished(ana, "postgresql", statement("09_postgresql_date_arrays_out_of_range.sql"))
+    expected = [["infinity", "2024-01-01 00:00:00"], ["0001-01-01 BC"], ["10000-01-01"]]
+    page = await ana.page(operation)
+    assert page["data"] == [expected]
+    assert [column["type"] for column in page["meta"]] == ["ARRAY_TYPE"] * 3
+    table = pq.read_table(io.BytesIO(await file_of(ana, operation, "parquet")))
+    assert kinds(table) == {"a": pa.list_(pa.timestamp("us")), "b": pa.list_(pa.date32()), "c": pa.list_(pa.date32())}
+    numbers = [column.combine_chunks().flatten() for column in table.columns]
+    assert numbers[0].view(pa.int64()).to_pylist() == [2**63 - 1, 1_704_067_200_000_000]
+    assert [numbers[1].view(pa.int32()).to_pylist(), numbers[2].view(pa.int32()).to_pylist()] == [
+        [-719_528],
+        [2_932_897],
+    ]
+    lines = (await file_of(ana, operation, "ndjson")).decode().splitlines()
+    assert [json.loads(line) for line in lines] == [dict(zip("abc", expected, strict=True))]
+
+
+@each(
+    ("sql", "expected"),
+    ("'{{infinity,-infinity}}'::timestamptz[]", [["infinity", "-infinity"]]),
+    ("'{0044-03-15 10:20:30.5+00 BC,2024-01-01 00:00:00+00}'::timestamptz[]",
+     ["0044-03-15 10:20:30.5+00 BC", "2024-01-01 00:00:00+00:00"]),
+    ("'{NaN,1.50,NULL}'::numeric(10,2)[]", ["NaN", "1.50", None]),
+    ("ARRAY[NULL, DATE 'infinity']", [None, "infinity"]),
+)  # fmt: skip
+async def test_unusual_elements_have_the_text_of_postgresql(ana: Caller, sql, expected):
+    assert await cells(ana, "postgresql", f"SELECT {sql} AS v") == [[expected]]
+
+
+async def test_an_infinite_date_after_usual_ones_is_read_too(ana: Caller):
+    days = "CASE WHEN n < 30000 THEN DATE '2024-01-01' ELSE DATE 'infinity' END"
+    sql = f"SELECT {days} AS d FROM generate_series(0, 30000) n"
+    operation = await finished(ana, "postgresql", sql, limit=40_000)
+    assert (await ana.page(operation, start_row=29_999))["data"] == [["2024-01-01"], ["infinity"]]
+    table = pq.read_table(io.BytesIO(await file_of(ana, operation, "parquet")))
+    assert kinds(table) == {"d": pa.date32()}
+
+
+async def test_a_decimal_that_is_none_cannot_be_in_a_file_with_types(ana: Caller):
+    operation = await finished(ana, "postgresql", "SELECT 'NaN'::numeric(10,2) AS price")
+    assert (await ana.page(operation))["data"] == [["NaN"]]
+    answer = await ana.get(f"editor/download/{operation}", format="parquet")
+    assert verdict(answer) == (400, -1, "invalid_parameter")
+    assert "the column 'price' holds a value" in answer.json()["message"]
+    assert await file_of(ana, operation, "csv") == b"price\r\nNaN\r\n"

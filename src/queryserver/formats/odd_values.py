@@ -18,7 +18,8 @@ from queryserver.formats.columns import kernels, union_places
 _CODES = [100, 101]
 """Of the values, and of the texts. The codes of other unions begin with 0."""
 _FORM = re.compile(
-    r"(\d+)-(\d\d)-(\d\d)( \(BC\))?(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:\+00(?::00)?|Z)?)?( BC| \(BC\))?"
+    r"(\d+)-(\d\d)-(\d\d)( \(BC\))?(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
+    r"(Z|[+-]\d\d(?::\d\d){0,2})?)?( BC| \(BC\))?"
 )
 _PLACE = pa.int32()
 _PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -77,10 +78,9 @@ def _number(text: str, infinite: int, number: Callable[[int, Sequence[str | None
     if found is None:
         message = "a text is neither a date nor a timestamp"
         raise ValueError(message)
-    year, month, day, before, hour, minute, second, fraction, behind = found.groups()
-    made = number(
-        _day(1 - int(year) if before or behind else int(year), int(month), int(day)), (hour, minute, second, fraction)
-    )
+    year, month, day, before, hour, minute, second, fraction, zone, behind = found.groups()
+    day_number = _day(1 - int(year) if before or behind else int(year), int(month), int(day))
+    made = number(day_number, (hour, minute, second, fraction, zone))
     if abs(made) > infinite:
         message = "a timestamp is beyond those of 64 bits"
         raise ValueError(message)
@@ -95,7 +95,15 @@ def _day(year: int, month: int, day: int) -> int:
     )
 
 
+def _offset_s(zone: str | None) -> int:
+    """Of `+02`, `-03:30:15`; none of UTC."""
+    if zone is None or zone == "Z":
+        return 0
+    size = sum(int(part) * unit for part, unit in zip(zone[1:].split(":"), (3600, 60, 1), strict=False))
+    return -size if zone[0] == "-" else size
+
+
 def _ticks(day: int, clock: Sequence[str | None], per_s: int) -> int:
-    hour, minute, second, fraction = clock
+    hour, minute, second, fraction, zone = clock
     seconds = day * _DAY_S + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0)
-    return seconds * per_s + int(Decimal(f"0.{fraction or 0}") * per_s)
+    return (seconds - _offset_s(zone)) * per_s + int(Decimal(f"0.{fraction or 0}") * per_s)

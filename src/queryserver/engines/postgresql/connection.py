@@ -385,7 +385,7 @@ def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
 
     refusal = (
         f'column "{name}" holds a value that type {declared.name} cannot carry'
-        f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
+        f" (another array dimension) after rows that could: cast the column to text"
     )
     is_nested = declared.kind in NESTED or declared.kind is ValueKind.RECORD
     return ColumnReader(pa.null() if is_nested else arrow_type(declared), read, refusal, misfits=(Unfit,))

@@ -14,6 +14,7 @@ from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
 from queryserver.engines.values import calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
+from queryserver.formats.odd_values import with_odd_values
 
 
 class ValueKind(Enum):
@@ -273,6 +274,17 @@ _CALENDAR_US = (-62_135_596_800_000_000 - _US_1970_TO_2000, 253_402_300_799_999_
 _DECIMAL128_DIGITS = 38
 
 
+_DAY = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?"
+_USUAL = {
+    ValueKind.DATE: f"^{_DAY}$",
+    ValueKind.TIMESTAMP: f"^{_DAY} {_CLOCK}$",
+    ValueKind.TIMESTAMPTZ: rf"^{_DAY} {_CLOCK}[+-][0-9:]+$",
+    ValueKind.NUMERIC: r"^-?[0-9.]+$",
+}
+"""Texts of values that their Arrow types hold; others are those of infinities, of other years, and NaN."""
+
+
 class Unfit(Exception):
     """A value has no place in the Arrow type of its column."""
 
@@ -291,13 +303,13 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     """Values as the connection's codecs give them: dates and timestamps are integers, `numeric` is text.
 
-    Raises Unfit.
+    Those that Arrow's type has no place for are odd values.
     """
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.DATE:
-        return _moved(pa.array(values, pa.int32()), _CALENDAR_DAYS, _DAYS_1970_TO_2000).cast(wanted)
+        return _moved(declared, values, pa.int32(), _CALENDAR_DAYS, _DAYS_1970_TO_2000)
     if declared.kind in (ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ):
-        return _moved(pa.array(values, pa.int64()), _CALENDAR_US, _US_1970_TO_2000).cast(wanted)
+        return _moved(declared, values, pa.int64(), _CALENDAR_US, _US_1970_TO_2000)
     if declared.kind is ValueKind.NUMERIC:
         return read_text(declared, values)
     return pa.array(values, wanted)
@@ -314,7 +326,19 @@ def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
     try:
         return texts.cast(wanted)
     except pa.ArrowInvalid as error:
+        usual = _USUAL.get(declared.kind)
+        if usual is None:
+            raise Unfit from error
+    is_usual = pc.call_function("coalesce", [_matches(texts, usual), pa.scalar(value=True)])
+    try:
+        inside = pc.call_function("if_else", [is_usual, texts, pa.scalar(None, pa.string())]).cast(wanted)
+    except pa.ArrowInvalid as error:
         raise Unfit from error
+    return with_odd_values(inside, pc.call_function("if_else", [is_usual, pa.scalar(None, pa.string()), texts]))
+
+
+def _matches(texts: pa.Array, pattern: str) -> pa.Array:
+    return pc.call_function("match_substring_regex", [texts], pc.MatchSubstringOptions(pattern))
 
 
 def native_as_text(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
@@ -332,13 +356,20 @@ _WRITERS: dict[ValueKind, Callable[[int], str]] = {
 }
 
 
-def _moved(numbers: pa.Array, limits: tuple[int, int], offset: int) -> pa.Array:
-    """`numbers` plus `offset`. Raises Unfit for a number outside of `limits`."""
+def _moved(
+    declared: DeclaredType, values: Sequence[Any], storage: pa.DataType, limits: tuple[int, int], offset: int
+) -> pa.Array:
+    """The values plus `offset`; as odd values those outside of `limits`."""
+    wanted, numbers = arrow_type(declared), pa.array(values, storage)
     extremes = pc.call_function("min_max", [numbers])
     lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()
-    if lowest is not None and (lowest < limits[0] or highest > limits[1]):
-        raise Unfit
-    return pc.call_function("add", [numbers, pa.scalar(offset, numbers.type)])
+    if lowest is None or (lowest >= limits[0] and highest <= limits[1]):
+        return pc.call_function("add", [numbers, pa.scalar(offset, storage)]).cast(wanted)
+    write = _WRITERS[declared.kind]
+    texts = [None if one is None or limits[0] <= one <= limits[1] else write(one) for one in values]
+    inside = pa.array([one if text is None else None for one, text in zip(values, texts, strict=True)], storage)
+    moved = pc.call_function("add", [inside, pa.scalar(offset, storage)])
+    return with_odd_values(moved.cast(wanted), pa.array(texts, pa.string()))
 
 
 NESTED = frozenset({ValueKind.ARRAY, ValueKind.COMPOSITE, ValueKind.HSTORE})

@@ -49,22 +49,23 @@ def test_a_column_of_nulls_has_its_declared_type() -> None:
     assert column_reader("a", PRICE).read((None, None)).type == pa.decimal128(10, 2)
 
 
-def test_a_value_out_of_the_calendar_in_the_first_chunk_makes_the_column_text() -> None:
+def test_a_value_out_of_the_calendar_is_text_beside_dates_in_any_chunk() -> None:
     reader = column_reader("a", DATE)
-    assert reader.read((0, DATE_INFINITY, None)).to_pylist() == ["2000-01-01", "infinity", None]
-    assert reader.read((1,)).to_pylist() == ["2000-01-02"]
+    assert reader.read((0, DATE_INFINITY, None)).to_pylist() == [dt.date(2000, 1, 1), "infinity", None]
+    assert reader.read((1,)).type == pa.date32()
+    assert reader.read((-DATE_INFINITY - 1, 1)).to_pylist() == ["-infinity", dt.date(2000, 1, 2)]
 
 
-def test_a_value_out_of_the_calendar_later_names_the_column_and_the_cure() -> None:
-    reader = column_reader("until", DATE)
-    assert reader.read((0,)).to_pylist() == [dt.date(2000, 1, 1)]
-    with pytest.raises(StatementRejected, match=r'column "until" .* type date .* cast the column to text'):
-        reader.read((DATE_INFINITY,))
+def test_another_array_dimension_later_names_the_column_and_the_cure() -> None:
+    reader = column_reader("parts", NUMBERS)
+    assert reader.read(("{1}",)).to_pylist() == [[1]]
+    with pytest.raises(StatementRejected, match=r'column "parts" .* type integer\[\] .* cast the column to text'):
+        reader.read(("{{1}}",))
 
 
-def test_a_numeric_nan_makes_the_column_text() -> None:
-    assert column_reader("a", PRICE).read(("1.50", "NaN")).to_pylist() == ["1.50", "NaN"]
-    assert column_reader("a", PRICE).read(("1.50",)).to_pylist() == [Decimal("1.50")]
+def test_a_numeric_nan_is_text_beside_decimals() -> None:
+    assert column_reader("a", PRICE).read(("1.50", "NaN", None)).to_pylist() == [Decimal("1.50"), "NaN", None]
+    assert column_reader("a", PRICE).read(("1.50",)).type == pa.decimal128(10, 2)
 
 
 def test_the_first_chunk_decides_the_dimensions_of_arrays() -> None:
