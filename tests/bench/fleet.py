@@ -10,7 +10,7 @@ from tests.bench.setting import login_without_limit
 from tests.e2e.installation import SECRET_KEY, Installation, Node, WorkerProcess, signed_in
 from tests.fixtures.valkey import running_valkey
 
-from queryserver.platform.embedded.sample import prepare
+from queryserver.platform.embedded.sample_server import prepare
 from queryserver.platform.migrations import migrate
 
 

@@ -17,7 +17,7 @@ from tests.e2e.harness import PROGRAM, ServerProcess, running_server
 
 from queryserver.platform.embedded.cluster import SAMPLE_OWNER
 from queryserver.platform.embedded.postgres import EmbeddedDefaults, sample_interpreters
-from queryserver.platform.embedded.sample import prepare
+from queryserver.platform.embedded.sample_server import prepare
 
 PASSWORD = "bench-" + os.urandom(8).hex()
 USERS = 8

@@ -16,13 +16,13 @@ import httpx
 from tests.e2e.harness import PROGRAM
 from tests.e2e.installation import SECRET_KEY, signed_in
 from tests.engines.servers import as_server_user, data_directory, listens, serving
-from tests.fixtures.database import execute
+from tests.fixtures.database import ensure_databases, execute
 from tests.fixtures.valkey import running_valkey
 from tests.ports import free_port
 
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.sample import ensure_databases, sample_tables
+from queryserver.platform.embedded.sample import sample_tables
 from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.migrations import migrate
 

@@ -17,7 +17,7 @@ from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import ended, failure, operation, run, started
 from tests.contract.postgresql_basis import address_of
-from tests.fixtures.database import execute
+from tests.fixtures.database import ensure_databases, execute
 
 from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
@@ -30,7 +30,7 @@ from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.sample import ensure_databases, sample_tables
+from queryserver.platform.embedded.sample import sample_tables
 from queryserver.platform.limits import DiskFloor
 from queryserver.platform.settings.tree import Settings
 

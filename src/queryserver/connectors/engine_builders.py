@@ -20,6 +20,7 @@ from queryserver.connectors import options, urls
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.engines.connections import client_tls
 from queryserver.engines.protocol import Engine
+from queryserver.engines.storage_watch import sample_is_full
 from queryserver.platform.addresses import AddressRules, address_rules, database_name, database_servers
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.limits import disk_floor
@@ -355,7 +356,9 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
         own_servers=builder.addresses,
     )
     # The users of the sample database in the private PostgreSQL do not share a login.
-    logins, dsn = None, builder.service_dsn
+    logins, canceled = None, None
+    own = builder.settings.sources.sample_admin_dsn
+    dsn = own.get_secret_value() if own is not None else builder.service_dsn
     if dsn and builder.settings.desktop.database.embedded and not connector.is_stored:
         samples = [("127.0.0.1", port, SAMPLE_DATABASE, SAMPLE_ROLE) for _, port in database_servers(dsn)]
         if (url.host, url.port, url.path, url.username) in samples:
@@ -363,7 +366,8 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
             logins = UserLogins(
                 dsn, group=SAMPLE_OWNER, login_group=SAMPLE_LOGIN, database=SAMPLE_DATABASE, role_of=role_of
             )
-    return PostgresqlEngine(address, read_only=connector.read_only, user_logins=logins)
+            canceled = sample_is_full
+    return PostgresqlEngine(address, read_only=connector.read_only, user_logins=logins, canceled=canceled)
 
 
 def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:

@@ -28,6 +28,15 @@ def above_quota(quota_bytes: int) -> EngineError:
     )
 
 
+def sample_is_full() -> EngineError:
+    """What the cancel of a statement means that no user has requested (`platform/embedded/sample_server.py`)."""
+    error = disk_below_floor(
+        "The server has stopped the statement: its disk is almost full, or the sample database has reached its quota."
+        " Drop what is not needed."
+    )
+    return error.classed("53100")
+
+
 def size_of(files: Iterable[Path]) -> int:
     """Of those that exist."""
     total = 0

@@ -225,7 +225,9 @@ class PostgresqlStatement(StatementSource):
         interrupt_process: Callable[[int], Awaitable[None]],
         *,
         read_only: bool = False,
+        canceled: Callable[[], errors.EngineError] | None = None,
     ) -> None:
+        self._canceled = canceled
         self.log_lines = notices = KeptLines()
         self._connection = connection
         self._values: PostgresqlValues | None = None
@@ -271,7 +273,7 @@ class PostgresqlStatement(StatementSource):
         if not fields or self._keyword == "CALL":
             go_on()
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
-            with refusals(connection.guard, self._names), statement_errors(started=True):
+            with self._cancels(), refusals(connection.guard, self._names), statement_errors(started=True):
                 self._whole = await prepared.fetch(*self._sent)
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
                 self.modified_rows = int(tag[1])
@@ -307,7 +309,7 @@ class PostgresqlStatement(StatementSource):
         async with self._in_use:
             if not self.is_open:
                 return ()
-            with refusals(guard, self._names, self._rows_read), statement_errors(started=True):
+            with self._cancels(), refusals(guard, self._names, self._rows_read), statement_errors(started=True):
                 if self._portal is None:
                     self._portal = _Portal(self._connection, self._prepared, self._sent)
                 rows = await self._portal.rows(count)
@@ -315,6 +317,16 @@ class PostgresqlStatement(StatementSource):
             if not guard.was_cut and len(rows) < count:
                 await self._end("COMMIT")
             return rows
+
+    @contextmanager
+    def _cancels(self) -> Generator[None]:
+        """A cancel has the meaning that was given; `was_interrupted` knows those of users by the cause."""
+        try:
+            yield
+        except errors.EngineError as error:
+            if self._canceled is not None and self.was_interrupted(error):
+                raise self._canceled() from error.__cause__
+            raise
 
     def read(self, rows: Rows) -> pa.RecordBatch:
         return record_batch(rows, self._names, [reader.read for reader in self._readers])

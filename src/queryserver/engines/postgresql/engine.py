@@ -28,7 +28,7 @@ from queryserver.engines.postgresql.parameters import PARAMETERS
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.engines.threaded import lower_priority
-from queryserver.errors.statements import EngineUnavailable
+from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.threads import Tasks
@@ -219,6 +219,8 @@ class PostgresqlAddress(DatabaseAddress):
         return connection
 
 
+_START_S = 60
+"""The server may start with this connection, and its cluster be made first: two seconds on an idle machine."""
 _CALL_S = 10
 _MOST_CONNECTIONS = 20
 """Of one user."""
@@ -266,7 +268,7 @@ class UserLogins:
         role = login.user
         async with self._making.setdefault(role, asyncio.Lock()):
             with connect_errors():
-                connection = await asyncpg.connect(self._admin_dsn, timeout=_CALL_S, command_timeout=_CALL_S)
+                connection = await asyncpg.connect(self._admin_dsn, timeout=_START_S, command_timeout=_CALL_S)
                 try:
                     async with connection.transaction():
                         await self._make(connection, role, login.password)
@@ -293,15 +295,22 @@ _NICENESS = 5
 class PostgresqlEngine:
     """Statements on one database of one server. `SessionOptions.database` names a schema.
 
-    With `user_logins` each user's sessions log in as a role of their own.
+    With `user_logins` each user's sessions log in as a role of their own. `canceled` gives the error of a statement
+    that something else than this engine has canceled; without it the error is the server's.
     """
 
     dialect = "postgresql"
     lists_functions = True
 
     def __init__(
-        self, address: PostgresqlAddress, *, read_only: bool = False, user_logins: UserLogins | None = None
+        self,
+        address: PostgresqlAddress,
+        *,
+        read_only: bool = False,
+        user_logins: UserLogins | None = None,
+        canceled: Callable[[], EngineError] | None = None,
     ) -> None:
+        self._canceled = canceled
         self._address = address
         self._read_only = read_only
         self._user_logins = user_logins
@@ -319,7 +328,9 @@ class PostgresqlEngine:
             signal = f"SELECT pg_cancel_backend({process_id:d})"
             await self._sessions.interrupt(login, lambda connection: connection.execute(signal))
 
-        new_source = partial(PostgresqlStatement, interrupt_process=interrupt, read_only=self._read_only)
+        new_source = partial(
+            PostgresqlStatement, interrupt_process=interrupt, read_only=self._read_only, canceled=self._canceled
+        )
         return self._sessions.session(login, new_source, partial(make_ready, options, self._acting_role))
 
     @asynccontextmanager

@@ -141,7 +141,7 @@ def sync(path: Path) -> None:
 class EmbeddedDefaults:
     """Databases and files of the embedded mode. The DSNs hold passwords: never log them.
 
-    `sample_dsn` is the users' PostgreSQL database, on loopback; its role cannot open the service's database.
+    `sample_dsn` is the users' PostgreSQL database, on loopback; it lies in a cluster of its own.
     `databases_dir` holds the files of the connectors duckdb and sqlite and nothing else, `files_dir` the store `file`.
     """
 
@@ -151,6 +151,8 @@ class EmbeddedDefaults:
     files_dir: Path
     duckdb_path: str = DUCKDB_FILE
     sqlite_path: str = SQLITE_FILE
+    sample_admin_dsn: str = field(default="", repr=False)
+    """Makes the logins of users in the sample database; empty: `service_dsn` does."""
 
 
 def runnable_programs(major: int, account: ServerAccount | None) -> Path:

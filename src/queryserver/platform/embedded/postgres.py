@@ -11,13 +11,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 from typing import IO, TypeVar
 from urllib.parse import quote
 
@@ -48,6 +49,8 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import background
 
 LOOPBACK = "127.0.0.1"
+SERVICE_HOME, SAMPLE_HOME = "postgresql", "postgresql-sample"
+"""The clusters in the state directory. An earlier version had both databases in the first."""
 
 _T = TypeVar("_T")
 
@@ -57,6 +60,7 @@ _READY_WITHIN_S = 120  # recovery after a crash replays at most `max_wal_size`
 _FAST_STOP_S = 20
 _IMMEDIATE_STOP_S = 10
 _LOG_BYTES = 4 * 2**20
+_ADDRESS_FILE = "address.json"
 _SOCKET_PREFIX = "queryserver-"
 _SOCKET_PATH_BYTES = 103  # the smallest limit of our systems (macOS; Linux has 107)
 _START_ATTEMPTS = 3
@@ -68,7 +72,7 @@ _OPTIONS = {
     "max_connections": "120",
     "shared_buffers": "64MB",
     "max_wal_size": "512MB",
-    "temp_file_limit": "2GB",  # one user's sort must not fill the disk that the service's tables need
+    "temp_file_limit": "2GB",  # one sort must not fill the disk
     "log_min_messages": "log",  # without ERROR: failing statements of users are answers, not news
     "log_min_error_statement": "panic",
     "log_checkpoints": "off",
@@ -101,12 +105,20 @@ class Address:
 class Postmaster:
     """One PostgreSQL server as child processes of ours. Not to be used by two threads at once."""
 
-    def __init__(self, cluster: PostgresCluster, *, durable: bool) -> None:
+    def __init__(
+        self,
+        cluster: PostgresCluster,
+        *,
+        durable: bool,
+        options: Mapping[str, str] = MappingProxyType({}),
+        address: Address | None = None,
+    ) -> None:
+        """With an `address` it listens there, and not at one that it chooses."""
         self._cluster = cluster
         self._name = cluster.name
-        self._options = _OPTIONS if durable else _OPTIONS | _NOT_DURABLE
+        self._options = _OPTIONS | dict(options) | ({} if durable else _NOT_DURABLE)
+        self._given_address = address
         self._log_file = cluster.home / "log"
-        self._address_file = cluster.home / "address.json"
         self._address: Address | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -128,14 +140,18 @@ class Postmaster:
         end_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
         # No server of this cluster runs now, so the file is stale; PostgreSQL would trust a process of that number.
         (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
+        if self._given_address is not None:
+            self._address = self._given_address
+            self._launch()
+            return
         self._forget_address()
-        directory = _socket_directory(self._cluster.account)
+        directory = socket_directory(self._cluster.account)
         for attempt in range(1, _START_ATTEMPTS + 1):
             with socket.socket() as probe:
                 probe.bind((LOOPBACK, 0))
                 port = probe.getsockname()[1]
             self._address = Address(str(directory), port)
-            replace_private(self._address_file, json.dumps(asdict(self._address)))
+            record_address(self._cluster.home, self._address)
             try:
                 self._launch()
             except EmbeddedPostgresError as error:
@@ -229,21 +245,31 @@ class Postmaster:
             self._guard = None
 
     def _forget_address(self) -> None:
-        address = self._address or recorded_address(self._cluster.home)
-        if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
-            shutil.rmtree(address.socket_directory, ignore_errors=True)
-        self._address_file.unlink(missing_ok=True)
+        forget_address(self._cluster.home, self._address)
+
+
+def record_address(home: Path, address: Address) -> None:
+    """For other processes (`running_defaults`), and for the next start."""
+    replace_private(home / _ADDRESS_FILE, json.dumps(asdict(address)))
+
+
+def forget_address(home: Path, address: Address | None = None) -> None:
+    """Remove the record and the directory of the socket, by default of the address that was recorded last."""
+    address = address or recorded_address(home)
+    if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
+        shutil.rmtree(address.socket_directory, ignore_errors=True)
+    (home / _ADDRESS_FILE).unlink(missing_ok=True)
 
 
 def recorded_address(home: Path) -> Address | None:
     """The addresses of the server of a state directory, also after it was killed; None after a clean stop."""
     try:
-        return Address(**json.loads((home / "address.json").read_bytes()))
+        return Address(**json.loads((home / _ADDRESS_FILE).read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
-def _socket_directory(account: ServerAccount | None) -> Path:
+def socket_directory(account: ServerAccount | None) -> Path:
     """A new private directory with a short path: a path in the state directory may be too long for a socket."""
     candidates = [Path("/run")] if account else []
     for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
@@ -280,16 +306,16 @@ class EmbeddedPostgres:
         `durable=False` is for tests: a power cut may destroy the data, a crash of the server does not.
         Raises EmbeddedPostgresError, also where another server runs on the same state directory.
         """
-        home = await asyncio.to_thread(_home, state_dir)
-        with _locked(home / "lock"):
-            cluster = await _to_the_end(lambda: opened_cluster(home, durable=durable))
+        home = await asyncio.to_thread(home_of, state_dir)
+        with locked(home / "lock"):
+            cluster = await to_the_end(lambda: opened_cluster(home, durable=durable))
             postmaster = Postmaster(cluster, durable=durable)
             try:
-                await _to_the_end(postmaster.start)
-                async with background(_watch(postmaster), "embedded-postgres-watch"):
+                await to_the_end(postmaster.start)
+                async with background(watch(postmaster), "embedded-postgres-watch"):
                     yield cls(cluster, postmaster.address)
             finally:
-                await _to_the_end(postmaster.stop)
+                await to_the_end(postmaster.stop)
 
     def admin_dsn(self, database: str = "postgres") -> str:
         return _socket_dsn(self.address, SUPERUSER, self.cluster.secrets.superuser, database)
@@ -300,10 +326,9 @@ class EmbeddedPostgres:
 
 
 def _defaults(home: Path, address: Address, secrets: ClusterSecrets) -> EmbeddedDefaults:
-    login = f"{SAMPLE_ROLE}:{quote(secrets.sample, safe='')}"
     return EmbeddedDefaults(
         service_dsn=_socket_dsn(address, SERVICE_ROLE, secrets.service, SERVICE_ROLE),
-        sample_dsn=f"postgresql://{login}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}",
+        sample_dsn=_sample_dsn(address, secrets),
         databases_dir=home.parent / "databases",
         files_dir=home.parent / STORAGE_DIRECTORY,
     )
@@ -314,8 +339,9 @@ def _socket_dsn(address: Address, role: str, password: str, database: str) -> st
     return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={address.port}"
 
 
-def _home(state_dir: Path) -> Path:
-    home = state_dir.resolve() / "postgresql"
+def home_of(state_dir: Path, name: str = SERVICE_HOME) -> Path:
+    """The directory of a cluster in the state directory, made (0700) if missing. Raises EmbeddedPostgresError."""
+    home = state_dir.resolve() / name
     try:
         home.parent.parent.mkdir(parents=True, exist_ok=True)
         home.parent.mkdir(mode=0o700, exist_ok=True)
@@ -326,7 +352,7 @@ def _home(state_dir: Path) -> Path:
 
 
 @contextmanager
-def _locked(file: Path) -> Generator[None]:
+def locked(file: Path) -> Generator[None]:
     """The kernel releases the lock when the process ends, also by kill -9."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -345,7 +371,7 @@ def _wait_for(server: subprocess.Popen[bytes], ending: Future[int]) -> None:
     ending.set_result(server.wait())
 
 
-async def _watch(postmaster: Postmaster) -> None:
+async def watch(postmaster: Postmaster) -> None:
     """Start the server again whenever it has ended; keep its log small."""
     ending, failures = asyncio.wrap_future(postmaster.ending), 0
     while True:
@@ -355,11 +381,11 @@ async def _watch(postmaster: Postmaster) -> None:
                 _log.error("the embedded PostgreSQL has died and is started again")
                 await asyncio.sleep(_RESTART_PAUSE_S)
                 try:
-                    await _to_the_end(postmaster.restart)
+                    await to_the_end(postmaster.restart)
                 finally:
                     ending = asyncio.wrap_future(postmaster.ending)
             else:
-                await _to_the_end(postmaster.trim_log)
+                await to_the_end(postmaster.trim_log)
             failures = 0
         except (EmbeddedPostgresError, OSError):
             _log.exception("the embedded PostgreSQL is in trouble")
@@ -367,7 +393,7 @@ async def _watch(postmaster: Postmaster) -> None:
             failures += 1
 
 
-async def _to_the_end(work: Callable[[], _T]) -> _T:
+async def to_the_end(work: Callable[[], _T]) -> _T:
     """Do blocking work in a thread. A cancelled caller leaves only when it is done: no thread runs on unobserved."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
@@ -382,11 +408,29 @@ def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
 
     After a kill -9 the answer is stale, and connecting fails. Raises EmbeddedPostgresError.
     """
-    home = state_dir.resolve() / "postgresql"
+    home, sample_home = (state_dir.resolve() / name for name in (SERVICE_HOME, SAMPLE_HOME))
     address = recorded_address(home)
     if address is None:
         return None
-    return _defaults(home, address, kept_secrets(home / "secrets.json", may_create=False))
+    defaults = _defaults(home, address, kept_secrets(home / "secrets.json", may_create=False))
+    sample = recorded_address(sample_home)
+    if sample is None:
+        return defaults
+    return with_sample(defaults, sample, kept_secrets(sample_home / "secrets.json", may_create=False))
+
+
+def with_sample(defaults: EmbeddedDefaults, address: Address, secrets: ClusterSecrets) -> EmbeddedDefaults:
+    """With the sample database in the cluster at `address`."""
+    return replace(
+        defaults,
+        sample_dsn=_sample_dsn(address, secrets),
+        sample_admin_dsn=_socket_dsn(address, SERVICE_ROLE, secrets.service, "postgres"),
+    )
+
+
+def _sample_dsn(address: Address, secrets: ClusterSecrets) -> str:
+    login = f"{SAMPLE_ROLE}:{quote(secrets.sample, safe='')}"
+    return f"postgresql://{login}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}"
 
 
 def with_defaults(settings: Settings, defaults: EmbeddedDefaults) -> Settings:
@@ -400,6 +444,8 @@ def with_defaults(settings: Settings, defaults: EmbeddedDefaults) -> Settings:
     )
     local_root = settings.filebrowser.local_root or defaults.files_dir
     interpreters = settings.notebook.interpreters or sample_interpreters(defaults)
+    admin_dsn = SecretStr(defaults.sample_admin_dsn) if defaults.sample_admin_dsn else None
+    settings = settings.read_from(replace(settings.sources, sample_admin_dsn=admin_dsn))
     return settings.model_copy(
         update={
             "desktop": desktop.model_copy(update={"database": database, "connector_policy": policy}),

@@ -7,12 +7,11 @@ import random
 import re
 import shutil
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cache
 from io import StringIO
 from pathlib import Path
 
@@ -28,8 +27,6 @@ from queryserver.platform.embedded.cluster import (
     SAMPLE_ROLE,
     SERVICE_ROLE,
     SQLITE_FILE,
-    EmbeddedDefaults,
-    package_directory,
     sync,
 )
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -307,8 +304,8 @@ def _cell(value: Value) -> str:
             return str(value)
 
 
-_LOGINS = rf"^{SAMPLE_ROLE}(_\d+)?$"
-_UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
+LOGINS = rf"^{SAMPLE_ROLE}(_\d+)?$"
+UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
 _CONNECT_S = 10
 _COMMAND_S = 60
 # PostgreSQL lets a role change its own password and settings: both are put back at each start.
@@ -331,26 +328,45 @@ _NOTHING_OF_THE_OWNER_CHANGES = """
 """
 
 
-async def ensure_databases(server: EmbeddedPostgres, tables: Tables) -> None:
-    """Make what is missing: the service's database, empty, and the users' one with the sample in it. Idempotent."""
+async def ensure_service_database(server: EmbeddedPostgres) -> None:
+    """Make the service's database, empty, if it is missing. Idempotent."""
+    async with connected(server.admin_dsn()) as connection:
+        await _ensure_service_role(server, connection)
+        if not await has_database(connection, SERVICE_ROLE):
+            await connection.execute(f"CREATE DATABASE {SERVICE_ROLE} OWNER {SERVICE_ROLE}")
+        for database in (SERVICE_ROLE, "postgres", "template1"):
+            await connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
+
+
+Fill = Callable[[asyncpg.Connection], Awaitable[None]]
+"""Makes the tables in an empty database."""
+
+
+async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
+    """`make` the users' database if it is missing, from an empty one of the given connection; repair the rights of all
+    that have one. Idempotent.
+    """
     secrets = server.cluster.secrets
-    async with _connected(server.admin_dsn()) as connection:
-        # It makes the logins of users, and has no right of theirs itself.
-        # Passwords are of the URL-safe alphabet, so that they need no escaping.
-        await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{secrets.service}'")
+    async with connected(server.admin_dsn()) as connection:
+        await _ensure_service_role(server, connection)
+        await connection.execute(f"GRANT CONNECT ON DATABASE postgres TO {SERVICE_ROLE}")
         await _ensure_role(connection, SAMPLE_ROLE, f"{_SAMPLE_ROLE_RULES} PASSWORD '{secrets.sample}'")
         await _ensure_role(connection, SAMPLE_OWNER, _OWNER_RULES)
         await _ensure_role(connection, SAMPLE_LOGIN, _OWNER_RULES)
         await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SAMPLE_ROLE}")
         for group in (SAMPLE_OWNER, SAMPLE_LOGIN):
             await connection.execute(f"GRANT {group} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
-        if not await _exists(connection, SERVICE_ROLE):
-            await connection.execute(f"CREATE DATABASE {SERVICE_ROLE} OWNER {SERVICE_ROLE}")
-        for database in (SERVICE_ROLE, "postgres", "template1"):
+        for database in ("postgres", "template1"):
             await connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
-        if not await _exists(connection, SAMPLE_DATABASE):
-            await _make_sample(server, connection, await asyncio.to_thread(tables))
+        if not await has_database(connection, SAMPLE_DATABASE):
+            await _make_sample(server, connection, make)
         await _repair_sample(server)
+
+
+async def _ensure_service_role(server: EmbeddedPostgres, connection: asyncpg.Connection) -> None:
+    """It makes the logins of users, and has no right of theirs itself."""
+    # Passwords are of the URL-safe alphabet, so that they need no escaping.
+    await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.cluster.secrets.service}'")
 
 
 async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) -> None:
@@ -362,62 +378,44 @@ async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) ->
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
     """Rights of the owner, also in a database of an earlier version, where logins could own the tables."""
-    async with _connected(server.admin_dsn(SAMPLE_DATABASE)) as connection:
+    async with connected(server.admin_dsn(SAMPLE_DATABASE)) as connection:
         await connection.execute(f"ALTER DATABASE {SAMPLE_DATABASE} RESET ALL")
         await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_OWNER}")
         await connection.execute(f"GRANT ALL ON SCHEMA public TO {SAMPLE_OWNER}")
         await connection.execute(f"GRANT CONNECT ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_LOGIN}")
-        for role in await connection.fetch("SELECT rolname FROM pg_roles WHERE rolname ~ $1", _LOGINS):
+        for role in await connection.fetch("SELECT rolname FROM pg_roles WHERE rolname ~ $1", LOGINS):
             await connection.execute(f"REASSIGN OWNED BY {role['rolname']} TO {SAMPLE_OWNER}")
         await connection.execute(_NOTHING_OF_THE_OWNER_CHANGES)
 
 
-async def _exists(connection: asyncpg.Connection, database: str) -> bool:
+async def has_database(connection: asyncpg.Connection, database: str) -> bool:
     return bool(await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", database))
 
 
-async def _make_sample(
-    server: EmbeddedPostgres, connection: asyncpg.Connection, tables: tuple[SampleTable, ...]
-) -> None:
+async def _make_sample(server: EmbeddedPostgres, connection: asyncpg.Connection, make: Fill) -> None:
     """Filled under another name and then renamed: the database is there whole or not at all."""
-    await connection.execute(f"DROP DATABASE IF EXISTS {_UNFINISHED}")
-    await connection.execute(f"CREATE DATABASE {_UNFINISHED}")
-    await connection.execute(f"REVOKE ALL ON DATABASE {_UNFINISHED} FROM PUBLIC")
-    await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {_UNFINISHED} TO {SAMPLE_OWNER}")
-    async with _connected(server.admin_dsn(_UNFINISHED)) as filling:
+    await connection.execute(f"DROP DATABASE IF EXISTS {UNFINISHED}")
+    await connection.execute(f"CREATE DATABASE {UNFINISHED}")
+    await connection.execute(f"REVOKE ALL ON DATABASE {UNFINISHED} FROM PUBLIC")
+    await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {UNFINISHED} TO {SAMPLE_OWNER}")
+    async with connected(server.admin_dsn(UNFINISHED)) as filling:
         await filling.execute(f"GRANT ALL ON SCHEMA public TO {SAMPLE_OWNER}")
-        for table in tables:
-            await filling.execute(table.create_statement())
-            await filling.copy_records_to_table(table.name, records=table.rows, columns=table.column_names)
-            await filling.execute(f"ALTER TABLE {table.name} OWNER TO {SAMPLE_OWNER}")
+        await make(filling)
         await filling.execute("ANALYZE")
-    await connection.execute(f"ALTER DATABASE {_UNFINISHED} RENAME TO {SAMPLE_DATABASE}")
+    await connection.execute(f"ALTER DATABASE {UNFINISHED} RENAME TO {SAMPLE_DATABASE}")
+
+
+async def fill_with_tables(filling: asyncpg.Connection, tables: Tables) -> None:
+    for table in await asyncio.to_thread(tables):
+        await filling.execute(table.create_statement())
+        await filling.copy_records_to_table(table.name, records=table.rows, columns=table.column_names)
+        await filling.execute(f"ALTER TABLE {table.name} OWNER TO {SAMPLE_OWNER}")
 
 
 @asynccontextmanager
-async def _connected(dsn: str) -> AsyncGenerator[asyncpg.Connection]:
+async def connected(dsn: str) -> AsyncGenerator[asyncpg.Connection]:
     connection = await asyncpg.connect(dsn, timeout=_CONNECT_S, command_timeout=_COMMAND_S)
     try:
         yield connection
     finally:
         await connection.close(timeout=_CONNECT_S)
-
-
-@asynccontextmanager
-async def prepare(state_dir: Path, *, durable: bool = True) -> AsyncGenerator[EmbeddedDefaults]:
-    """Start the private PostgreSQL and make the sample data that are missing; on leaving PostgreSQL is stopped.
-
-    Ready in about two seconds at the first start, a third of a second later on. Raises EmbeddedPostgresError,
-    and EmbeddedPostgresNotInstalled before anything is written.
-    """
-    await asyncio.to_thread(package_directory)
-    async with EmbeddedPostgres.start(state_dir, durable=durable) as server:
-        await _ensure_all(server)
-        yield server.defaults
-
-
-async def _ensure_all(server: EmbeddedPostgres) -> None:
-    tables, defaults = cache(sample_tables), server.defaults
-    await asyncio.to_thread(ensure_sample_files, defaults.databases_dir, tables)
-    await asyncio.to_thread(ensure_sample_storage, defaults.files_dir, tables)
-    await ensure_databases(server, tables)

@@ -46,11 +46,13 @@ class Sources:
     """The sources of the settings. `origins`: by full name of a key; the others are defaults.
 
     `admin_password`: `QUERYSERVER_ADMIN_PASSWORD`, for the first administrator of the embedded mode.
+    `sample_admin_dsn`: what makes the logins of its sample database; None: the service's own database does.
     """
 
     file: Path | None = None
     origins: Mapping[str, SettingOrigin] = field(default_factory=lambda: MappingProxyType({}))
     admin_password: Secret | None = None
+    sample_admin_dsn: Secret | None = None
 
 
 class Settings(Section):

@@ -20,7 +20,7 @@ from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import run
 from tests.contract.postgresql_basis import address_of
 from tests.contract.storage_basis import content, entries, put
-from tests.fixtures.database import execute
+from tests.fixtures.database import ensure_databases, execute
 
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
 from queryserver.errors.statements import EngineError
@@ -42,7 +42,6 @@ from queryserver.platform.embedded.sample import (
     ORDERS,
     REQUESTS,
     SAMPLES,
-    ensure_databases,
     ensure_sample_files,
     ensure_sample_storage,
     sample_tables,

@@ -1,0 +1,357 @@
+"""The PostgreSQL of the sample database: a cluster of its own, which starts with the first connection to it (ADR 5).
+
+What users do to it, a full disk included, does not stop the service's database. It listens from the beginning: what
+connects first is held until the server is ready, and then passed on to it; later connections reach it directly.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+
+import asyncpg
+
+from queryserver.platform.embedded.cluster import (
+    SAMPLE_DATABASE,
+    SAMPLE_OWNER,
+    SUPERUSER,
+    EmbeddedDefaults,
+    EmbeddedPostgresError,
+    PostgresCluster,
+    kept_secrets,
+    opened_cluster,
+    package_directory,
+    server_account,
+)
+from queryserver.platform.embedded.postgres import (
+    LOOPBACK,
+    SAMPLE_HOME,
+    Address,
+    EmbeddedPostgres,
+    Postmaster,
+    forget_address,
+    home_of,
+    locked,
+    record_address,
+    socket_directory,
+    to_the_end,
+    watch,
+    with_sample,
+)
+from queryserver.platform.embedded.sample import (
+    LOGINS,
+    UNFINISHED,
+    Tables,
+    connected,
+    ensure_sample_database,
+    ensure_sample_files,
+    ensure_sample_storage,
+    ensure_service_database,
+    fill_with_tables,
+    has_database,
+    sample_tables,
+)
+from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
+from queryserver.platform.settings.tree import Settings
+
+_log = logging.getLogger(__name__)
+
+QUOTA_BYTES = 10 * 1024**3
+_OPTIONS = {"max_wal_size": "256MB", "min_wal_size": "32MB"}
+_BACKLOG = 128
+_PIECE = 64 * 1024
+_CHECK_EVERY_S = 0.2
+_MEASURE_EVERY = 5
+"""Checks of the floor for each measurement of the files."""
+_MOST_CANCELS = 5
+"""A statement that goes on after so many is ended with its session: a function may catch them."""
+
+_WRITERS = rf"""
+    SELECT pid, query_start, pg_cancel_backend(pid) FROM pg_stat_activity
+    WHERE datname = '{SAMPLE_DATABASE}' AND usename <> '{SUPERUSER}' AND backend_xid IS NOT NULL AND state = 'active'
+    AND query !~* '^\s*(abort|delete|drop|rollback|truncate)\M'
+"""  # noqa: S608 our own names
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLimits:
+    """Of the disk that statements on the sample database may take: `quota_bytes` in all, and never below `floor`."""
+
+    quota_bytes: int = QUOTA_BYTES
+    floor: DiskFloor = NO_FLOOR
+
+
+def sample_limits(settings: Settings) -> SampleLimits:
+    return SampleLimits(settings.desktop.connector_policy.local_database_max_bytes, disk_floor(settings))
+
+
+@asynccontextmanager
+async def prepare(
+    state_dir: Path, *, durable: bool = True, limits: SampleLimits = SampleLimits()
+) -> AsyncGenerator[EmbeddedDefaults]:
+    """Start the private PostgreSQL of the service, listen for that of the sample, and make the sample data that are
+    missing; on leaving both are stopped.
+
+    Ready in about two seconds at the first start, a third of a second later on. Raises EmbeddedPostgresError,
+    and EmbeddedPostgresNotInstalled before anything is written.
+    """
+    await asyncio.to_thread(package_directory)
+    tables = cache(sample_tables)
+    async with EmbeddedPostgres.start(state_dir, durable=durable) as service:
+        await asyncio.to_thread(ensure_sample_files, service.defaults.databases_dir, tables)
+        await asyncio.to_thread(ensure_sample_storage, service.defaults.files_dir, tables)
+        await ensure_service_database(service)
+        async with sample_server(state_dir, service, tables, durable=durable, limits=limits) as sample:
+            yield sample.defaults
+
+
+@asynccontextmanager
+async def sample_server(
+    state_dir: Path, service: EmbeddedPostgres, tables: Tables, *, durable: bool, limits: SampleLimits
+) -> AsyncGenerator["SampleServer"]:
+    """Listening while inside. Raises EmbeddedPostgresError."""
+    home = await asyncio.to_thread(home_of, state_dir, SAMPLE_HOME)
+    with locked(home / "lock"):
+        server = SampleServer(home, service, tables, durable=durable, limits=limits)
+        try:
+            await server.listen()
+            yield server
+        finally:
+            await server.close()
+
+
+class SampleServer:
+    """Not to be used by two event loops. `defaults` are those of the service with the addresses of the sample."""
+
+    def __init__(
+        self, home: Path, service: EmbeddedPostgres, tables: Tables, *, durable: bool, limits: SampleLimits
+    ) -> None:
+        self._home = home
+        self._service = service
+        self._tables = tables
+        self._durable = durable
+        self._limits = limits
+        self._secrets = kept_secrets(home / "secrets.json", may_create=not (home / "data").exists())
+        forget_address(home)  # of a process that was killed
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port = probe.getsockname()[1]
+        self.address = Address(str(socket_directory(server_account())), port)
+        record_address(home, self.address)
+        self.defaults = with_sample(service.defaults, self.address, self._secrets)
+        self._listeners: list[asyncio.Server] = []
+        self._relays = set[asyncio.Task[None]]()
+        self._starting: asyncio.Task[None] | None = None
+        self._postmaster: Postmaster | None = None
+        self._keepers: list[asyncio.Task[None]] = []
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a process of PostgreSQL runs."""
+        return self._postmaster is not None
+
+    @property
+    def cluster_name(self) -> str:
+        """In the command lines of its processes. The cluster exists once it was started."""
+        return PostgresCluster(self._home, server_account(), package_directory(), self._secrets).name
+
+    async def listen(self) -> None:
+        path = f"{self.address.socket_directory}/.s.PGSQL.{self.address.port}"
+        by_port = partial(self._relay, lambda: asyncio.open_connection(LOOPBACK, self.address.port))
+        by_socket = partial(self._relay, lambda: asyncio.open_unix_connection(path))
+        self._listeners = [
+            await asyncio.start_server(by_port, LOOPBACK, self.address.port, backlog=_BACKLOG),
+            await asyncio.start_unix_server(by_socket, path, backlog=_BACKLOG),
+        ]
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._stop_listening()
+        tasks = [*self._keepers, *self._relays, *([self._starting] if self._starting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._postmaster is not None:
+            await to_the_end(self._postmaster.stop)
+            self._postmaster = None
+        await asyncio.to_thread(forget_address, self._home, self.address)
+
+    def _stop_listening(self) -> None:
+        """Connections that were accepted stay."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
+
+    async def _relay(
+        self,
+        connect: Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Hold a connection until the server is ready, then pass on what both sides send."""
+        relay = asyncio.current_task()
+        assert relay is not None  # noqa: S101 for the type checker: a callback of a server is a task
+        self._relays.add(relay)
+        try:
+            await self._started()
+            from_server, to_server = await connect()
+            try:
+                await asyncio.gather(_pass_on(reader, to_server), _pass_on(from_server, writer))
+            finally:
+                to_server.close()
+        except (EmbeddedPostgresError, OSError, asyncpg.PostgresError, TimeoutError):
+            _log.exception("the PostgreSQL of the sample database did not start, or a first connection to it broke")
+        finally:
+            writer.close()
+            self._relays.discard(relay)
+
+    async def _started(self) -> None:
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start(), name="sample-postgres-start")
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        try:
+            if not await asyncio.to_thread((self._home / "data").exists):
+                await self._make()
+            self._stop_listening()
+            cluster = await to_the_end(partial(opened_cluster, self._home, durable=self._durable))
+            postmaster = Postmaster(cluster, durable=self._durable, options=_OPTIONS, address=self.address)
+            self._postmaster = postmaster
+            await to_the_end(postmaster.start)
+            server = EmbeddedPostgres(cluster, self.address)
+            await self._ensure(server)
+        except BaseException:  # whatever failed, the next connection tries again
+            self._starting = None
+            if (failed := self._postmaster) is not None:
+                self._postmaster = None
+                await to_the_end(failed.stop)
+                await asyncio.to_thread(self._make_socket_directory)
+            if not self._listeners:
+                await self.listen()
+            raise
+        self._keepers = [
+            asyncio.create_task(watch(postmaster), name="sample-postgres-watch"),
+            asyncio.create_task(self._guard(server), name="sample-postgres-guard"),
+        ]
+
+    def _make_socket_directory(self) -> None:
+        """Again, after a stop has removed it."""
+        directory = Path(self.address.socket_directory)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if (account := server_account()) is not None:
+            account.own(directory)
+        record_address(self._home, self.address)
+
+    async def _make(self) -> None:
+        """The first time: at another address, so that connections are held until all is made."""
+        cluster = await to_the_end(partial(opened_cluster, self._home, durable=self._durable))
+        directory = await asyncio.to_thread(socket_directory, cluster.account)
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            address = Address(str(directory), probe.getsockname()[1])
+        postmaster = Postmaster(cluster, durable=self._durable, options=_OPTIONS, address=address)
+        try:
+            await to_the_end(postmaster.start)
+            await self._ensure(EmbeddedPostgres(cluster, address))
+        finally:
+            await to_the_end(postmaster.stop)
+            await asyncio.to_thread(record_address, self._home, self.address)
+
+    async def _ensure(self, server: EmbeddedPostgres) -> None:
+        async with connected(self._service.admin_dsn()) as connection:
+            has_former = await has_database(connection, SAMPLE_DATABASE)
+        is_moved = False
+
+        async def make(filling: asyncpg.Connection) -> None:
+            nonlocal is_moved
+            if has_former:
+                is_moved = await self._move_former(server)
+            if not is_moved:
+                await fill_with_tables(filling, self._tables)
+
+        await ensure_sample_database(server, make)
+        if is_moved:
+            async with connected(self._service.admin_dsn()) as connection:
+                await connection.execute(f"DROP DATABASE {SAMPLE_DATABASE} WITH (FORCE)")
+
+    async def _move_former(self, server: EmbeddedPostgres) -> bool:
+        """Copy the sample database that an earlier version had in the service's cluster, with all that users made.
+
+        False: it could not be copied whole, stays there, and the sample is made anew.
+        """
+        async with connected(self._service.admin_dsn(SAMPLE_DATABASE)) as former:
+            await former.execute("DROP EVENT TRIGGER IF EXISTS queryserver_refuse")
+            for role in await former.fetch("SELECT rolname FROM pg_roles WHERE rolname ~ $1", LOGINS):
+                await former.execute(f"REASSIGN OWNED BY {role['rolname']} TO {SAMPLE_OWNER}")
+        programs = package_directory() / "pginstall18" / "bin"
+        reading, writing = os.pipe()
+        try:
+            dumping = await asyncio.create_subprocess_exec(
+                programs / "pg_dump", "--format=custom", self._service.admin_dsn(SAMPLE_DATABASE), stdout=writing
+            )
+            restoring = await asyncio.create_subprocess_exec(
+                programs / "pg_restore", "--no-owner", "--no-acl", f"--role={SAMPLE_OWNER}", "--single-transaction",
+                f"--dbname={server.admin_dsn(UNFINISHED)}", stdin=reading,
+            )  # fmt: skip
+        finally:
+            os.close(reading)
+            os.close(writing)
+        ends = await asyncio.gather(dumping.wait(), restoring.wait())
+        if any(ends):
+            _log.error("the former sample database could not be copied; it stays in the cluster of the service")
+        return not any(ends)
+
+    async def _guard(self, server: EmbeddedPostgres) -> None:
+        """Cancel statements that write while the disk is below its floor, or the database above its quota."""
+        number, is_large, canceled = 0, False, Counter[tuple[int, datetime]]()
+        while True:
+            await asyncio.sleep(_CHECK_EVERY_S)
+            try:
+                if number % _MEASURE_EVERY == 0:
+                    is_large = await asyncio.to_thread(self._is_above_quota)
+                number += 1
+                if is_large or await asyncio.to_thread(self._is_below_floor):
+                    canceled = await _cancel_writers(server, canceled)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                _log.exception("the statements that write into the sample database could not be canceled")
+
+    def _is_below_floor(self) -> bool:
+        floor = self._limits.floor
+        return not floor.is_off and floor.room(self._home, anew=True) <= 0
+
+    def _is_above_quota(self) -> bool:
+        total = 0
+        for directory, _, names in os.walk(self._home / "data" / "base"):
+            for name in names:
+                with suppress(OSError):
+                    total += os.stat(f"{directory}/{name}").st_size  # noqa: PTH116 a thousand files each second
+        return total > self._limits.quota_bytes
+
+
+async def _cancel_writers(
+    server: EmbeddedPostgres, canceled: "Counter[tuple[int, datetime]]"
+) -> "Counter[tuple[int, datetime]]":
+    """How often each statement was canceled: `canceled` before, and now."""
+    async with connected(server.admin_dsn()) as connection:
+        found = [(row["pid"], row["query_start"]) for row in await connection.fetch(_WRITERS)]
+        for statement in found:
+            if canceled[statement] >= _MOST_CANCELS:
+                await connection.execute("SELECT pg_terminate_backend($1)", statement[0])
+    return Counter({statement: canceled[statement] + 1 for statement in found})
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(_PIECE):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()

@@ -1,0 +1,203 @@
+"""The PostgreSQL of the sample database: in a cluster of its own, which starts when it is first used."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS
+from tests.contract.engine_driving import failure, run
+from tests.fixtures.database import ensure_databases, execute
+
+from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.sources import configured_connectors
+from queryserver.engines.postgresql.engine import PostgresqlEngine
+from queryserver.identity.model import User
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, kept_secrets, processes_of
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, running_defaults, with_defaults
+from queryserver.platform.embedded.sample import ensure_service_database, has_database, sample_tables
+from queryserver.platform.embedded.sample_server import SampleLimits, SampleServer, sample_server
+from queryserver.platform.limits import DiskFloor
+from queryserver.platform.settings.tree import Settings
+
+ANA, BEN = User(1, "ana"), User(2, "ben")
+MIB = 1024 * 1024
+FIVE = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tableowner = 'sample_owner'"
+ENDLESS = "CREATE TABLE large AS SELECT n, repeat(md5(n::text), 20) AS a FROM generate_series(1, 2000000000) n"
+
+
+NO_LIMITS = SampleLimits()
+
+
+@asynccontextmanager
+async def started(state_dir: Path, limits: SampleLimits = NO_LIMITS) -> AsyncGenerator[SampleServer]:
+    async with EmbeddedPostgres.start(state_dir, durable=False) as service:
+        await ensure_service_database(service)
+        async with sample_server(state_dir, service, sample_tables, durable=False, limits=limits) as sample:
+            yield sample
+
+
+@asynccontextmanager
+async def engine_of(sample: SampleServer) -> AsyncGenerator[PostgresqlEngine]:
+    """As a server makes it."""
+    settings = with_defaults(Settings(), sample.defaults)
+    builder = EngineBuilder(settings)
+    [connector] = [one for one in configured_connectors(settings) if one.dialect == "postgresql"]
+    engine = builder.build(connector)
+    assert isinstance(engine, PostgresqlEngine)
+    yield engine
+    await engine.close()
+    await builder.aclose()
+
+
+async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any, ...]]:
+    async with engine.session(user, NO_OPTIONS) as session:
+        return (await run(session, sql)).rows
+
+
+async def test_it_starts_with_the_first_connection_and_all_that_come_meanwhile_are_served(tmp_path: Path) -> None:
+    async with started(tmp_path) as sample:
+        assert not sample.is_started
+        assert not (tmp_path / "postgresql-sample" / "data").exists()
+        async with engine_of(sample) as engine:
+            users = [User(number, f"user{number}") for number in range(1, 6)]
+            assert await asyncio.gather(*(said(engine, user, FIVE) for user in users)) == [[(5,)]] * 5
+            assert sample.is_started
+            name = await said(engine, BEN, "SELECT session_user::text, current_user::text")
+            assert name == [("sample_user_2", SAMPLE_OWNER)]
+        defaults = running_defaults(tmp_path)
+        assert defaults is not None
+        assert (defaults.sample_dsn, defaults.sample_admin_dsn) == (
+            sample.defaults.sample_dsn, sample.defaults.sample_admin_dsn,
+        )  # fmt: skip
+    assert not os.path.exists(sample.address.socket_directory)  # noqa: ASYNC240, PTH110 nothing else runs
+
+
+async def test_rows_are_there_after_a_stop_and_nothing_of_it_runs(tmp_path: Path) -> None:
+    async with started(tmp_path) as sample, engine_of(sample) as engine:
+        await said(engine, ANA, "CREATE TABLE mine AS SELECT 7 AS n")
+        assert processes_of(sample.cluster_name)
+        name = sample.cluster_name
+    assert not processes_of(name)
+    async with started(tmp_path) as sample, engine_of(sample) as engine:
+        assert await said(engine, BEN, "SELECT n FROM mine") == [(7,)]
+
+
+async def test_the_service_knows_nothing_of_a_sample_that_dies(tmp_path: Path) -> None:
+    async with EmbeddedPostgres.start(tmp_path, durable=False) as service:
+        await ensure_service_database(service)
+        limits = SampleLimits()
+        async with sample_server(tmp_path, service, sample_tables, durable=False, limits=limits) as sample:
+            kept = await asyncpg.connect(service.service_dsn())
+            async with engine_of(sample) as engine:
+                await said(engine, ANA, "SELECT 1")
+                for process in processes_of(sample.cluster_name).postmasters:
+                    os.kill(process, signal.SIGKILL)
+                assert await kept.fetchval("SELECT 1") == 1
+                async with asyncio.timeout(60):
+                    while True:
+                        try:
+                            assert await said(engine, BEN, FIVE) == [(5,)]
+                        except Exception:  # noqa: BLE001 it is being started again
+                            await asyncio.sleep(0.2)
+                        else:
+                            break
+            await kept.close()
+
+
+async def test_the_sample_of_an_earlier_version_is_moved_with_what_users_made(tmp_path: Path) -> None:
+    async with EmbeddedPostgres.start(tmp_path, durable=False) as service:
+        await ensure_databases(service, sample_tables)
+        former = service.admin_dsn(SAMPLE_DATABASE)
+        for statement in (
+            "CREATE ROLE sample_user_1 LOGIN", "CREATE SCHEMA own AUTHORIZATION sample_owner",
+            "CREATE TABLE own.mine AS SELECT 7 AS n", "ALTER TABLE own.mine OWNER TO sample_user_1",
+            "CREATE VIEW own.shown AS SELECT n + 1 AS n FROM own.mine", "ALTER VIEW own.shown OWNER TO sample_owner",
+            "DROP TABLE web_requests",
+        ):  # fmt: skip
+            await execute(former, statement)
+    async with EmbeddedPostgres.start(tmp_path, durable=False) as service:
+        await ensure_service_database(service)
+        limits = SampleLimits()
+        async with (
+            sample_server(tmp_path, service, sample_tables, durable=False, limits=limits) as sample,
+            engine_of(sample) as engine,
+        ):
+            assert await said(engine, BEN, "SELECT n FROM own.shown") == [(8,)]
+            assert await said(engine, BEN, FIVE) == [(4,)]
+            assert await said(engine, BEN, "DROP SCHEMA own CASCADE") == []
+            connection = await asyncpg.connect(service.admin_dsn())
+            assert not await has_database(connection, SAMPLE_DATABASE)
+            await connection.close()
+
+
+class Usage:
+    """Of a disk on which only `free` bytes are left once `used` are counted."""
+
+    def __init__(self, total: int, used: int) -> None:
+        self.total, self.used, self.free = total, used, total - used
+
+
+async def test_a_statement_that_writes_ends_above_the_floor_of_the_disk(tmp_path: Path) -> None:
+    def usage(_: Path) -> Usage:
+        files = list((tmp_path / "postgresql-sample" / "data" / "base").rglob("*"))
+        return Usage(1024 * MIB, sum(file.stat().st_size for file in files if file.is_file()))
+
+    limits = SampleLimits(floor=DiskFloor(min_bytes=900 * MIB, usage=usage))
+    async with started(tmp_path, limits) as sample, engine_of(sample) as engine:
+        await said(engine, ANA, "CREATE TABLE kept AS SELECT 7 AS n")
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            error = await failure(session, ENDLESS)
+            assert (error.code, error.sqlstate) == ("insufficient_storage", "53100")
+        assert await said(engine, BEN, "SELECT n FROM kept") == [(7,)]
+        assert usage(tmp_path).used < 200 * MIB
+        await said(engine, BEN, "DROP TABLE kept")
+
+
+async def test_a_statement_that_writes_ends_at_the_quota_even_where_it_catches_cancels(tmp_path: Path) -> None:
+    catching = f"""
+        DO $$ BEGIN
+            LOOP
+                BEGIN
+                    {ENDLESS};
+                EXCEPTION WHEN query_canceled THEN NULL;
+                END;
+            END LOOP;
+        END $$
+    """
+    async with started(tmp_path, SampleLimits(quota_bytes=100 * MIB)) as sample, engine_of(sample) as engine:
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            assert (await failure(session, ENDLESS)).code == "insufficient_storage"
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            assert (await failure(session, catching)).code in {"insufficient_storage", "outcome_unknown"}
+        assert await said(engine, BEN, FIVE) == [(5,)]
+
+
+async def test_a_canceled_statement_of_the_sample_is_canceled(tmp_path: Path) -> None:
+    async with started(tmp_path) as sample, engine_of(sample) as engine, engine.session(ANA, NO_OPTIONS) as session:
+        handle = await session.submit("SELECT pg_sleep(600)")
+        await session.poll(handle, wait_s=0.2)
+        await session.cancel(handle)
+        assert (await session.poll(handle, wait_s=30)).state.name == "CANCELED"
+
+
+async def test_its_secrets_are_others_than_those_of_the_service(tmp_path: Path) -> None:
+    async with started(tmp_path):
+        secrets = [
+            kept_secrets(tmp_path / name / "secrets.json", may_create=False)
+            for name in ("postgresql", "postgresql-sample")
+        ]
+    assert secrets[0].sample != secrets[1].sample
+    assert secrets[0].service != secrets[1].service
+
+
+@pytest.mark.security("T8")
+async def test_the_logins_of_the_sample_reach_no_database_of_the_service(tmp_path: Path) -> None:
+    async with started(tmp_path) as sample, engine_of(sample) as engine:
+        found = await said(engine, ANA, "SELECT datname::text FROM pg_database ORDER BY 1")
+        assert found == [("postgres",), ("sample",), ("template0",), ("template1",)]
