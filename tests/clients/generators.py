@@ -1,4 +1,4 @@
-"""Generators of clients in environments of their own: pinned, with hashes, kept from run to run."""
+"""Generators of clients, and clients of Hue, in environments of their own: pinned, with hashes, kept between runs."""
 
 import os
 import shutil
@@ -10,20 +10,27 @@ from tests.engines.node import program
 
 ENGINE = "clients"
 _HERE = Path(__file__).parent
-PYTHON, TYPESCRIPT = _HERE / "python", _HERE / "typescript"
+PYTHON, TYPESCRIPT, HUE = _HERE / "python", _HERE / "typescript", _HERE / "hue"
 
 
 def python_environment() -> Path:
     """The interpreter of an environment with openapi-python-client: its pins differ from those of ours."""
-    lock = PYTHON / "requirements.lock"
+    return _python_environment("clients-python", PYTHON / "requirements.lock")
 
+
+def hue_environment() -> Path:
+    """The interpreter of an environment with clients that were written for Hue."""
+    return _python_environment("clients-hue", HUE / "requirements.lock")
+
+
+def _python_environment(name: str, lock: Path) -> Path:
     def fill(folder: Path) -> None:
         run_tool(ENGINE, [sys.executable, "-m", "venv", "--without-pip", folder])
         pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
         exact = ["--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
         run_tool(ENGINE, [*pip, *exact, "--requirement", lock])
 
-    return kept("clients-python", [lock], fill) / "bin" / "python"
+    return kept(name, [lock], fill) / "bin" / "python"
 
 
 def node_packages() -> Path:

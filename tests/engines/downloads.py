@@ -31,6 +31,7 @@ _OTHERS: Mapping[str, Callable[[], object]] = {
     "azurite": azurite.azurite_program,
     "gethue": gethue.gethue_modules,
     "clients-python": generators.python_environment,
+    "clients-hue": generators.hue_environment,
     "clients-typescript": generators.node_packages,
     "tools": environment.python_with_tools,
 }

@@ -1,0 +1,52 @@
+"""workflow4ds, unchanged but for its login: it sends the form of Hue's login page, with cookies and a CSRF token, which
+this server does not have; a token of `api/token/auth` takes its place.
+
+Arguments: the address, the password, the number of rows. Prints what it got as JSON.
+"""
+
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from workflow4ds.hue.hue import Notebook
+
+
+class TokenNotebook(Notebook):
+    """A notebook whose calls carry a token."""
+
+    def login(self, username: str | None = None, password: str | None = None) -> "TokenNotebook":
+        fields = {"username": username or self.username, "password": password or self._password}
+        pair = self.post(f"{self.base_url}/api/token/auth", data=fields).json()
+        self.headers["Authorization"] = f"Bearer {pair['access']}"
+        self._last_execute = time.perf_counter()
+        self._prepare_notebook(self.name, self.description, self.hive_settings)
+        return self
+
+
+def main(url: str, password: str, rows: str) -> None:
+    statement = f"SELECT i AS id, 'row ' || i AS name FROM range({rows}) AS r(i) ORDER BY i"
+    notebook = TokenNotebook("admin", password, name="field", base_url=url)
+    result = notebook.execute(statement, database="main", progressbar=False)
+    fetched: dict[str, Any] = result.fetchall(progressbar=False)
+    size, _ = result.fetch_result_size()
+    result.to_csv("rows.csv", progressbar=False)
+    with Path("rows.csv").open(newline="") as file:
+        header, *lines = csv.reader(file)
+    closed, opened = notebook.recreate_session()
+    again = notebook.execute("SELECT 42 AS answer", database="main", progressbar=False)
+    found = {
+        "settings": len(notebook.hive_settings),
+        "fetched": [fetched["columns"], len(fetched["data"]), fetched["data"][-1]],
+        "saved": [header, len(lines), lines[-1]],
+        "size": size,
+        "log": result.full_log,
+        "sessions": [isinstance(closed, int), isinstance(opened, int), closed != opened],
+        "again": again.fetchall(progressbar=False)["data"],
+    }
+    print(json.dumps(found))
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,115 @@
+"""Programs that were written for Hue do their work on this server.
+
+`hueclientrest` and `workflow4ds` come from PyPI and run unchanged. `ong-hue-api` is in no registry: the test makes the
+calls that its class for the REST API makes, in their order and with their fields.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.clients.generators import ENGINE, HUE, hue_environment
+from tests.e2e.harness import ServerProcess, running_server
+from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
+from tests.timing import until
+
+pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)]
+
+PASSWORD = "correct horse battery"
+ROWS = 25_000
+LAST = [ROWS - 1, f"row {ROWS - 1}"]
+JOB_WITHIN_S = 180
+SETTINGS = "[desktop.connector_policy]\nsession_conf_allowed = []\n" + "\n".join(
+    f'[notebook.interpreters.{key}]\ninterface = "duckdb"\ndialect = "duckdb"\noptions = {{path = ":memory:"}}'
+    for key in ("duckdb", "hive", "impala")
+)
+"""The programs name the data sources of a Hadoop cluster; any source can have these names. The engines behind them here
+know no setting of Hive, not even those that are passed on by default.
+"""
+
+
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
+    """`queryserver serve --embedded`, with data sources of the names that the programs use."""
+    place = tmp_path_factory.mktemp("hue-clients")
+    settings = place / "queryserver.toml"
+    settings.write_text(SETTINGS, encoding="utf-8")
+    environment = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
+    async with running_server(place / "data", settings=environment, arguments=["--config", str(settings)]) as server:
+        yield server
+
+
+async def done(job: str, server: ServerProcess, folder: Path) -> dict[str, Any]:
+    """What a job of `hue/` printed in its last line."""
+    python = await asyncio.to_thread(hue_environment)
+    process = await asyncio.create_subprocess_exec(
+        *[python, HUE / f"{job}.py", server.base_url.rstrip("/"), PASSWORD, str(ROWS)],
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(JOB_WITHIN_S):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()[-4000:]
+    return json.loads(output.decode().splitlines()[-1])
+
+
+async def test_hueclientrest_saves_all_rows_and_moves_files(server: ServerProcess, tmp_path: Path):
+    found = await done("hue_client_rest", server, tmp_path)
+    whole = [["id", "name"], ROWS, [str(cell) for cell in LAST]]
+    assert found["saved"] == {"1000": whole, "10000": whole}
+    assert found["uploaded"] == [0, "file:///user/admin/rows-1000.csv"]
+    assert (found["is_listed"], found["is_same"], found["exists"]) == (True, True, [True, False])
+
+
+async def test_workflow4ds_fetches_all_rows_by_the_paths_of_hues_pages(server: ServerProcess, tmp_path: Path):
+    found = await done("workflow_4ds", server, tmp_path)
+    assert found["fetched"] == [["id", "name"], ROWS, LAST]
+    assert found["saved"] == [["id", "name"], ROWS, [str(cell) for cell in LAST]]
+    assert (found["size"], found["again"]) == (ROWS, [[42]])
+    assert found["sessions"] == [True, True, True]
+    # It sends some forty settings with every statement.
+    assert found["settings"] > 20
+    assert "not passed on to the engine: hive.tez.input.format," in found["log"]
+
+
+async def test_the_calls_of_ong_hue_api_give_all_rows(server: ServerProcess):
+    async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as http:
+
+        async def post(path: str, **fields: Any) -> Any:
+            answer = await http.post(path, data=fields)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        pair = await post("/api/v1/token/auth", username="admin", password=PASSWORD)
+        await post("/api/v1/token/verify/", token=pair["access"])
+        pair["access"] = (await post("/api/v1/token/refresh/", refresh=pair["refresh"]))["access"]
+        http.headers["Authorization"] = f"Bearer {pair['access']}"
+        sql = f"SELECT i AS id, 'row ' || i AS name FROM range({ROWS}) AS r(i) ORDER BY i"
+        for statement, expected in ((f"with t as ( {sql} ) select count(*) from t limit 1", 1), (sql, ROWS)):
+            begun = await post("/api/v1/editor/execute/impala", statement=statement)
+            assert begun["status"] == 0
+            # It sends the same two fields with both calls.
+            fields = {"operationId": begun["history_uuid"], "rows": 100_000}
+
+            async def is_available(fields: dict[str, Any] = fields) -> bool:
+                status = await post("/api/v1/editor/check_status", **fields)
+                return status["query_status"]["status"] == "available"
+
+            await until(is_available)
+            rows, has_more = [], True
+            while has_more:
+                page = (await post("/api/v1/editor/fetch_result_data", **fields))["result"]
+                rows, has_more = rows + page["data"], page["has_more"]
+            assert (len(rows), rows[-1]) == (expected, [ROWS] if expected == 1 else LAST)
