@@ -72,6 +72,8 @@ class EngineFacts:
     parameter_read_sql: Callable[[ParameterType], str] | None = None
     number_sql: Callable[[str], str] = lambda expression: f"SELECT {expression} AS v"
     """One row with the value of an expression, an integer from 0 to 1000."""
+    takes_rows: bool = False
+    """Whether a session runs a statement for many rows of values in one call, in a transaction."""
     nan_is_null: bool = False
     """Whether the engine makes NULL of NaN."""
     inexact_parameters: Collection[ParameterType] = ()

@@ -12,10 +12,10 @@ from tests.cases import every_case
 from tests.contract.engine_basis import EngineBasis
 from tests.contract.engine_driving import failure, run
 
-from queryserver.engines.protocol import Engine, EngineSession
+from queryserver.engines.protocol import Engine, EngineSession, RowsSession
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import StatementRejected
-from queryserver.sql.parameters import ParameterType, read_parameters
+from queryserver.sql.parameters import ParameterType, read_parameter_rows, read_parameters
 from queryserver.sql.places import Bound, StatementParameters
 
 TEXTS = (
@@ -115,6 +115,31 @@ class ParameterContract(EngineBasis):
         statement = self.facts.number_sql("100 + :n + 0 * :n")
         given = StatementParameters(read_parameters({"n": 7}))
         assert (await run(session, Bound(statement, engine.dialect, given))).cell == 107
+
+    @pytest.mark.capability("Parameters")
+    async def test_rows_of_values_are_one_transaction(self, engine: Engine, session: EngineSession, table: str) -> None:
+        assert engine.capabilities.parameters.types
+        assert (isinstance(session, RowsSession) and session.takes_rows) == self.facts.takes_rows
+        if not self.facts.takes_rows:
+            return
+        await run(session, f"CREATE TABLE {table} (n INTEGER PRIMARY KEY, t VARCHAR(40))")
+
+        def rows(statement: str, *values: object) -> Bound:
+            given = StatementParameters(read_parameter_rows(list(values)))
+            return Bound(statement.format(t=table), self.dialect_of_engine, given)
+
+        insert, count = "INSERT INTO {t} VALUES (?, ?)", f"SELECT count(*), count(t) FROM {table}"
+        answer = await run(session, rows(insert, *([n, f"it's {n}" if n % 3 else None] for n in range(50))))
+        assert (answer.status.has_result_set, answer.status.modified_rows) == (False, 50)
+        assert (await run(session, count)).rows == [(50, 33)]
+        assert (await run(session, f"SELECT t FROM {table} WHERE n = 1")).cell == "it's 1"
+        answer = await run(session, rows("UPDATE {t} SET t = :t WHERE n < :n", {"t": "x", "n": 2}, {"n": 1, "t": "y"}))
+        assert answer.status.modified_rows == 3
+        failing = rows(insert, [100, "a"], [101, "b"], [1, "s3cret"], [102, "c"])
+        error = await failure(session, failing)
+        assert failing.row == 2
+        assert "s3cret" not in failing.without_values(error.message)
+        assert (await run(session, count)).rows == [(50, 34)]
 
     @pytest.mark.capability("Parameters")
     async def test_a_failure_shows_no_value(self, engine: Engine, session: EngineSession) -> None:

@@ -81,6 +81,7 @@ TYPES = (
 )
 
 FACTS = EngineFacts(
+    takes_rows=True,
     slow_sql="SELECT sum(a.range * b.range) FROM range(300000) a, range(300000) b",
     rows_sql=lambda rows: f"SELECT range AS n FROM range({rows})",
     wide_rows_sql=lambda rows, size: (

@@ -76,6 +76,7 @@ TYPES = (
 )  # fmt: skip
 
 FACTS = EngineFacts(
+    takes_rows=True,
     slow_sql="SELECT SLEEP(30)",
     rows_sql=lambda count: f"SELECT CAST(seq AS signed) AS n FROM seq_0_to_{count - 1}",
     wide_rows_sql=lambda count, width: f"SELECT REPEAT('x', {width}) AS t FROM seq_1_to_{count}",

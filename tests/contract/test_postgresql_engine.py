@@ -90,6 +90,7 @@ TYPES = (
 )  # fmt: skip
 
 FACTS = EngineFacts(
+    takes_rows=True,
     slow_sql="SELECT pg_sleep(30)",
     rows_sql=lambda count: f"SELECT generate_series(0, {count - 1}) AS n",
     wide_rows_sql=lambda count, width: f"SELECT repeat('x', {width} + 0 * generate_series(1, {count})) AS t",

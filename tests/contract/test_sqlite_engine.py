@@ -59,6 +59,7 @@ TYPES = (
 )
 
 FACTS = EngineFacts(
+    takes_rows=True,
     nan_is_null=True,
     slow_sql=_COUNT.format(rows=400_000_000) + "SELECT sum(n) FROM c",
     rows_sql=lambda rows: _COUNT.format(rows=rows) + "SELECT n FROM c",
