@@ -54,6 +54,8 @@ _MIN_SHARE_OF_WIDTH = 0.8
 _GOOD_SHARE_OF_WIDTH = 0.95
 _MIN_SHARE_OF_VALUES = 0.9
 _CONFIDENCE_OF_ONE_COLUMN = 0.5
+_MOST_QUOTED = 20
+"""Of so many fields in apostrophes one may hold another apostrophe."""
 _COMMA_NUMBER = re.compile(rf"[{BLANKS}]*-?[0-9]+,[0-9]+[{BLANKS}]*")
 _UNTYPED = frozenset({CellKind.NULL, CellKind.TEXT})
 _VALUES = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON_FINITE, CellKind.DURATION}
@@ -381,6 +383,8 @@ class _Sample:
         usual = list(self._scans(_USUAL))
         fitting = [scan for scan in usual if scan.share_of_width >= _MIN_SHARE_OF_WIDTH]
         if not fitting:
+            fitting = [scan for scan in usual if scan.layout.is_ragged()]
+        if not fitting:
             fitting = [scan for scan in self._scans(_SELDOM) if scan.is_exact and scan.has_typed_column()]
         # Of equals, max takes the first. Cells are classified only where there is a choice.
         return max(fitting, key=_Scan.rank) if len(fitting) > 1 else next(iter(fitting), None)
@@ -395,7 +399,7 @@ class _Sample:
         scan = self.with_escape(self.cut(Delimiters(field, '"', self.record)))
         if not scan.quoted and "'" in self.text:
             by_apostrophe = self.cut(Delimiters(field, "'", self.record))
-            if by_apostrophe.quoted >= 2 and not by_apostrophe.broken:
+            if by_apostrophe.quoted >= max(2, _MOST_QUOTED * by_apostrophe.broken):
                 scan = by_apostrophe
         return scan if scan.layout.width > 1 else None
 

@@ -22,7 +22,9 @@ _CONTENT_WIDTHS = 8
 """So many different widths at most are compared."""
 _MIN_SHARE = 0.8
 _MAX_SPARSE_SHARE = 0.1
+_MIN_RAGGED_SHARE = 0.95
 _CERTAIN_RECORDS = 3
+_MOST_NOTES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,16 @@ class Layout:
             fitting += 1
         return fitting / len(records) if records else 0.0
 
+    def is_ragged(self) -> bool:
+        """Whether the first record names more columns than most records have, which are of several widths."""
+        records = self.records
+        names = [cell.strip(BLANKS).lower() for cell in records[0]] if records else []
+        if len(records) <= _CERTAIN_RECORDS or len(names) < _CERTAIN_RECORDS or self.first:
+            return False
+        is_named = all(names) and len(set(names)) == len(names)
+        several = sum(1 < len(record) <= len(names) for record in records)
+        return is_named and several >= _MIN_RAGGED_SHARE * len(records)
+
 
 def layout_of(
     records: Sequence[Record], text: str, delimiters: Delimiters, *, finds_lines_above: bool, comment: str | None
@@ -55,11 +67,21 @@ def layout_of(
     if not records:
         return Layout(records, 0)
     comment, table, numbers = _without_comments(records, comment)
-    width = usual_width(table)
-    first = 0
-    if finds_lines_above:
-        first = _records_above(table, width, lambda number: _follows_blank_line(text, delimiters, numbers[number]))
-    return Layout(table[first:], width, numbers[first] if first or not comment else 0, comment)
+
+    def follows_blank_line(number: int) -> bool:
+        return _follows_blank_line(text, delimiters, numbers[number])
+
+    def with_width(width: int) -> Layout:
+        first = _records_above(table, width, follows_blank_line) if finds_lines_above else 0
+        return Layout(table[first:], width, numbers[first] if first or not comment else 0, comment)
+
+    width, frequent = usual_width(table), _most_frequent_width(table)
+    found = with_width(width)
+    if frequent == width:
+        return found
+    # Rows whose last cells are blank fit a smaller width, too, but not the header above them.
+    other = with_width(frequent)
+    return other if other.share() > found.share() else found
 
 
 def usual_width(records: Sequence[Record]) -> int:
@@ -72,6 +94,11 @@ def usual_width(records: Sequence[Record]) -> int:
     if len(candidates) > 1:
         return max(candidates, key=lambda width: (sum(_fits(record, width) for record in records), width))
     return candidates[0] if candidates else min(len(records), 1)
+
+
+def _most_frequent_width(records: Sequence[Record]) -> int:
+    widths = Counter(len(record) for record in records if len(record) > 1)
+    return max(widths, key=lambda width: (widths[width], width), default=min(len(records), 1))
 
 
 def _fits(record: Record, width: int) -> bool:
@@ -126,7 +153,7 @@ def _records_above(records: Sequence[Record], width: int, follows_blank_line: Ca
     if first and sum(_is_sparse(record, width) for record in records[first:]) > _MAX_SPARSE_SHARE * len(records):
         first = next((number for number, record in enumerate(records) if len(record) >= width), 0)
     if not first:
-        return 0
+        return _notes_above(records, follows_blank_line)
     table = records[first:]
     if len(table) < 2 or Layout(table, width).share() < _MIN_SHARE:
         return 0
@@ -146,6 +173,16 @@ def _records_above(records: Sequence[Record], width: int, follows_blank_line: Ca
     if follows_blank_line(first) or (is_named and len(table) >= _CERTAIN_RECORDS):
         return first
     return first if first > 1 and not is_named else 0
+
+
+def _notes_above(records: Sequence[Record], follows_blank_line: Callable[[int], bool]) -> int:
+    """How many records, as wide as the table, are notes: a few of text alone, and then a blank line and a header."""
+    for number in range(1, min(_MOST_NOTES + 1, len(records) - 1)):
+        if any(classify(cell) not in {CellKind.TEXT, CellKind.NULL} for cell in records[number - 1]):
+            return 0
+        if follows_blank_line(number):
+            return number if has_header(records[number:]) else 0
+    return 0
 
 
 def _is_sparse(record: Record, width: int) -> bool:

@@ -1,5 +1,6 @@
 """Files as they are found in the field: what detection, preview and conversion make of them with the defaults."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from queryserver.formats.detection import ReadingOptions
 from queryserver.imports import computed
 from queryserver.imports.model import STRING, ColumnType, Delimiters, SkippedLines, type_name
 
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe", " ": "blank"}
 FIELD = Path(__file__).parents[2] / "field" / "import"
 
 
@@ -241,6 +243,47 @@ class TestLinesAbove:
         assert titled.warnings == {"short_rows": (1, [1])}
         commented = load(field_file("comment_lines.csv"), comment="\\0", skip_rows=0)
         assert len(commented.rows) + commented.has_header == 5
+
+
+def labels() -> list[dict[str, str]]:
+    with (FIELD / "layouts" / "labels.tsv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+class TestLayouts:
+    """Files after the exports of offices, banks, loggers and programs, with what a person sees in them."""
+
+    @pytest.mark.importer(69)
+    @each("label", *labels())
+    def test_files_of_many_programs_come_out_as_a_person_reads_them(self, label: Mapping[str, str]) -> None:
+        loaded = load(field_file(f"layouts/{label['file']}"))
+        names = [name for name, _ in loaded.columns] if loaded.has_header else []
+        skipped = loaded.metadata["skipped"]
+        found = {
+            "file": label["file"],
+            "separator": SEPARATORS[loaded.metadata["delimiters"]["field"]],
+            "skip_rows": str(skipped["first"]),
+            "comment": skipped["comment"],
+            "header": "|".join(names),
+        }
+        assert found == dict(label)
+        assert loaded.bad == 0
+
+    def test_every_layout_has_a_label(self) -> None:
+        assert {label["file"] for label in labels()} == {one.name for one in (FIELD / "layouts").glob("*.csv")}
+
+    @pytest.mark.importer(68)
+    def test_rows_of_several_widths_under_a_header_that_names_all_are_cut(self) -> None:
+        loaded = load(field_file("layouts/ragged_rows.csv"))
+        assert loaded.metadata["confidence"] < 0.5
+        assert loaded.rows[0] == ["1", "x", "y", None]
+
+    @pytest.mark.importer(68)
+    def test_apostrophes_within_quoting_apostrophes_do_not_hide_the_separator(self) -> None:
+        rows = b"".join(b"%d,'Rome, IT','it, and so on'\n" % n for n in range(20))
+        loaded = load(b"id,city,note\n" + rows + b"21,'Oslo, NO','won't, don't'\n")
+        assert loaded.metadata["delimiters"]["quote"] == "'"
+        assert loaded.rows[0] == ["0", "Rome, IT", "it, and so on"]
 
 
 class TestEscapes:

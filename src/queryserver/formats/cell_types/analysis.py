@@ -121,7 +121,8 @@ class _Shape:
         if self.has_blank_ends and (odd.long.count or not (self.named or is_whole)):
             return False
         if self.width > self.named:
-            return (odd.long.count + odd.short.count) * 2 < rows
+            wider = odd.long.count if self.has_blank_ends else odd.wider
+            return (wider + odd.short.count) * 2 < rows
         return self.has_blank_ends or odd.wider * 2 <= rows
 
 
@@ -282,7 +283,7 @@ class _Oddities:
     def add_block(self, block: Block, rows: int, *, has_header: bool, undecodable: bool) -> None:
         """Count the first `rows` rows of a block. A header may be shorter than its rows."""
         first = block.first_record
-        self.wider += sum(row < rows for row in block.wider_rows)
+        self.wider += sum(row < rows and not (has_header and first + row == 1) for row in block.wider_rows)
         for warning, indexes in (
             (self.long, block.long_rows),
             (self.short, [row for row in block.short_rows if not has_header or first + row > 1]),
