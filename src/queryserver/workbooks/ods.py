@@ -4,52 +4,43 @@ Elements and attributes are known by their namespace. Blanks between elements, c
 and recorded changes do not count.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Never
-from xml.parsers import expat
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from xml.etree import ElementTree as ET
 
-from queryserver.errors.files import FileCorrupt, FileTooComplex
+from queryserver.errors.files import FileCorrupt, FileTooComplex, sheet_not_found
 from queryserver.imports.model import CellKind, TypedText
 from queryserver.workbooks import cells
-from queryserver.workbooks.packages import Package
+from queryserver.workbooks.packages import Package, checked_pieces
 
 CONTENT = "content.xml"
-_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:"
-_TABLE, _OFFICE, _TEXT = f"{_NAMESPACE}table:1.0 ", f"{_NAMESPACE}office:1.0 ", f"{_NAMESPACE}text:1.0 "
-_LIBRE_OFFICE_TYPE = "urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0 value-type"
+_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:"
+_TABLE, _OFFICE, _TEXT = f"{_NAMESPACE}table:1.0}}", f"{_NAMESPACE}office:1.0}}", f"{_NAMESPACE}text:1.0}}"
+_SHEET, _ROW, _LINK = f"{_TABLE}table", f"{_TABLE}table-row", f"{_TABLE}dde-link"
+_REPEATED_ROWS, _REPEATED = f"{_TABLE}number-rows-repeated", f"{_TABLE}number-columns-repeated"
+_NAME, _FORMULA = f"{_TABLE}name", f"{_TABLE}formula"
+_TYPE, _NUMBER, _STRING = f"{_OFFICE}value-type", f"{_OFFICE}value", f"{_OFFICE}string-value"
+_LIBRE_OFFICE_TYPE = "{urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0}value-type"
 """Tells errors from texts, where the file has it."""
 _CELLS = frozenset({f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"})
 _PARAGRAPHS = frozenset({f"{_TEXT}p", f"{_TEXT}h"})
 _LEFT_OUT = frozenset(
     {
         f"{_OFFICE}annotation",
-        f"{_TABLE}tracked-changes",
-        f"{_TABLE}dde-link",
         f"{_TEXT}ruby-text",
         f"{_TEXT}note",
-        *(f"urn:oasis:names:tc:opendocument:xmlns:drawing:1.0 {shape}" for shape in ("frame", "custom-shape", "g")),
+        *(f"{_NAMESPACE}drawing:1.0}}{shape}" for shape in ("frame", "custom-shape", "g")),
     }
 )
-"""What holds text or tables that are no value of a cell."""
+"""What stands in a paragraph and is no text of the cell."""
 _CHARACTERS = {f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
 _MAX_SPACES = 65_536
-
-
-@dataclass(slots=True)
-class _Cell:
-    attributes: Mapping[str, str]
-    paragraphs: list[list[str]] = field(default_factory=list[list[str]])
-
-    def value(self) -> TypedText:
-        return _value(self.attributes, self._text)
-
-    def _text(self) -> str:
-        return "\n".join("".join(pieces) for pieces in self.paragraphs)
+_ROWS_AT_ONCE = 500
+"""What was read is forgotten after so many rows."""
 
 
 class OdsSheets:
-    """The sheets of a file. Its parts are read anew for each call."""
+    """The sheets of a file. Its content is read anew for each call."""
 
     def __init__(self, package: Package) -> None:
         self._package = package
@@ -58,163 +49,142 @@ class OdsSheets:
     def names(self) -> list[str]:
         """In the order of the file. Raises FileCorrupt, FileTooComplex."""
         if self._names is None:
-            parser = _Parser(self._package, None)
-            for _ in parser.rows():
-                """Only names are wanted."""
-            if not parser.names:
+            self._names = [name for name, row in self._elements() if row is None]
+            if not self._names:
                 raise FileCorrupt("The workbook has no sheets.")
-            self._names = parser.names
         return self._names
 
     def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
-        """The rows in use of the first sheet of this name, behind the first `skip` ones of the sheet."""
-        return _Parser(self._package, sheet, seen, skip=skip).rows()
+        """The rows in use of the first sheet of this name, behind the first `skip` ones of the sheet.
+
+        Raises sheet_not_found, FileCorrupt, FileTooComplex.
+        """
+        is_found, taken = False, _TakenRows(seen or cells.SeenRows(), skip)
+        for name, element in self._elements():
+            if element is not None:
+                if is_found:
+                    yield from taken.of(element)
+            elif is_found:
+                return
+            else:
+                is_found = name == sheet
+        if not is_found:
+            raise sheet_not_found(f"There is no sheet {sheet[:100]}.")
+
+    def _elements(self) -> Iterator[tuple[str, ET.Element | None]]:
+        """Each sheet by its name, with None, and after it its rows. A row is to be used before the next is taken."""
+        sheets: list[ET.Element] = []
+        links = rows = 0
+        for is_end, element in self._events():
+            tag = element.tag
+            if tag == _ROW:
+                if is_end and len(sheets) == 1:
+                    yield "", element
+                    element.clear()
+                    rows += 1
+                    if not rows % _ROWS_AT_ONCE:
+                        sheets[0].clear()
+            elif tag == _LINK:
+                links += -1 if is_end else 1
+            elif tag == _SHEET and not links:
+                if is_end:
+                    sheets.pop().clear()
+                    continue
+                sheets.append(element)
+                if len(sheets) == 1:
+                    yield element.get(_NAME, ""), None
+
+    def _events(self) -> Iterator[tuple[bool, ET.Element]]:
+        """Whether it ends, and the element, for beginnings and ends. Raises FileCorrupt."""
+        parser = ET.XMLPullParser(("start", "end"))
+        with _damage():
+            for piece in checked_pieces(self._package, CONTENT):
+                parser.feed(piece)
+                for found in parser.read_events():
+                    element = found[-1]
+                    if isinstance(element, ET.Element):
+                        yield found[0] == "end", element
+            parser.close()
 
 
-class _Parser:
-    def __init__(
-        self, package: Package, sheet: str | None, seen: cells.SeenRows | None = None, *, skip: int = 0
-    ) -> None:
-        self.names: list[str] = []
-        self._package = package
-        self._sheet = sheet
-        self._seen = seen or cells.SeenRows()
+class _TakenRows:
+    """The rows of one sheet, of which the first `skip` ones are left out."""
+
+    def __init__(self, seen: cells.SeenRows, skip: int) -> None:
+        self._seen = seen
         self._skip = skip
-        self._place = 0
-        """Of the row that is read, from 0 on."""
-        self._is_read = False
-        self._depth = 0
-        self._skipped_below: int | None = None
-        self._tables = 0
-        self._made: list[tuple[cells.Row, int]] = []
-        self._row: dict[int, TypedText] | None = None
-        self._has_unset = False
-        self._row_repeats = 1
-        self._column = 0
-        self._cell: _Cell | None = None
-        self._paragraph_depth: int | None = None
-        self._given = 0
-        parser = expat.ParserCreate(namespace_separator=" ")
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._text
-        parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = _refuse
-        parser.buffer_text = True
-        self._parser = parser
+        self._place = self._given = 0
 
-    def rows(self) -> Iterator[cells.Row]:
-        try:
-            for piece in self._package.pieces(CONTENT):
-                self._parser.Parse(piece)
-                yield from self._finished()
-                if self._is_read:
-                    return
-            self._parser.Parse(b"", True)
-            yield from self._finished()
-        except (expat.ExpatError, LookupError, ValueError) as error:
-            # LookupError and ValueError: an encoding that is unknown, or a count that is no number.
-            raise FileCorrupt("The content of the workbook is not well-formed.") from error
-
-    def _finished(self) -> Iterator[cells.Row]:
-        made, self._made = self._made, []
-        for row, repeats in made:
-            for _ in range(repeats):
-                yield row
-
-    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
-        self._depth += 1
-        if self._skipped_below is not None:
-            return
-        if name in _LEFT_OUT:
-            self._skipped_below = self._depth
-        elif self._paragraph_depth is not None:
-            self._within_paragraph(name, attributes)
-        elif name == f"{_TABLE}table":
-            self._start_table(attributes)
-        elif self._row is None:
-            if name == f"{_TABLE}table-row" and self._is_wanted:
-                self._start_row(attributes)
-        elif self._cell is None:
-            if name in _CELLS:
-                self._cell = _Cell(attributes)
-        elif name in _PARAGRAPHS:
-            self._cell.paragraphs.append([])
-            self._paragraph_depth = self._depth
-
-    def _start_table(self, attributes: Mapping[str, str]) -> None:
-        if self._tables:
-            # A table within a table: its cells are no cells of the sheet.
-            self._skipped_below = self._depth
-            return
-        self._tables = self._depth
-        self.names.append(attributes.get(f"{_TABLE}name", ""))
-
-    @property
-    def _is_wanted(self) -> bool:
-        return bool(self._tables) and self._sheet is not None and self.names[-1] == self._sheet
-
-    def _start_row(self, attributes: Mapping[str, str]) -> None:
-        self._row, self._column, self._has_unset = {}, 0, False
-        self._row_repeats = _count(attributes, f"{_TABLE}number-rows-repeated")
-
-    def _within_paragraph(self, name: str, attributes: Mapping[str, str]) -> None:
-        assert self._cell is not None  # noqa: S101 paragraphs are in cells
-        if name == f"{_TEXT}s":
-            count = min(_count(attributes, f"{_TEXT}c"), _MAX_SPACES)
-            self._cell.paragraphs[-1].append(" " * count)
-        elif name in _CHARACTERS:
-            self._cell.paragraphs[-1].append(_CHARACTERS[name])
-
-    def _text(self, text: str) -> None:
-        if self._paragraph_depth is not None and self._skipped_below is None and self._cell is not None:
-            self._cell.paragraphs[-1].append(text)
-
-    def _end(self, name: str) -> None:
-        depth, self._depth = self._depth, self._depth - 1
-        if self._skipped_below is not None:
-            if depth == self._skipped_below:
-                self._skipped_below = None
-        elif depth == self._paragraph_depth:
-            self._paragraph_depth = None
-        elif self._paragraph_depth is None and self._cell is not None and name in _CELLS:
-            self._end_cell(self._cell)
-            self._cell = None
-        elif self._row is not None and self._cell is None and name == f"{_TABLE}table-row":
-            self._end_row(self._row)
-            self._row = None
-        elif depth == self._tables:
-            self._is_read = self._is_read or self._is_wanted
-            self._tables = 0
-
-    def _end_cell(self, cell: _Cell) -> None:
-        assert self._row is not None  # noqa: S101 cells are in rows
-        count = _count(cell.attributes, f"{_TABLE}number-columns-repeated")
-        value = cell.value()
-        if value:
-            if self._column + count > cells.MAX_GRID_COLUMNS:
-                raise FileTooComplex(f"The sheet has more than {cells.MAX_GRID_COLUMNS:,} columns.")
-            self._row.update(dict.fromkeys(range(self._column, self._column + count), value))
-        elif f"{_TABLE}formula" in cell.attributes and _is_unset(cell.attributes):
-            self._has_unset = True
-        self._column = min(self._column + count, cells.MAX_GRID_COLUMNS + 1)
-
-    def _end_row(self, row: cells.Row) -> None:
-        place, self._place = self._place, self._place + self._row_repeats
-        repeats = min(self._row_repeats, self._place - self._skip)
+    def of(self, element: ET.Element) -> Iterator[cells.Row]:
+        """The row in use of an element as often as it is repeated. Raises FileTooComplex, FileCorrupt."""
+        with _damage():
+            row, has_unset = _row(element)
+            count = _count(element.attrib, _REPEATED_ROWS)
+        begin, self._place = self._place, self._place + count
+        repeats = min(count, self._place - self._skip)
         if repeats <= 0:
             return
-        if self._has_unset:
+        if has_unset:
             self._seen.unset.append(self._given + 1)
-        if row:
-            self._given += repeats
-            if self._given > cells.MAX_ROWS:
-                raise FileTooComplex(f"The sheet has more than {cells.MAX_ROWS:,} rows.")
-            self._seen.given(max(place, self._skip), repeats)
-            self._made.append((row, repeats))
+        if not row:
+            return
+        self._given += repeats
+        if self._given > cells.MAX_ROWS:
+            raise FileTooComplex(f"The sheet has more than {cells.MAX_ROWS:,} rows.")
+        self._seen.given(max(begin, self._skip), repeats)
+        for _ in range(repeats):
+            yield row
 
 
-def _refuse(*_declaration: object) -> Never:
-    raise FileTooComplex("The workbook declares a document type or entities.")
+@contextmanager
+def _damage() -> Generator[None]:
+    """LookupError and ValueError: an encoding that is unknown, a number that is none. Raises FileCorrupt."""
+    try:
+        yield
+    except (ET.ParseError, LookupError, ValueError) as error:
+        raise FileCorrupt("The content of the workbook is not well-formed.") from error
+
+
+def _row(element: ET.Element) -> tuple[cells.Row, bool]:
+    """The cells in use, and whether a formula has no value. Raises FileTooComplex, ValueError."""
+    row: dict[int, TypedText] = {}
+    column, has_unset = 0, False
+    for cell in element:
+        if cell.tag not in _CELLS:
+            continue
+        attributes = cell.attrib
+        count = _count(attributes, _REPEATED) if _REPEATED in attributes else 1
+        value = _value(attributes, cell)
+        if value:
+            if column + count > cells.MAX_GRID_COLUMNS:
+                raise FileTooComplex(f"The sheet has more than {cells.MAX_GRID_COLUMNS:,} columns.")
+            for place in range(column, column + count):
+                row[place] = value
+        elif _FORMULA in attributes and _TYPE not in attributes:
+            # An error and an empty text have a type.
+            has_unset = True
+        column += count
+    return row, has_unset
+
+
+def _text_of(cell: ET.Element) -> str:
+    """The paragraphs of a cell, a line each."""
+    return "\n".join([_paragraph(child) for child in cell if child.tag in _PARAGRAPHS])
+
+
+def _paragraph(element: ET.Element) -> str:
+    if not len(element):
+        return element.text or ""
+    pieces = [element.text or ""]
+    for child in element:
+        if child.tag == f"{_TEXT}s":
+            pieces.append(" " * min(_count(child.attrib, f"{_TEXT}c"), _MAX_SPACES))
+        elif child.tag in _CHARACTERS:
+            pieces.append(_CHARACTERS[child.tag])
+        elif child.tag not in _LEFT_OUT:
+            pieces.append(_paragraph(child))
+        pieces.append(child.tail or "")
+    return "".join(pieces)
 
 
 def _count(attributes: Mapping[str, str], name: str) -> int:
@@ -225,16 +195,11 @@ def _count(attributes: Mapping[str, str], name: str) -> int:
     return max(int(text), 1)
 
 
-def _is_unset(attributes: Mapping[str, str]) -> bool:
-    """Whether a formula has no value that was stored with it; that of an error or an empty text is one."""
-    return f"{_OFFICE}value-type" not in attributes
-
-
-def _value(attributes: Mapping[str, str], text: Callable[[], str]) -> TypedText:
+def _value(attributes: Mapping[str, str], cell: ET.Element) -> TypedText:
     """Raises ValueError for a number that is none."""
-    kind = attributes.get(f"{_OFFICE}value-type", "")
+    kind = attributes.get(_TYPE, "")
     if kind in {"float", "percentage", "currency"}:
-        number = attributes.get(f"{_OFFICE}value")
+        number = attributes.get(_NUMBER)
         return cells.EMPTY if number is None else cells.number_cell(float(number))
     if kind == "boolean":
         return cells.boolean_cell(is_true=attributes.get(f"{_OFFICE}boolean-value", "").lower() == "true")
@@ -244,8 +209,8 @@ def _value(attributes: Mapping[str, str], text: Callable[[], str]) -> TypedText:
     if kind == "time":
         return _clock(attributes.get(f"{_OFFICE}time-value", ""))
     if kind == "string" and attributes.get(_LIBRE_OFFICE_TYPE) != "error":
-        written = attributes.get(f"{_OFFICE}string-value")
-        return cells.text_cell(text() if written is None else written)
+        written = attributes.get(_STRING)
+        return cells.text_cell(_text_of(cell) if written is None else written)
     return cells.EMPTY
 
 

@@ -160,8 +160,6 @@ class OpenWorkbook:
 
     def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
         """All rows in use behind the first `skip` ones of the sheet. Raises sheet_not_found."""
-        if sheet not in self.sheet_names():
-            raise errors.sheet_not_found(f"There is no sheet {sheet[:100]}.")
         return self._sheets.rows(sheet, seen, skip=skip)
 
 
@@ -205,7 +203,10 @@ class _LibrarySheets:
         return [sheet.name for sheet in self._workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
 
     def rows(self, sheet: str, seen: cells.SeenRows | None, *, skip: int) -> Iterator[cells.Row]:
-        index = self.names().index(sheet)
+        names = self.names()
+        if sheet not in names:
+            raise errors.sheet_not_found(f"There is no sheet {sheet[:100]}.")
+        index = names.index(sheet)
         if self._read is None or self._read[0] != sheet:
             self._check(index)
             with _calamine_errors():
