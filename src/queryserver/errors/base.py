@@ -214,7 +214,7 @@ class InvalidUsername(InvalidRequest, code="invalid_username"):
 
 
 class InvalidPassword(InvalidRequest, code="invalid_password"):
-    """A new password is below `desktop.auth.password_min_length`, or above what a login takes."""
+    """A new password is shorter or weaker than `desktop.auth` wants, or longer than a login takes."""
 
 
 invalid_body = ErrorKind(InvalidRequest, "invalid_body")

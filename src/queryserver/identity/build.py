@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from queryserver.errors.base import ConfigurationError
+from queryserver.errors.base import ConfigurationError, InvalidPassword
 from queryserver.identity.api_bearers import ApiTokenBearers
 from queryserver.identity.api_tokens import ApiTokens
 from queryserver.identity.callers import CallerRepository, Callers, CallerSource, Challenge, JwtCodec, OwnBearers
@@ -245,8 +245,11 @@ async def ensure_administrator(accounts: Accounts, given: str | None, show: Call
     """
     alphabet = string.ascii_letters + string.digits
     name, password = "admin", given or "".join(secrets.choice(alphabet) for _ in range(_PASSWORD_LENGTH))
-    if not await accounts.create_first(name, password):
-        return
+    try:
+        if not await accounts.create_first(name, password):
+            return
+    except InvalidPassword as error:
+        raise InvalidPassword(f"QUERYSERVER_ADMIN_PASSWORD: {error.message}") from None
     for operation in ("user.create", "user.make_admin"):
         AUDIT.record(name, operation, name, facts=BY_SERVER)
     if given is None:

@@ -246,7 +246,7 @@ class Accounts:
         username = self._usernames.read(person.username)
         account = NewAccount(
             username,
-            None if identity or is_service_account else await self._hash(password),
+            None if identity or is_service_account else await self._hash(password, username.shown),
             is_admin=is_admin,
             is_service_account=is_service_account,
             first_name=person.first_name,
@@ -264,7 +264,10 @@ class Accounts:
 
         Raises InvalidPassword.
         """
-        account = NewAccount(self._usernames.read(name), await self._hash(password), is_admin=True)
+        if await self._records.has_users():
+            return False  # the start gives the same password each time, whatever the rules have become
+        username = self._usernames.read(name)
+        account = NewAccount(username, await self._hash(password, username.shown), is_admin=True)
         return await self._records.create_first(account, default_group=self._auth.default_user_group)
 
     async def disable(self, name: str) -> None:
@@ -281,7 +284,7 @@ class Accounts:
 
     async def set_password(self, name: str, password: str) -> None:
         """Replace the password; all tokens end. Raises unknown_user, InvalidPassword, service_account."""
-        new = await self._hash(password)
+        new = await self._hash(password, name)
         _require_known(name, await self._records.change(self._key(name), password_hash=new, ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
@@ -292,12 +295,19 @@ class Accounts:
         """End all tokens of a user. Raises unknown_user."""
         _require_known(name, await self._records.change(self._key(name), ends_tokens=True))
 
-    async def _hash(self, password: str) -> str:
+    async def _hash(self, password: str, name: str) -> str:
         least = self._auth.password_min_length
         if len(password) < least:
             raise errors.InvalidPassword(f"The password must have at least {least} characters.")
         if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
             raise errors.InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
+        if self._auth.password_min_score:
+            strength = await self._passwords.strength(password, name=name)
+            if strength.score < self._auth.password_min_score:
+                raise errors.InvalidPassword(
+                    f"The password is easy to guess. {strength.reason}".rstrip(" .")
+                    + ". Choose several words that do not belong together, or letters and digits at random."
+                )
         return await self._passwords.hash(password)
 
     def _key(self, name: str) -> str:

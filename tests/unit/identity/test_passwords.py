@@ -7,11 +7,13 @@ from contextlib import closing
 
 import pytest
 from argon2 import PasswordHasher
+from tests.cases import each
 from tests.fixtures.passwords import PRODUCT
 from tests.timing import at_best
 
 from queryserver.errors.base import LoginBackendUnavailable
-from queryserver.identity.passwords import Passwords
+from queryserver.identity.passwords import Passwords, strength
+from queryserver.platform.settings.desktop import AuthSettings
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
@@ -29,6 +31,31 @@ async def test_a_password_fits_its_hash_only(passwords: Passwords) -> None:
     assert await passwords.verify(made, "geheim")
     assert not await passwords.verify(made, "Geheim")
     assert not await passwords.verify("no hash", "geheim")
+
+
+@each(
+    "password",
+    "1234567890", "aaaaaaaaaa", "abcabcabcabc", "qwertyuiop", "password12", "adminadmin", "iloveyou123",
+    "maria.lopez", "maria.lopez1",
+)  # fmt: skip
+def test_passwords_that_lists_repetitions_sequences_and_the_name_lead_to_are_weak(password: str) -> None:
+    assert strength(password, name="maria.lopez").score < AuthSettings().password_min_score
+
+
+@each(
+    "password",
+    "correct horse battery",
+    "k9$Qv2!xLp",
+    "a password for real data",
+    "пароль для тестов",
+    "日本語の合言葉です",
+)
+def test_words_that_do_not_belong_together_and_random_letters_are_strong(password: str) -> None:
+    assert strength(password, name="maria.lopez").score >= AuthSettings().password_min_score
+
+
+async def test_the_estimate_of_the_longest_password_ends_soon(passwords: Passwords) -> None:
+    assert (await passwords.strength("aB3$" * 256, name="ana")).score >= 0
 
 
 async def test_without_a_hash_the_work_is_done_and_nothing_fits(passwords: Passwords) -> None:

@@ -89,6 +89,9 @@ class AuthSettings(Section):
     """Whether the first login makes an administrator while there is none."""
     password_min_length: Positive = 10
     """Least length of a new password, in characters."""
+    password_min_score: Annotated[Count, Field(le=4)] = 2
+    """Least score of a new password by zxcvbn. 1: more than 1,000 guesses; 2: a million; 3: 100 million; 4: 10 billion;
+    0: any."""
     login_window_s: Annotated[Positive, Field(le=86400)] = 300
     """Time in which failed logins are counted."""
     login_failures_per_user_and_address: Count = 5
