@@ -104,7 +104,7 @@ async def brackets(_: Hostile, http: httpx.AsyncClient) -> str:
 async def wide_parquet(_: Hostile, http: httpx.AsyncClient) -> str:
     """The preview of a file with 20,000 columns."""
     uploaded = await _upload(http, "wide.parquet", _wide_file())
-    if uploaded.status_code != 201:
+    if uploaded.status_code != 200:
         return outcome(uploaded)
     shown = await http.get(f"storage/display?path={_HOME}/wide.parquet&compression=parquet")
     return f"{outcome(uploaded)}, preview {outcome(shown)}"

@@ -338,7 +338,7 @@ class TestShareOfTheLocalRoot:
         async with files_on(tmp_path, database_dsn, max_bytes_per_user=MIB) as files:
             ana, bob = await files.api.user(), await files.api.user()
             home = f"file:///user/{ana.username}"
-            assert (await upload(ana, "file:///shared", "a", bytes(600 * KIB))).status_code == 201
+            assert (await upload(ana, "file:///shared", "a", bytes(600 * KIB))).status_code == 200
             assert (await ana.get("taskserver/upload/available_space")).json()["upload_available_space"] == 424 * KIB
             refused = [
                 await upload(ana, "file:///shared", "b", bytes(500 * KIB)),
@@ -353,7 +353,7 @@ class TestShareOfTheLocalRoot:
             ]
             assert [told(answer) for answer in refused] == [self.FULL] * len(refused)
             assert "filebrowser.max_bytes_per_user" in refused[0].json()["message"]
-            assert (await upload(bob, "file:///shared", "c", bytes(900 * KIB))).status_code == 201
+            assert (await upload(bob, "file:///shared", "c", bytes(900 * KIB))).status_code == 200
 
     async def test_what_others_delete_is_free_again_and_another_server_counts_the_same(self, tmp_path: Path):
         now = [0.0]
