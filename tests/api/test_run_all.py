@@ -1,14 +1,18 @@
 """Scripts whose statements all run with one call (Contract editor 5.5)."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.api.dialects import DUCKDB, POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.cases import each
 from tests.timing import until
+
+from queryserver.statements.overview import OverviewFilter
 
 FIELD = Path(__file__).parents[1] / "field" / "sql"
 
@@ -334,3 +338,101 @@ class TestRunAll:
             assert await ben.refused("editor/fetch_result_data", operationId=operation, statement_id=0) == (
                 404, 2, "operation_not_found",
             )  # fmt: skip
+
+    @pytest.mark.item(85)
+    async def test_a_script_that_waits_for_its_session_is_canceled_and_its_engine_never_sees_it(self, ana: Caller):
+        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        before = (await ana.execute("mysql", "sleep 60", session_id=session))["history_uuid"]
+        await ana.running(before)
+        waiting = await ana.execute("mysql", "text never seen; ddl", session_id=session, run_all="true")
+        operation = waiting["history_uuid"]
+        assert steps(waiting) == [(0, "waiting")]
+        assert (await ana.on(operation, "cancel_statement"))["query_status"]["state"] == "canceled"
+        body = await ana.ended(operation)
+        assert (body["code"], steps(body)) == ("canceled", [(0, "canceled")])
+        assert "text never seen" not in ana.api.fakes["mysql"].executions
+        await ana.on(before, "cancel_statement")
+
+    @pytest.mark.item(85)
+    async def test_to_cancel_one_statement_is_to_cancel_the_script(self, ana: Caller):
+        body = await ana.execute("mysql", "sleep 60; ddl", run_all="true")
+        await ana.running(body["history_uuid"])
+        part = (await ana.on(body["history_uuid"], "check_status"))["query_status"]["statements"][0]["operationId"]
+        await ana.on(part, "cancel_statement")
+        assert (await ana.ended(body["history_uuid"]))["code"] == "canceled"
+
+    @pytest.mark.item(82)
+    async def test_long_scripts_run_in_their_order(self, ana: Caller):
+        texts = [f"text {number:03} {'x' * 90}" for number in range(300)]
+        body = await ana.execute("mysql", ";\n".join(texts), run_all="true")
+        operation = body["history_uuid"]
+        assert body["handle"]["end"] == {"row": 299, "column": 99}
+        body = await ana.ended(operation)
+        while body["query_status"]["state"] in {"waiting", "running"}:
+            body = await ana.ended(operation)
+        assert steps(body) == [(number, "available") for number in range(300)]
+        assert [one["start"]["row"] for one in body["query_status"]["statements"]] == list(range(300))
+        for number in (0, 150, 299):
+            assert (await ana.page(operation, statement_id=number))["data"] == [[texts[number].removeprefix("text ")]]
+
+    @pytest.mark.item(82)
+    async def test_many_scripts_of_one_user_at_once_keep_their_sessions(self, api: Api):
+        user = await api.user()
+        script = "set x {0}; get x; sleep 0; get x; get x"
+        bodies = await asyncio.gather(
+            *(user.run("mysql", script.format(number), run_all="true") for number in range(16))
+        )
+        for number, body in enumerate(bodies):
+            assert body["status"] == 0, body
+            assert (await user.page(body["history_uuid"]))["data"] == [[str(number)]]
+
+    @pytest.mark.item(85)
+    async def test_all_results_of_a_script_expire_together(self, api: Api, ana: Caller):
+        operation = (await ana.run("mysql", "rows 1; rows 2; ddl", run_all="true"))["history_uuid"]
+        ends = await api.database.fetch(
+            "select expires_at from statements where (id = $1 or operation_id = $1) and state = 'available'",
+            UUID(operation),
+        )
+        assert (len(ends), len({row["expires_at"] for row in ends})) == (3, 1)
+        await api.database.execute(
+            "update statements set expires_at = now() where id = $1 or operation_id = $1", UUID(operation)
+        )
+        await api.services.statements.retention.expire()
+        for fields in ({}, {"statement_id": 0}, {"statement_id": 1}):
+            assert (await ana.on(operation, "fetch_result_data", **fields))["code"] == "expired"
+        assert (await ana.on(operation, "check_status"))["code"] == "expired"
+
+    @pytest.mark.item(84)
+    async def test_administrators_see_one_statement_for_a_script(self, api: Api):
+        user = await api.user()
+        operation = (await user.run("mysql", "rows 1; ddl; rows 2", run_all="true"))["history_uuid"]
+        chosen = OverviewFilter(user=user.username)
+        entries, _ = await api.services.statements.administration.page(chosen, limit=10)
+        assert [str(entry.id) for entry in entries] == [operation]
+        assert entries[0].server != "script"
+
+    @pytest.mark.item(88)
+    async def test_an_operation_whose_statement_was_ended_by_a_program_that_knows_no_scripts_ends(
+        self, api: Api, ana: Caller
+    ):
+        operation = (await ana.execute("mysql", "sleep 60; ddl", run_all="true"))["history_uuid"]
+        await ana.running(operation)
+        await api.database.execute(
+            "update statements set state = 'success', ended_at = now() where operation_id = $1", UUID(operation)
+        )
+        await api.running.statements.runner.leases.end_broken_scripts()
+        body = await ana.ended(operation)
+        assert (body["code"], body["query_status"]["state"]) == ("outcome_unknown", "failed")
+
+    @pytest.mark.item(83)
+    async def test_where_nothing_may_be_changed_the_script_ends_at_the_first_change(self, ana: Caller):
+        body = await ana.run("replica", "SELECT 1; delete from t; SELECT 2", run_all="true")
+        assert (body["status"], body["code"], body["statement_id"]) == (1, "rejected", 1)
+        assert body["message"] == "This connector is read-only."
+        assert steps(body) == [(0, "available"), (1, "failed")]
+        assert (await ana.page(body["history_uuid"], statement_id=0))["data"] == [[1]]
+
+    @pytest.mark.item(83)
+    async def test_a_first_change_is_refused_at_once(self, ana: Caller):
+        body = await ana.execute("replica", "delete from t; SELECT 2", run_all="true")
+        assert (body["status"], body["code"], steps(body)) == (1, "rejected", [(0, "failed")])

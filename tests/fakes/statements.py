@@ -312,6 +312,9 @@ class MemoryLeases:
             return None
         return PartEnd(None)
 
+    async def end_broken_scripts(self) -> None:
+        await self._reached("end_broken_scripts")
+
     async def script(self, operation_id: UUID) -> str:
         return self.entries[operation_id].assignment.statement
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TypeAlias
+from uuid import UUID
 from weakref import WeakValueDictionary
 
 import structlog
@@ -160,6 +161,10 @@ class HeldSession:
         self._user = user
         self._token_expires_at: int | None = None
         self.is_recorded = False
+        self.scripts: set[UUID] = set()
+        """Operations that run in it: between two statements of a script it is in use as well."""
+        self.place = AsyncExitStack()
+        """The place of the script that it was opened for, among those of its user."""
         self.turn = asyncio.Lock()
         self._idle_s = idle.total_seconds()
         self._last_used = time.monotonic()
@@ -180,6 +185,7 @@ class HeldSession:
 
     async def close(self) -> None:
         """Close it; work of the engine in it ends."""
+        await self.place.aclose()
         self._released.set()
         if self._keeper is not None:
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -193,14 +199,19 @@ class HeldSession:
         self._last_used = time.monotonic()
 
     @property
+    def is_in_use(self) -> bool:
+        """A statement or a script runs in it."""
+        return bool(self.scripts) or self.turn.locked()
+
+    @property
     def unused_s(self) -> float:
-        """Time since its last use; 0 while a statement runs in it."""
-        return 0 if self.turn.locked() else time.monotonic() - self._last_used
+        """Time since its last use; 0 while a statement or a script runs in it."""
+        return 0 if self.is_in_use else time.monotonic() - self._last_used
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs in it, and its idle time is over or its login has expired."""
-        return not self.turn.locked() and (self.unused_s >= self._idle_s or self.is_expired)
+        return not self.is_in_use and (self.unused_s >= self._idle_s or self.is_expired)
 
     @property
     def is_expired(self) -> bool:
@@ -285,12 +296,22 @@ class HeldSessions:
     async def drop_idle(self) -> None:
         await self._drop_all(self._sessions.values(), lambda held: held.is_idle)
 
+    async def end_script(self, session_id: int, script: UUID, *, closes: bool) -> None:
+        """No further statement of a script runs in the session; `closes`: it was opened for the script."""
+        held = self._sessions.get(session_id)
+        if held is not None:
+            held.scripts.discard(script)
+            if not held.scripts:
+                await held.place.aclose()
+        if closes:
+            await self.drop(session_id)
+
     async def make_room(self, user_id: int, *, keep: int) -> None:
         """Close those sessions between statements of scripts that are unused longest, until `keep` are open."""
         kept = [one for one in self._sessions.values() if one.user_id == user_id and not one.named]
         unused = sorted((one for one in kept if one.unused_s > 0), key=lambda one: one.unused_s)
         oldest = unused[max(keep - (len(kept) - len(unused)), 0) :]
-        await self._drop_all(oldest, lambda held: not held.turn.locked())
+        await self._drop_all(oldest, lambda held: not held.is_in_use)
 
     async def aclose(self) -> None:
         await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
@@ -415,6 +436,8 @@ class SessionOpener:
             if not (held.named or assignment.keeps_session):
                 stack.push_async_callback(self.held.drop, held.id)
             session = await stack.enter_async_context(self.held.turn(held))
+            if (script := assignment.lease.operation_id) is not None:
+                held.scripts.add(script)
             await stack.enter_async_context(self.slots.slot(connector.key, user.id))
             yield session
 
@@ -461,7 +484,11 @@ class SessionOpener:
             held = self.held.get(assignment.session_id)
             if held is not None:
                 return held
-            await stack.enter_async_context(self._first_statements.slot(connector.key, user.id))
+            script, place = assignment.lease.operation_id, AsyncExitStack()
+            # The session of a script is open for all its statements, and so holds its place as long.
+            slot = self._first_statements.slot(connector.key, user.id)
+            await (stack if script is None else place).enter_async_context(slot)
+            stack.push_async_callback(self._leave, place, assignment.session_id)
             await self.held.make_room(user.id, keep=self.max_kept - 1)
             record = SessionRecord(
                 id=assignment.session_id,
@@ -478,13 +505,31 @@ class SessionOpener:
                 idle=connector.limits.session_idle,
                 last_used_at=datetime.now(UTC),
             )
-            await self._open(record, connector, user, await self._options(assignment, connector, user), max_open=0)
+            options = await self._options(assignment, connector, user)
+            await self._open(record, connector, user, options, max_open=0, script=script, place=place)
             return self.held.get(record.id)
 
+    async def _leave(self, place: AsyncExitStack, session_id: int) -> None:
+        """Give back the place of a script whose session was not opened."""
+        held = self.held.get(session_id)
+        if held is None or held.place is not place:
+            await place.aclose()
+
     async def _open(
-        self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
+        self,
+        record: SessionRecord,
+        connector: Connector,
+        user: User,
+        options: SessionOptions,
+        *,
+        max_open: int,
+        script: UUID | None = None,
+        place: AsyncExitStack | None = None,
     ) -> bool:
         held = HeldSession(record.id, connector.key, user, named=record.named, idle=record.idle)
+        if script is not None and place is not None:
+            held.scripts.add(script)
+            held.place = place
         await self.held.open(held, self.connectors.using(connector), options)
         try:
             held.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)

@@ -495,6 +495,13 @@ class StatementLeases:
             self._on_end(end_of(ended))
         return PartEnd(recorded)
 
+    async def end_broken_scripts(self) -> None:
+        """End the operations of which a program that knows no scripts has ended a statement."""
+        async with self._database.transaction() as connection:
+            ended = await script_repository.end_broken(connection)
+        for row in ended:
+            self._on_end(end_of(row))
+
     async def script(self, operation_id: UUID) -> str:
         """The text of a script whose statements all run. Raises OperationNotFound."""
         text = await self._database.value("select statement from statements where id = $1", operation_id)

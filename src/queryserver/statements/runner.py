@@ -365,15 +365,17 @@ class Runner:
     async def _after_part(self, execution: Execution) -> None:
         """Go on with the script, or close the session of one that ends before its last statement."""
         done, following = execution.assignment, execution.following
+        is_own = done.keeps_session and not (done.in_named_session or self._is_shared(done))
+        closes = is_own and execution.is_settled and not self._draining
         try:
             if following is not None:
                 await self._start_claimed(following, execution.script)
-            elif execution.is_settled and done.keeps_session and not (self._draining or self._is_shared(done)):
-                await self.held.drop(done.session_id)
-        except DatabaseUnavailable:
-            log.warning("script not continued; its lease runs out", operation_id=str(done.lease.operation_id))
-        except Exception:  # the outer wall of a task: the lease of the next statement runs out
-            log.exception("script not continued", operation_id=str(done.lease.operation_id))
+                if self.runs(following.lease.statement_id):
+                    return
+        except Exception as error:  # the outer wall of a task: its lease runs out, and it is claimed again
+            log.warning("script not continued", operation_id=str(done.lease.operation_id), exc_info=error)
+            closes = False
+        await self.held.end_script(done.session_id, done.lease.operation_id or UUID(int=0), closes=closes)
 
     async def _start_claimed(self, assignment: Assignment, script: ScriptRun | None = None) -> None:
         """Run what was claimed, or record its end: a statement that may have been sent is never sent again.
@@ -463,6 +465,7 @@ class Runner:
         # What runs here is not lost, even if an outage of the database let its lease run out.
         await self._renew()
         await self.sessions.close_lost()
+        await self.leases.end_broken_scripts()
         if self.intake is not Intake.BOUND:
             await self._hold(self.connectors.data_to_hold() - self._data_held)
         await self._claim_orphans()

@@ -4,6 +4,7 @@ Each change of a script first locks the row of its operation: two changes wait f
 the other. All functions run in the transaction of their caller.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -57,6 +58,14 @@ _PROGRESS = """
 update statements as script set progress = least(99, 100 * (
     select count(*) from statements where operation_id = $1 and state not in ('waiting', 'running')
 ) / statements_count) where id = $1
+"""
+
+_BROKEN = """
+select id from statements as script
+where state in ('waiting', 'running') and is_script and not exists (
+    select from statements as part where part.operation_id = script.id and part.state in ('waiting', 'running')
+)
+for update skip locked
 """
 
 # That of the last statement that had a result, also where that has expired or was closed since.
@@ -133,6 +142,21 @@ def canceled_by(name: str | None) -> model.Outcome:
 async def end_canceled(connection: Connection, script: Row, by: str) -> Row | None:
     """The row of the operation, of which no statement runs any more."""
     return await _end(connection, script, canceled_by(by), timedelta(0))
+
+
+async def end_broken(connection: Connection) -> Sequence[Row]:
+    """The rows of the operations that ran and of which no statement waits or runs; they have ended then.
+
+    In any snapshot an operation that runs has one, unless a program of the former version has ended it.
+    """
+    outcome = model.Outcome(
+        StatementState.FAILED,
+        error_code="outcome_unknown",
+        message="A server of another version has ended a statement of this script: the others were not run.",
+    )
+    broken = await connection.fetch(_BROKEN)
+    ended = [await _end(connection, script, outcome, timedelta(hours=24)) for script in broken]
+    return [row for row in ended if row is not None]
 
 
 async def _end(

@@ -123,6 +123,7 @@ class Beat:
                 database=run.job["database"],
                 idempotency_key=run.fire_id,
                 priority=_PRIORITY,
+                run_all=True,
             ),
         )
         if await self.runs.submitted(run.fire_id, recorded.record.status.id):  # else another beat has counted it

@@ -99,6 +99,20 @@ async def test_a_lost_right_stops_the_schedule_also_where_another_connector_has_
         assert run["message"] == "The connector of the schedule is gone."
 
 
+async def test_all_statements_of_a_script_run_and_the_first_failure_is_that_of_the_run(fleets: Fleets):
+    async with fleets() as fleet:
+        good = await fleet.schedule("script", statement="ddl; change 1; rows 3")
+        bad = await fleet.schedule("breaks", statement="ddl; fail in the middle; ddl")
+        await fleet.due(good["id"], bad["id"])
+        (run,) = await fleet.ended(good["id"])
+        assert run["status"] == "finished"
+        states = "select state from statements where operation_id = $1 order by statement_index"
+        found = await fleet.api.database.fetch(states, run["statement_id"])
+        assert [row["state"] for row in found] == ["success", "success", "available"]
+        (run,) = await fleet.ended(bad["id"])
+        assert (run["status"], run["message"]) == ("failed", "in the middle")
+
+
 async def test_a_statement_that_fails_leaves_the_schedule_on(fleets: Fleets):
     async with fleets() as fleet:
         made = await fleet.schedule("fails", statement="fail no such table")
@@ -136,7 +150,9 @@ async def test_a_beat_that_died_after_the_submission_doubles_no_fire(fleets: Fle
         (run,) = await beat.runs.unsubmitted()
         user = await services.accounts.directory.user(run.owner_id)
         assert user is not None
-        submission = Submission(connector="mysql", script="rows 3", idempotency_key=run.fire_id, priority=1)
+        submission = Submission(
+            connector="mysql", script="rows 3", idempotency_key=run.fire_id, priority=1, run_all=True
+        )
         recorded = await services.statements.submissions.submit(user, submission)
         # Meanwhile the schedule says something else: the run is what it was when it fired.
         await fleet.root.post_json("taskserver/schedules/update", schedule={"id": made["id"], "statement": "rows 9"})

@@ -84,7 +84,9 @@ class ScheduleFields(Fields):
         default=None, description="Key or id of the connector that the statement runs on."
     )
     database: Blankable = Field(default=None, description="Current database of the statement.")
-    statement: Blankable = Field(default=None, description="The statement that runs.")
+    statement: Blankable = Field(
+        default=None, description="The statement that runs; of a script all of them, up to the first that fails."
+    )
     task: Blankable = Field(default=None, description="Name of the task that runs.")
     params: JsonWithNulls[Mapping[str, Any]] | None = Field(default=None, description="Parameters of the task.")
     cron: Blankable = Field(default=None, description="Five fields; exactly one of `cron` and `interval_s` is given.")
