@@ -77,7 +77,14 @@ class TestLists:
         assert names == [["cheap", "items", "T2"], ["t10"], []]
         assert [page["truncated"] for page in pages] == [True, False, False]
 
-    @each("wrong", [{"limit": "0"}, {"limit": "50001"}, {"page": "0"}, {"operation": "x"}])
+    @each("limit", ["50001", "9" * 30])
+    async def test_a_list_of_any_size_has_as_many_names_as_are_given(self, ana: Caller, small: Api, limit: str):
+        body = await ana.told("editor/autocomplete/shop", limit=limit, **SHELF)
+        assert (len(body["tables_meta"]), body["truncated"]) == (4, False)
+        body = await (await small.user()).told("editor/autocomplete/shop", limit=limit, **SHELF)
+        assert (len(body["tables_meta"]), body["truncated"]) == (3, True)
+
+    @each("wrong", [{"limit": "0"}, {"limit": "-1"}, {"page": "0"}, {"operation": "x"}])
     async def test_wrong_parameters_are_named(self, ana: Caller, wrong: dict[str, str]):
         answer = await ana.post("editor/autocomplete/shop", **SHELF, **wrong)
         assert verdict(answer) == (400, -1, "invalid_parameter")

@@ -11,7 +11,6 @@ from queryserver.catalog.questions import CatalogQuestion, DescribedColumn, Tabl
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
-from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import function_not_found
 from queryserver.identity.model import User
 from queryserver.statements.model import Recorded
@@ -109,9 +108,7 @@ class Browsing:
         return await self._lookups.answer(source.user, self._connector(source), question, refresh=source.refresh)
 
     def _part(self, found: Sequence[T], names: Sequence[str], wanted: NameFilter) -> Names[list[T]]:
-        limit = self._max_names if wanted.limit is None else wanted.limit
-        if limit > self._max_names:
-            raise InvalidParameter(f"limit must be from 1 to {self._max_names}.")
+        limit = min(wanted.limit or self._max_names, self._max_names)
         if wanted.prefix:
             prefix = wanted.prefix.casefold()
             found = list(compress(found, [name.casefold().startswith(prefix) for name in names]))
