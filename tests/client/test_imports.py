@@ -80,6 +80,15 @@ async def test_options_override_what_was_detected(db: Connection):
     assert await rows(db, "piped") == [(1, "a,b"), (2, "c,d")]
 
 
+async def test_a_given_encoding_counts_where_the_separator_is_detected(db: Connection):
+    content = "姓名;城市\n张三;北京\n李四;上海\n".encode("utf-16-le")
+    with pytest.raises(ApiError) as caught:
+        await db.imports.options(content)
+    assert caught.value.code == "unsupported_format"
+    found = await db.imports.options(content, FileOptions(encoding="utf-16-le"))
+    assert (found.field_separator, found.encoding, found.has_header) == (";", "utf-16-le", True)
+
+
 async def test_lines_above_a_table_and_null_words_are_detected_or_given(db: Connection):
     content = b"Report\n\nid;n\n1;NA\n2;5\n3;7\n"
     preview = await db.imports.preview(content, "duckdb")

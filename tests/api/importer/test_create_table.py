@@ -100,6 +100,13 @@ class TestAnswer:
         await imported(ana, "postgresql", f"{table}_2", file_path=path)
         assert await rows(ana, "postgresql", f"{table}_2", ",".join(f'"{name}"' for name in names)) == [[1, "A", "B"]]
 
+    @pytest.mark.importer(65, 66)
+    async def test_a_text_of_windows_in_japan_with_an_end_of_dos_becomes_a_table(self, ana: Caller, table: str):
+        content = "氏名,住所,数量\r\n髙橋,東京都①番,1\r\n山﨑,大阪府,2\r\n\x1a".encode("cp932")
+        done = await imported(ana, "duckdb", table, file_path=await uploaded(ana, content))
+        assert (done["rows_loaded"], done["rows_bad"]) == (2, 0)
+        assert await rows(ana, "duckdb", table, order="3") == [["髙橋", "東京都①番", 1], ["山﨑", "大阪府", 2]]
+
     @pytest.mark.importer(67)
     async def test_a_name_of_a_table_that_postgresql_would_cut_is_refused(self, ana: Caller):
         refused = await ask(ana, "postgresql", "t" * 64, file_path=await uploaded(ana, CONTENT))

@@ -167,9 +167,12 @@ class Imports:
 
     async def guess(self, source: "ImportFile | Source", *, is_remote: bool = False) -> Guess:
         """The type of a file, its separators or its sheets."""
-        file = await self._file(source, is_remote)
+        return await self._guess(await self._file(source, is_remote), None)
+
+    async def _guess(self, file: ImportFile, encoding: str | None) -> Guess:
+        query = None if encoding is None else {"encoding": encoding}
         body: DelimitedMetadata | ExcelMetadata | RecordsMetadata = await self._get(
-            "importer/file/guess_metadata/", file
+            "importer/file/guess_metadata/", file, query
         )
         sheets = tuple(body.get("sheet_names", ()))
         known = _known(body, FileOptions)
@@ -288,7 +291,7 @@ class Imports:
 
     async def _detected(self, file: ImportFile, options: FileOptions) -> FileOptions:
         if options.file_type is None or (options.file_type == "excel" and options.sheet_name is None):
-            guess = (await self.guess(file)).options
+            guess = (await self._guess(file, options.encoding)).options
             options = replace(guess, **options.given())
         if options.has_header is None and options.file_type not in _RECORDS:
             query = {name: value for name, value in options.given().items() if name in _OF_HEADER}
