@@ -4,8 +4,7 @@
 count as separated by commas. Files that are no delimited table are marked with the reason:
 - prose: texts for people (readme, licence, notes, reports of results);
 - fixed width: columns are aligned by runs of blanks;
-- svmlight: a format of its own;
-- preamble: lines about the data stand before the table, so that no answer would read the file.
+- svmlight: a format of its own.
 The folder JMulTi_results holds printed reports only, and is left out as a whole.
 """
 
@@ -64,7 +63,7 @@ def seen_in(file: Path) -> tuple[str, str | None, bool | None]:
     found = detect(sample, is_whole=is_whole)
     text = decoded(sample, found.encoding, is_whole=is_whole)
     try:
-        header = has_header(RecordReader(found.delimiters).feed(text, final=is_whole))
+        header = has_header(RecordReader(found.delimiters, skipped=found.skipped).feed(text, final=is_whole))
     except InvalidRequest:
         header = None
     return found.delimiters.field, found.delimiters.quote, header

@@ -321,6 +321,9 @@ NULL_WORDS = frozenset(
 """What programs and people write for a missing value, in lower case."""
 
 
+_LONGEST_MARK = max(len(word.encode()) for word in NULL_WORDS)
+
+
 def is_null_mark(word: str) -> bool:
     return word.lower() in NULL_WORDS
 
@@ -342,9 +345,10 @@ def _with_null_words(cells: "pa.StringArray | Sequence[str]", given: GivenFormat
     values = _values(cells)
     if values is None:
         return None
-    words = tuple(word for word in kernels.unique(values).to_pylist() if is_null_mark(word))
-    rest = without_words(values, words).drop_null()
-    if not words or not len(rest):
+    short = values.filter(kernels.less_equal(kernels.binary_length(values), _LONGEST_MARK))
+    words = tuple(word for word in kernels.unique(short).to_pylist() if is_null_mark(word))
+    rest = without_words(values, words).drop_null() if words else None
+    if rest is None or not len(rest):
         return None
     found = _measured(rest, given)
     return replace(found, null_words=words) if _is_typed(found) else None
