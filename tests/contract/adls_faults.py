@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from tests.contract.storage_basis import MIB, body, content, names, put
+from tests.contract.store_accounts import PATIENT
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.refusals import raises_code
 
@@ -24,7 +25,6 @@ from queryserver.files.protocol import FileSystem, PartPlan, Storage
 from queryserver.files.stores.adls.credentials import AzureAccount, AzureTimeouts, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 
-PATIENT = AzureTimeouts(connect_s=30, answer_s=30, commit_s=30, first_retry_s=0.01)
 WRONG_KEY = "d3Jvbmc="
 USER = StorageUser("alice")
 

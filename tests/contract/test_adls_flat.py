@@ -8,14 +8,15 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 import pytest
-from tests.contract.adls_faults import PATIENT, USER, AzureFaults, changed, tidy
+from tests.contract.adls_faults import USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, content, names, put
+from tests.contract.store_accounts import flat_account
 from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
 from tests.refusals import raises_code
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import ChangedMeanwhile, PathExists, upload_aborted
-from queryserver.files.stores.adls.credentials import AzureAccount, SasToken, SharedKey
+from queryserver.files.stores.adls.credentials import AzureAccount, SasToken
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.files.stores.adls.flat import BlobCalls, is_folder
 from queryserver.files.stores.adls.http import AzureClient
@@ -27,17 +28,6 @@ pytestmark = pytest.mark.engine("azurite")
 @pytest.fixture
 def account(azurite) -> AzureAccount:
     return flat_account(azurite.port)
-
-
-def flat_account(port: int) -> AzureAccount:
-    return AzureAccount(
-        dfs_url="http://127.0.0.1:9",
-        blob_url=f"http://127.0.0.1:{port}/{ACCOUNT}",
-        credential=SharedKey(ACCOUNT, ACCOUNT_KEY),
-        is_hierarchical=False,
-        allow_container_creation=True,
-        timeouts=PATIENT,
-    )
 
 
 class TestFlatFaults(AzureFaults):

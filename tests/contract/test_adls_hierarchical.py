@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.cases import each
-from tests.contract.adls_faults import PATIENT, USER, AzureFaults, changed, tidy
+from tests.contract.adls_faults import USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, body, content, names, put
+from tests.contract.store_accounts import PATIENT
 from tests.engines.standin_dfs import DfsServer, dfs_server
 from tests.engines.standin_dfs.tree import Refused
 from tests.refusals import raises_code

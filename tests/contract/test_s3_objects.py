@@ -12,7 +12,7 @@ from uuid import uuid4
 import botocore.auth
 import pytest
 from tests.contract.storage_basis import MIB, USER, batches, body, content, is_there, names, put
-from tests.contract.test_s3_storage import options
+from tests.contract.store_accounts import s3_options
 from tests.engines.fault_proxy import Fault, fault_proxy
 from tests.refusals import raises_code
 
@@ -63,7 +63,7 @@ class CountedStore:
 
 
 async def counted(address, **changes) -> tuple[S3FileSystem, CountedStore]:
-    file_system = S3FileSystem(options(address, **changes))
+    file_system = S3FileSystem(s3_options(address, **changes))
     return file_system, CountedStore(file_system, await file_system._connection._opened())
 
 

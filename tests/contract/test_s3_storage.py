@@ -8,26 +8,19 @@ from tests.contract.storage_basis import USER, content, entries, names
 from tests.contract.storage_contract import StorageContract
 from tests.contract.storage_escapes import EscapesContract, Plant, Raw
 from tests.contract.storage_facts import StorageFacts
-from tests.engines.versitygw import S3Address
+from tests.contract.store_accounts import s3_options
 
 from queryserver.errors.files import AmbiguousName, DirectoryNotEmpty, PathExists
 from queryserver.files.escapes import escaped_file
-from queryserver.files.stores.s3.connection import S3Keys, S3Options
 from queryserver.files.stores.s3.storage import S3FileSystem
 
 BUCKET = "contract"
 
 
-def options(address: S3Address, **changes) -> S3Options:
-    keys = S3Keys(address.access_key_id, address.secret_access_key)
-    settings = {"endpoint": address.url, "path_style": True, "keys": keys, "allow_bucket_creation": True}
-    return S3Options(**{**settings, **changes})
-
-
 @pytest.fixture(scope="module")
 async def shared_file_system(s3_server):
     """One for all tests: making its client reads the description of the whole API."""
-    file_system = S3FileSystem(options(s3_server))
+    file_system = S3FileSystem(s3_options(s3_server))
     await file_system.as_user(USER).mkdir(BUCKET)
     yield file_system
     await file_system.close()
@@ -35,7 +28,7 @@ async def shared_file_system(s3_server):
 
 @pytest.fixture(scope="module")
 async def flat_file_system(flat_s3_server):
-    file_system = S3FileSystem(options(flat_s3_server))
+    file_system = S3FileSystem(s3_options(flat_s3_server))
     with suppress(PathExists):
         await file_system.as_user(USER).mkdir(BUCKET)
     yield file_system

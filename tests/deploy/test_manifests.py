@@ -222,6 +222,7 @@ def test_the_ingress_leads_to_the_servers_and_not_to_the_metrics():
     assert all(one["backend"] == target for one in paths)
     assert {(one["path"], one["pathType"]) for one in paths} == {
         ("/api", "Prefix"),
+        ("/notebook/api", "Prefix"),
         ("/desktop", "Prefix"),
         ("/", "Exact"),
     }

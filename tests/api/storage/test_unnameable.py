@@ -10,8 +10,7 @@ import httpx
 import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
-from tests.contract.test_adls_flat import flat_account
-from tests.contract.test_s3_storage import options
+from tests.contract.store_accounts import flat_account, s3_options
 from tests.engines import azurite as emulator
 from tests.engines.servers import HttpAddress
 from tests.engines.versitygw import S3Address
@@ -53,7 +52,7 @@ class Keys:
 
 @pytest.fixture
 async def s3_keys(flat_s3_server: S3Address, tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Keys]:
-    bucket, connection = f"keys{uuid4().hex[:8]}", S3Connection(options(flat_s3_server))
+    bucket, connection = f"keys{uuid4().hex[:8]}", S3Connection(s3_options(flat_s3_server))
     client = await connection._opened()
     await client.create_bucket(Bucket=bucket)
 
@@ -217,7 +216,7 @@ async def test_dots_in_an_azure_account_are_shown_and_their_tree_is_refused_befo
     azure_keys: Keys, flat_s3_server: S3Address
 ) -> None:
     """Planted through the S3 gateway over the same account: no call of ours can hold such a name."""
-    container, connection = azure_keys.root.removeprefix("abfs://"), S3Connection(options(flat_s3_server))
+    container, connection = azure_keys.root.removeprefix("abfs://"), S3Connection(s3_options(flat_s3_server))
     client = await connection._opened()
     planted = ("d/./x", "d/a/../x", "d/plain", "x")
     for key in planted:

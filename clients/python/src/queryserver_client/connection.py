@@ -233,11 +233,12 @@ class Connection:
             self.transport, body, allow_truncated=allow_truncated, request_id=received.get("X-Request-Id")
         )
         unknown = received.get("X-Unknown-Fields", "").replace(",", " ").split()
-        is_needed = {"parameters": True, "parameter_rows": True, "run_all": statement.has_more_statements}
-        for name in [name for name, needed in is_needed.items() if needed]:
-            if name in fields and name in unknown:
-                await statement.abandon()
-                raise ApiError(f"this server is too old for {name}", status=501, code="not_supported")
+        named = ("parameters", "parameter_rows", "run_all")
+        missing = next((name for name in named if name in fields and name in unknown), None)
+        # A statement that is no script needs no run_all.
+        if missing is not None and (missing != "run_all" or statement.has_more_statements):
+            await statement.abandon()
+            raise ApiError(f"this server is too old for {missing}", status=501, code="not_supported")
         return statement
 
     async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
