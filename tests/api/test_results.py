@@ -405,6 +405,19 @@ class TestCaps:
             pages = [await ana.page(operation, rows=kept // 2, startOver=not n) for n in range(2)]
             assert [page["has_more"] for page in pages] == [True, True]
 
+    @pytest.mark.item(32)
+    async def test_a_cut_result_of_a_whole_script_is_not_silent_either(self, small_api: ApiOpener):
+        async with small_api(result_max_rows=20, default_limit=0) as api:
+            ana = await api.user()
+            for dialect in ("mysql", DUCKDB):
+                rows = "rows 30" if dialect == "mysql" else DUCKDB.rows(30)
+                begun = await ana.run(dialect, f"{rows}; {rows}", run_all="true")
+                assert begun["query_status"]["truncated_by"] == "result_max_rows"
+                page = await ana.page(begun["history_uuid"], rows=100)
+                assert (len(page["data"]), page["has_more"]) == (20, True)
+                end = await ana.on(begun["history_uuid"], "fetch_result_data")
+                assert (end["status"], end["code"]) == (1, "truncated")
+
     @pytest.mark.item(17)
     @pytest.mark.item(32)
     async def test_a_result_that_the_caller_limited_just_ends(self, small_api: ApiOpener):
