@@ -14,34 +14,37 @@ _ENGLISH = """
     product item sku brand model color customer client account company department dept team manager employee job role
     project task parent child source target url link path file host ip port version index row column col field header
     attribute property tag tags language lang min max avg mean average median std
+    author editor publisher genre species school shop
     surname forename occupation colour division article supplier organisation organization
 """
 _LATIN = """
     nom prenom ville rue adresse pays societe entreprise client courriel telephone metier profession couleur produit
     categorie rubrique statut etat quantite prix montant numero reference designation libelle commune departement
-    naissance commentaire
+    naissance commentaire auteur titre editeur annee mois genre ecole quartier remarque
 
     vorname nachname familienname ort stadt strasse anschrift land firma kunde beruf farbe artikel produkt kategorie
     warengruppe zustand menge preis betrag nummer bezeichnung beschreibung abteilung datum geburtsdatum telefon plz
-    bemerkung einheit anzahl
+    bemerkung einheit anzahl titel autor verlag jahr monat schule bundesland ware
 
     nombre apellido apellidos ciudad poblacion calle direccion pais empresa cliente correo telefono profesion color
     producto articulo categoria estado cantidad precio importe numero fecha codigo descripcion departamento provincia
+    autor titulo editorial genero escuela barrio
 
     nome sobrenome apelido cidade municipio rua endereco morada profissao cor produto situacao quantidade preco valor
-    data descricao setor telefone observacao
+    data descricao setor telefone observacao escola bairro editora
 
     cognome citta comune indirizzo paese azienda ditta professione colore prodotto stato quantita prezzo importo codice
-    descrizione reparto provincia
+    descrizione reparto provincia autore titolo editore genere scuola mese regione
 
     naam voornaam achternaam plaats woonplaats straat adres bedrijf klant beroep kleur artikel categorie aantal prijs
-    bedrag nummer omschrijving afdeling datum telefoon
+    bedrag nummer omschrijving afdeling datum telefoon auteur
+    titel uitgever maand school
 
     imie nazwisko miasto miejscowosc ulica kraj klient zawod kolor towar produkt kategoria stan ilosc cena kwota numer
-    opis dzial data wojewodztwo
+    opis dzial data wojewodztwo tytul autor wydawca rok miesiac szkola
 
     adi ad soyadi soyad sehir sokak cadde ulke sirket musteri meslek renk urun kategori durum miktar fiyat tutar numara
-    aciklama bolum tarih telefon kod
+    aciklama bolum tarih telefon kod yazar baslik yayinevi okul isim
 
     namn fornamn efternamn ort gata adress foretag kund yrke farg vara antal pris belopp avdelning
     navn fornavn efternavn etternavn adresse gade virksomhed kunde antal belob
@@ -50,6 +53,7 @@ _LATIN = """
 _CYRILLIC = """
     имя фамилия отчество фио город улица адрес страна регион область организация компания клиент должность почта телефон
     цвет товар категория состояние статус количество цена сумма номер дата код описание отдел название наименование
+    автор издательство год месяц школа район примечание
     прізвище місто вулиця країна компанія клієнт посада пошта колір категорія стан кількість ціна опис відділ назва
 """
 _WHOLE = """

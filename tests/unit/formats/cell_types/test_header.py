@@ -153,6 +153,8 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
     ("Prénom;Ville\nJean;Paris\nMarie;Lyon\n".replace(";", ","), True),
     ("Straße,Länder\nAllee,Ulm\nGasse,Bonn\n", True),
     ("客户名称,电话\n王小明,一\n李丽,二二\n", True),
+    ("Titel,Autor\nFaust,Goethe\nRäuber,Schiller\n", True),
+    ("Faust,Goethe\nRäuber,Schiller\nEmilia Galotti,Lessing\n", False),
     # a word among several, or also in cells below, says less
     ("the manager\nmy name\nfoo\nbarbarbarbar\nx\n", False),
     # dates and times are names over numbers, and over texts if they rise or fall
