@@ -28,7 +28,7 @@ from queryserver.engines.duckdb.failures import (
     with_lines,
     without_excerpt,
 )
-from queryserver.engines.duckdb.guard import StoredDefinitions, Token, kind_of, refuse_reach, tokens_of
+from queryserver.engines.duckdb.guard import StoredDefinitions, Token, inner_tokens, kind_of, refuse_reach, tokens_of
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.duckdb.values import (
     arrives_as_text,
@@ -307,7 +307,8 @@ class DuckdbConnection:
         refuse_reach(self.native, statement, text, tokens)
         if self._stored is not None:
             self._stored.refuse(tokens)
-        refuse_sizes(tokens, self._cell_max_bytes)
+        for part in (tokens, *inner_tokens(tokens)):
+            refuse_sizes(part, self._cell_max_bytes)
         return statement, lines_before
 
     def _run(self, text: str, bound: Bound | None) -> "DuckdbAnswer":

@@ -362,6 +362,14 @@ def _refuse_call(connection: duckdb.DuckDBPyConnection, name: str, arguments: Se
                 raise StatementRejected("Permission Error: the names of query_table() must be literals.")
 
 
+def inner_tokens(tokens: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
+    """Those of each text that `query` runs, also within such a text. Raises StatementRejected as `tokens_of`."""
+    for name, opening in _calls(tokens):
+        if name == "query" and (text := _only_string(arguments(tokens, opening))) is not None:
+            yield (inner := tokens_of(text))
+            yield from inner_tokens(inner)
+
+
 def _only_string(arguments: Sequence[Sequence[Token]]) -> str | None:
     if len(arguments) != 1 or len(arguments[0]) != 1:
         return None

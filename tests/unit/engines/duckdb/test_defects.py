@@ -175,6 +175,16 @@ async def test_a_view_or_macro_that_an_older_program_stored_ends_nothing(tmp_pat
     assert await answers(tmp_path, naming) == ["StatementRejected"] * len(naming)
 
 
+async def test_sizes_are_refused_in_the_texts_that_a_statement_runs(tmp_path: Path) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        for text in ("SELECT len(range(400000000)) AS n", "FROM query(''SELECT len(range(400000000)) AS n'')"):
+            error = await failure(session, f"FROM query('{text}')")
+            assert "more than 10000000 elements" in error.message
+        assert (await run(session, "FROM query('SELECT len(range(4)) AS n')")).cell == 4
+    await engine.close()
+
+
 async def test_a_refused_view_can_be_dropped_and_made_again(tmp_path: Path) -> None:
     with duckdb.connect(tmp_path / "own.duckdb") as stored:
         stored.execute("""CREATE VIEW v AS SELECT "="({'a': 1}, 5) x""")
