@@ -354,6 +354,37 @@ class TestRunAll:
         await ana.on(before, "cancel_statement")
 
     @pytest.mark.item(85)
+    async def test_a_cancel_between_two_statements_keeps_the_results_of_those_before(self, ana: Caller):
+        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        script = "sleep 1 then rows 2; text after the cancel"
+        operation = (await ana.execute("mysql", script, session_id=session, run_all="true"))["history_uuid"]
+        await ana.running(operation)
+        between = (await ana.execute("mysql", "sleep 60", session_id=session))["history_uuid"]
+
+        async def second_waits() -> bool:
+            return steps(await ana.on(operation, "check_status")) == [(0, "available"), (1, "waiting")]
+
+        await until(second_waits)
+        assert (await ana.on(operation, "cancel_statement"))["query_status"]["state"] == "canceled"
+        await ana.on(between, "cancel_statement")
+        assert steps(await ana.ended(operation)) == [(0, "available"), (1, "canceled")]
+        await ana.api.services.statements.retention.expire()
+        assert (await ana.page(operation, statement_id=0))["data"] == [[0], [1]]
+        assert "text after the cancel" not in ana.api.fakes["mysql"].executions
+
+    @pytest.mark.item(85)
+    @each("script", "rows 2; fail now", "rows 2; sleep 60")
+    async def test_close_frees_the_results_of_a_script_that_failed_or_runs(self, ana: Caller, script: str):
+        operation = (await ana.execute("mysql", script, run_all="true"))["history_uuid"]
+
+        async def second_began() -> bool:
+            return len(steps(await ana.on(operation, "check_status"))) == 2
+
+        await until(second_began)
+        await ana.on(operation, "close_statement")
+        assert (await ana.on(operation, "fetch_result_data", statement_id=0))["code"] == "closed"
+
+    @pytest.mark.item(85)
     async def test_to_cancel_one_statement_is_to_cancel_the_script(self, ana: Caller):
         body = await ana.execute("mysql", "sleep 60; ddl", run_all="true")
         await ana.running(body["history_uuid"])

@@ -28,7 +28,8 @@ where id = $1 and state in ('waiting', 'running') and cancel_requested_at is nul
 # What the operation shows: of a script that failed the statement that failed, else the last one with a result.
 _END = f"""
 with kept as (
-    update statements set expires_at = now() + $5::interval where operation_id = $1 and state = 'available'
+    update statements set expires_at = coalesce(now() + $5::interval, expires_at)
+    where operation_id = $1 and state = 'available'
 ), last as (
     select modified_row_count, error_line, error_column, error_sqlstate from statements
     where operation_id = $1 order by statement_index desc limit 1
@@ -49,9 +50,9 @@ with kept as (
         limit_source = coalesce((select limit_source from shown), limit_source),
         expires_at = case when exists (select from shown) then now() + $5::interval end,
         progress = case when $2::text = 'success' then 100 else progress end
-    where script.id = $1 and script.state in ('waiting', 'running') returning *
+    where script.id = $1 and script.state in ('waiting', 'running') returning {END_COLUMNS}
 )
-select {END_COLUMNS} from ended as statements
+select * from ended
 """
 
 _PROGRESS = """
@@ -141,7 +142,7 @@ def canceled_by(name: str | None) -> model.Outcome:
 
 async def end_canceled(connection: Connection, script: Row, by: str) -> Row | None:
     """The row of the operation, of which no statement runs any more."""
-    return await _end(connection, script, canceled_by(by), timedelta(0))
+    return await _end(connection, script, canceled_by(by), None)
 
 
 async def end_broken(connection: Connection) -> Sequence[Row]:
@@ -155,13 +156,19 @@ async def end_broken(connection: Connection) -> Sequence[Row]:
         message="A server of another version has ended a statement of this script: the others were not run.",
     )
     broken = await connection.fetch(_BROKEN)
-    ended = [await _end(connection, script, outcome, timedelta(hours=24)) for script in broken]
+    ended = [await _end(connection, script, outcome, None) for script in broken]
     return [row for row in ended if row is not None]
 
 
 async def _end(
-    connection: Connection, script: Row, outcome: model.Outcome, retention: timedelta, *, is_of_statement: bool = False
+    connection: Connection,
+    script: Row,
+    outcome: model.Outcome,
+    retention: timedelta | None,
+    *,
+    is_of_statement: bool = False,
 ) -> Row | None:
+    """`retention` None: the results of its statements expire when they would have."""
     return await connection.fetchrow(
         _END, script["id"], outcome.state.value, outcome.error_code, outcome.message, retention, is_of_statement
     )

@@ -248,12 +248,11 @@ class Ending:
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
         """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""
-        status = await self.access.end(user, operation_id)
+        status = settled = await self.access.end(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
-            if settled.state is not StatementState.AVAILABLE:
-                return status.state
-        if status.state is StatementState.AVAILABLE or not status.state.is_terminal:
+        # Statements of a script that failed, or was stopped, may have results.
+        if settled.state is StatementState.AVAILABLE or status.is_script:
             await self.records.close_result(operation_id)
             self.signals.notify(operation_id)
         return status.state

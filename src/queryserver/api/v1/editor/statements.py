@@ -61,7 +61,10 @@ async def create_notebook(call: Call) -> Response:
 
 @router.operation("execute", "execute_on", "query_on")
 async def execute(call: Call, dialect: str | None = None) -> Response:
-    """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
+    """Record one statement, or with `run_all` a script, and hand it to a runner; answers before it ends.
+
+    Spec §4, Contract editor 4.1, 5.5.
+    """
     asked = await call.read(requests.ExecuteRequest)
     submission = _submission(call, asked, dialect)
     if asked.notify is not None:
