@@ -221,3 +221,40 @@ async def test_a_decimal_that_is_none_cannot_be_in_a_file_with_types(ana: Caller
     assert verdict(answer) == (400, -1, "invalid_parameter")
     assert "the column 'price' holds a value" in answer.json()["message"]
     assert await file_of(ana, operation, "csv") == b"price\r\nNaN\r\n"
+
+
+@each(("dialect", "sql"), ("postgresql", "SELECT row(1, 'a') AS r"), ("duckdb", "SELECT row(1, 'a') AS r"))
+async def test_fields_of_a_row_are_typed_in_every_form(ana: Caller, dialect, sql):
+    operation = await finished(ana, dialect, sql)
+    page = await ana.page(operation)
+    assert page["data"] == [[{"field0": 1, "field1": "a"}]]
+    assert page["meta"][0]["type"] == "STRUCT_TYPE"
+    for kind in TYPED:
+        table = typed(kind, await file_of(ana, operation, kind))
+        assert kinds(table) == {"r": pa.struct([("field0", pa.int32()), ("field1", pa.string())])}
+        assert table.to_pylist() == [{"r": {"field0": 1, "field1": "a"}}]
+
+
+@each("value",
+    "true", "1::smallint", "'-9223372036854775808'::bigint", "1.5::real", "'NaN'::float8", "'Infinity'::float8",
+    "7::oid",
+    "12.50", "-0.00001::numeric", "12345678901234567890.123::numeric", "'NaN'::numeric", "0::numeric", "10000::numeric",
+    "'é😀'::text", "'x'::varchar(3)", "'x'::char(3)", "'name'::name", "'{\"a\": 1}'::json", "'{\"a\": [1]}'::jsonb",
+    "DATE '2024-01-31'", "DATE 'infinity'", "TIMESTAMP '2024-01-31 10:20:30.5'", "TIMESTAMP '0044-03-15 00:00:00 BC'",
+    "TIMESTAMPTZ '2024-01-31 10:20:30+02'", "TIME '10:20:30.5'", "TIMETZ '10:20:30+05:30'", "TIMETZ '10:20:30-03'",
+    "INTERVAL '1 year 2 mons -3 days 04:05:06.7'", "INTERVAL '-00:00:01'", "INTERVAL '0'", "INTERVAL '-14 mons'",
+    "INTERVAL '-1 day +2 hours'", "INTERVAL '1 mon -2 days +03:00'", "INTERVAL '-1 year +1 day'",
+    "'\\x00ff'::bytea", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'::uuid", "'10.0.0.1'::inet", "'10.0.0.0/8'::cidr",
+    "'::1/64'::inet", "B'0101'", "ARRAY[1, NULL, 3]", "ARRAY['a', 'b,c']", "'{}'::int[]", "ARRAY[DATE 'infinity']",
+    "NULL::integer", "NULL::int[]")  # fmt: skip
+async def test_a_field_of_a_row_is_what_a_column_is(ana: Caller, value):
+    [[row, cell]] = await cells(ana, "postgresql", f"SELECT row({value}, 1) AS r, {value} AS v")
+    assert row == {"field0": cell, "field1": 1}
+
+
+async def test_rows_may_be_nested_and_be_null(ana: Caller):
+    sql = "SELECT CASE WHEN n = 2 THEN row(row(n, 'x'), NULL::row_kind) END AS r FROM generate_series(1, 2) n"
+    await ana.run("postgresql", "DROP TYPE IF EXISTS row_kind")
+    await ana.run("postgresql", "CREATE TYPE row_kind AS ENUM ('small', 'large')")
+    assert await cells(ana, "postgresql", sql) == [[None], [{"field0": {"field0": 2, "field1": "x"}, "field1": None}]]
+    assert await cells(ana, "postgresql", "SELECT row('small'::row_kind) AS r") == [[{"field0": "small"}]]

@@ -80,7 +80,7 @@ TYPES = (
            ["a b", None, "NULL", '"', ""]),
     _typed("varchar(5)[]", "varchar(5)[]", "'{x}'", ResultType.ARRAY, "varchar(5)[]", ["x"]),
     _typed("numeric(5,1)[]", "numeric(5,1)[]", "'{1.5}'", ResultType.ARRAY, "numeric(5,1)[]", [Decimal("1.5")]),
-    _fact("record", "ROW(1, 'a', NULL)", ResultType.STRUCT, "record", {"field0": "1", "field1": "a", "field2": None}),
+    _fact("record", "ROW(1, 'a', NULL)", ResultType.STRUCT, "record", {"field0": 1, "field1": "a", "field2": None}),
     _fact("enum", "'fine'::mood", ResultType.STRING, "mood", "fine", *_ENUM),
     _fact("composite", "ROW(1.5, 'a, \"b\"')::pair", ResultType.STRUCT, "pair",
           {"n": Decimal("1.50"), "t": 'a, "b"'}, *_ENUM),

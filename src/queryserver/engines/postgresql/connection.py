@@ -19,6 +19,7 @@ from queryserver.engines.connections import NO_TLS, no_connection
 from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.many_rows import run_rows
 from queryserver.engines.postgresql.parameters import PostgresqlValues
+from queryserver.engines.postgresql.records import RECORD, read_records, record_text
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
@@ -31,7 +32,6 @@ from queryserver.engines.postgresql.values import (
     native_as_text,
     read_native,
     read_nested,
-    with_fields,
 )
 from queryserver.engines.postgresql.wire import (
     NO_MODIFIER,
@@ -181,7 +181,9 @@ class PostgresqlConnection(asyncpg.Connection):
         asyncpg would query these types in the catalogue, and cannot decode all of them.
         """
         settings: Any = self.get_settings()
-        for oid in oids:
+        if RECORD in oids:
+            settings.set_builtin_type_codec(RECORD, "bytes of a record", "pg_catalog", "scalar", "bytea", "binary")
+        for oid in oids - {RECORD}:
             settings.set_builtin_type_codec(oid, f"text of {oid}", "pg_catalog", "scalar", "text", "text")
         self._as_text |= oids
 
@@ -391,6 +393,8 @@ def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
     def read(wanted: pa.DataType, values: Values) -> pa.Array:
         nonlocal way
         if wanted == pa.string():
+            if declared.kind is ValueKind.RECORD:
+                return pa.array([None if one is None else record_text(one) for one in values], pa.string())
             return native_as_text(declared, values)
         way = way or _way_for(declared, values)
         return way(values)
@@ -405,7 +409,7 @@ def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
 
 def _way_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
     if declared.kind is ValueKind.RECORD:
-        declared = with_fields(declared, first)
+        return read_records
     if declared.kind not in NESTED:
         return partial(read_native, declared)
     dimensions = dimensions_of(declared, first) if declared.kind is ValueKind.ARRAY else 1

@@ -102,6 +102,15 @@ SELECT a.attname, a.atttypid, a.atttypmod
  ORDER BY a.attnum"""
 
 
+def builtin_type(oid: int) -> DeclaredType | None:
+    return _BUILTIN.get(oid)
+
+
+def element_oid(oid: int) -> int | None:
+    """The type of the elements of a built-in array type."""
+    return _BUILTIN_ARRAYS.get(oid)
+
+
 async def declare(connection: asyncpg.Connection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
     """The declared type of each column. Only types that are not built in are queried."""
     types = _Types(connection)
@@ -399,16 +408,6 @@ def dimensions_of(declared: DeclaredType, texts: Sequence[str | None]) -> int:
             value = value[0] if value else None
         most = max(most, depth)
     return most
-
-
-def with_fields(declared: DeclaredType, texts: Sequence[str | None]) -> DeclaredType:
-    """An anonymous record as composite type: its fields are numbered, and text. Raises Unfit when all are NULL."""
-    first = next((text for text in texts if text is not None), None)
-    if first is None:
-        raise Unfit
-    text_type = DeclaredType(ValueKind.TEXT, declared.result, "text")
-    fields = tuple((f"field{i}", text_type) for i in range(len(composite_attributes(first))))
-    return DeclaredType(ValueKind.COMPOSITE, declared.result, declared.name, fields=fields)
 
 
 def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) -> pa.Array:

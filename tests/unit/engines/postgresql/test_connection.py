@@ -2,6 +2,7 @@
 
 import datetime as dt
 import inspect
+import struct
 from decimal import Decimal
 
 import asyncpg
@@ -80,10 +81,22 @@ def test_arrays_of_mixed_dimensions_are_text() -> None:
     assert column_reader("a", NUMBERS).read(("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
 
 
-def test_fields_of_an_anonymous_record_are_numbered_text_and_without_any_it_is_text() -> None:
-    fields = {"field0": "1", "field1": None, "field2": "x"}
-    assert column_reader("a", RECORD).read((None, "(1,,x)")).to_pylist() == [None, fields]
+def record(*fields: tuple[int, bytes | None]) -> bytes:
+    """As record_send gives it."""
+    written = b"".join(struct.pack("!Ii", oid, -1 if raw is None else len(raw)) + (raw or b"") for oid, raw in fields)
+    return struct.pack("!i", len(fields)) + written
+
+
+def test_fields_of_an_anonymous_record_are_numbered_and_typed_and_without_any_it_is_text() -> None:
+    one = record((23, struct.pack("!i", 1)), (25, None), (25, b"x"))
+    fields = {"field0": 1, "field1": None, "field2": "x"}
+    assert column_reader("a", RECORD).read((None, one)).to_pylist() == [None, fields]
     assert column_reader("a", RECORD).read((None,)).type == pa.string()
+
+
+def test_records_of_different_fields_are_text() -> None:
+    one, other = record((23, struct.pack("!i", 1))), record((25, b"x"), (25, None))
+    assert column_reader("a", RECORD).read((one, None, other)).to_pylist() == ["(1)", None, "(x,)"]
 
 
 def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:

@@ -1,0 +1,204 @@
+"""Anonymous records, such as `row(1, 'a')`, in the binary form of PostgreSQL: only that names the types of the fields.
+
+record_send (rowtypes.c): the number of fields, then of each its type, its length (-1: NULL) and its value.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
+from uuid import UUID
+
+import pyarrow as pa
+
+from queryserver.engines.postgresql.values import (
+    Unfit,
+    ValueKind,
+    builtin_type,
+    date_text,
+    element_oid,
+    read_native,
+    timestamp_text,
+)
+from queryserver.engines.values import clock_text, nulls, offsets
+from queryserver.formats.columns import PLAIN_TYPES
+
+RECORD = 2249
+_US = 1_000_000
+_DAY_S = 86_400
+_HEAD = struct.Struct("!i")
+_FIELD = struct.Struct("!Ii")
+_NUMERIC = struct.Struct("!HhHH")
+_NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
+_UNIT_DIGITS = 4
+
+Field = tuple[int, bytes | None]
+
+
+def read_records(values: Sequence[bytes | None]) -> pa.Array:
+    """The records as structs with the fields `field0`, `field1`, … of the types of the first one.
+
+    Raises Unfit when all are NULL, or have different fields: then `record_text` makes text of them.
+    """
+    rows = [None if value is None else _fields(value) for value in values]
+    first = next((row for row in rows if row is not None), None)
+    if first is None:
+        raise Unfit
+    kinds = [oid for oid, _ in first]
+    if any(row is not None and [oid for oid, _ in row] != kinds for row in rows):
+        raise Unfit
+    columns = [_column(oid, [None if row is None else row[at][1] for row in rows]) for at, oid in enumerate(kinds)]
+    names = [f"field{at}" for at in range(len(kinds))]
+    return pa.StructArray.from_arrays(columns, names=names, mask=nulls(rows))
+
+
+def record_text(value: bytes) -> str:
+    """`(1,a)`, about as PostgreSQL writes it."""
+    return "(" + ",".join("" if raw is None else _text(oid, raw) for oid, raw in _fields(value)) + ")"
+
+
+def _fields(value: bytes) -> list[Field]:
+    (count,), at = _HEAD.unpack_from(value), _HEAD.size
+    found = list[Field]()
+    for _ in range(count):
+        oid, size = _FIELD.unpack_from(value, at)
+        at += _FIELD.size
+        found.append((oid, None if size < 0 else value[at : at + size]))
+        at += max(size, 0)
+    return found
+
+
+def _column(oid: int, raws: Sequence[bytes | None]) -> pa.Array:
+    if oid == RECORD:
+        return read_records(raws) if any(raw is not None for raw in raws) else pa.nulls(len(raws), pa.string())
+    declared = builtin_type(oid)
+    if (element := element_oid(oid)) is not None:
+        lists = [None if raw is None else _elements(raw) for raw in raws]
+        items = _column(element, [item for one in lists if one is not None for item in one])
+        return pa.ListArray.from_arrays(offsets(lists), items, mask=nulls(lists))
+    if declared is not None and (form := _NUMBERS.get(oid)) is not None:
+        numbers = [None if raw is None else form.unpack(raw)[0] for raw in raws]
+        if declared.kind in _MOMENTS:
+            return read_native(declared, numbers)
+        return pa.array(numbers, PLAIN_TYPES[declared.result])
+    if declared is not None and declared.kind is ValueKind.BYTEA:
+        return pa.array(raws, pa.binary())
+    return pa.array([None if raw is None else _text(oid, raw) for raw in raws], pa.string())
+
+
+def _elements(raw: bytes) -> list[bytes | None]:
+    """Of an array of one dimension (array_send, arrayfuncs.c). Raises Unfit for one of several."""
+    dimensions, _, _ = struct.unpack_from("!iiI", raw)
+    if dimensions > 1:
+        raise Unfit
+    if not dimensions:
+        return []
+    (count, _), at = struct.unpack_from("!ii", raw, 12), 20
+    found = list[bytes | None]()
+    for _ in range(count):
+        (size,) = _HEAD.unpack_from(raw, at)
+        at += _HEAD.size
+        found.append(None if size < 0 else raw[at : at + size])
+        at += max(size, 0)
+    return found
+
+
+_NUMBERS: Mapping[int, struct.Struct] = {
+    16: struct.Struct("!?"), 20: struct.Struct("!q"), 21: struct.Struct("!h"), 23: struct.Struct("!i"),
+    26: struct.Struct("!I"), 700: struct.Struct("!f"), 701: struct.Struct("!d"), 1082: struct.Struct("!i"),
+    1114: struct.Struct("!q"), 1184: struct.Struct("!q"),
+}  # fmt: skip
+_MOMENTS = frozenset({ValueKind.DATE, ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ})
+
+
+def _text(oid: int, raw: bytes) -> str:
+    """The server's text of a value; of a type that is not known here its characters, or its bytes in hexadecimal."""
+    if (read := _TEXTS.get(oid)) is not None:
+        return read(raw)
+    if (form := _NUMBERS.get(oid)) is not None:
+        return str(form.unpack(raw)[0])
+    if oid == RECORD:
+        return record_text(raw)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return f"\\x{raw.hex()}"
+
+
+def _numeric_text(raw: bytes) -> str:
+    """numeric_send (numeric.c): digits of base 10,000, the weight of the first, the sign, and the scale."""
+    count, weight, sign, scale = _NUMERIC.unpack_from(raw)
+    if (word := {_NAN: "NaN", _INFINITY: "Infinity", _MINUS_INFINITY: "-Infinity"}.get(sign)) is not None:
+        return word
+    digits = struct.unpack_from(f"!{count}H", raw, _NUMERIC.size)
+
+    def group(place: int) -> str:
+        return f"{digits[place]:04}" if 0 <= place < count else "0000"
+
+    whole = "".join(group(place) for place in range(weight + 1)).lstrip("0") or "0"
+    groups = -(-scale // _UNIT_DIGITS)
+    fraction = "".join(group(weight + 1 + place) for place in range(groups))[:scale]
+    return f"{'-' if sign == _NEGATIVE else ''}{whole}{'.' if scale else ''}{fraction}"
+
+
+def _clock(microseconds: int) -> str:
+    seconds, fraction = divmod(microseconds, _US)
+    return clock_text(seconds) + (f".{fraction:06}".rstrip("0") if fraction else "")
+
+
+def _time_text(raw: bytes) -> str:
+    return _clock(struct.unpack("!q", raw)[0])
+
+
+def _timetz_text(raw: bytes) -> str:
+    microseconds, west_s = struct.unpack("!qi", raw)
+    hours, rest = divmod(abs(west_s), 3600)
+    minutes, seconds = divmod(rest, 60)
+    zone = f"{hours:02}" + (f":{minutes:02}" if minutes or seconds else "") + (f":{seconds:02}" if seconds else "")
+    return f"{_clock(microseconds)}{'-' if west_s > 0 else '+'}{zone}"
+
+
+def _interval_text(raw: bytes) -> str:
+    """As the style `postgres` of IntervalStyle writes it."""
+    microseconds, days, months = struct.unpack("!qii", raw)
+    years, months = int(months / 12), months - 12 * int(months / 12)
+    parts, follows_negative = list[str](), False
+    for amount, name in ((years, "year"), (months, "mon"), (days, "day")):
+        if amount:
+            sign = "+" if follows_negative and amount > 0 else ""
+            parts.append(f"{sign}{amount} {name}{'' if amount == 1 else 's'}")
+            follows_negative = amount < 0
+    if microseconds or not parts:
+        sign = "-" if microseconds < 0 else "+" if follows_negative else ""
+        seconds, fraction = divmod(abs(microseconds), _US)
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        parts.append(f"{sign}{clock}{f'.{fraction:06}'.rstrip('0') if fraction else ''}")
+    return " ".join(parts)
+
+
+def _inet_text(raw: bytes) -> str:
+    bits, is_cidr, address = raw[1], raw[2], ip_address(raw[4:])
+    return str(address) if bits == address.max_prefixlen and not is_cidr else f"{address}/{bits}"
+
+
+def _bits_text(raw: bytes) -> str:
+    (count,) = _HEAD.unpack_from(raw)
+    return "".join(f"{octet:08b}" for octet in raw[_HEAD.size :])[:count]
+
+
+_TEXTS: Mapping[int, Callable[[bytes], str]] = {
+    16: lambda raw: "t" if raw == b"\1" else "f",
+    17: lambda raw: f"\\x{raw.hex()}",
+    650: _inet_text,
+    869: _inet_text,
+    1082: lambda raw: date_text(_HEAD.unpack(raw)[0]),
+    1083: _time_text,
+    1114: lambda raw: timestamp_text(struct.unpack("!q", raw)[0]),
+    1184: lambda raw: timestamp_text(struct.unpack("!q", raw)[0], "+00"),
+    1186: _interval_text,
+    1266: _timetz_text,
+    1560: _bits_text,
+    1562: _bits_text,
+    1700: _numeric_text,
+    2950: lambda raw: str(UUID(bytes=raw)),
+    3802: lambda raw: raw[1:].decode(),
+}
