@@ -10,6 +10,7 @@ from io import IOBase
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
 from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, parts, plain_bytes, without_dictionaries
@@ -24,6 +25,9 @@ _MIN_BUFFER_BYTES = 16 * 1024
 _FEW_COLUMNS = 64
 _MOST_CELLS = 1024 * 1024
 _OF_DICTIONARIES = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
+_MAGIC, _TAIL = b"PAR1", bytes(4)
+"""A file begins and ends with the mark; before that at the end stands the size of the metadata."""
+_ARROW_TYPES = b"ARROW:schema"
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
@@ -59,9 +63,38 @@ def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:
+    """The metadata; without the Arrow types that the writer noted where these ask for what Arrow cannot read."""
+    parquet = _with_limits(file)
+    metadata = parquet.metadata
+    if not any(map(_has_dictionaries, parquet.schema_arrow.types)) or not _of_values(metadata):
+        return metadata
+    file.seek(-metadata.serialized_size - len(_TAIL) - len(_MAGIC), io.SEEK_END)
+    footer = file.read().replace(_ARROW_TYPES, _ARROW_TYPES.lower())
+    return _with_limits(io.BytesIO(_MAGIC + footer)).metadata
+
+
+def _with_limits(file: IOBase) -> pq.ParquetFile:
     return pq.ParquetFile(
         file, thrift_container_size_limit=_MAX_METADATA_ITEMS, thrift_string_size_limit=_MAX_METADATA_BYTES
-    ).metadata
+    )
+
+
+def _has_dictionaries(kind: pa.DataType) -> bool:
+    return types.is_dictionary(kind) or any(_has_dictionaries(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _of_values(metadata: pq.FileMetaData) -> set[int]:
+    """Columns of texts and bytes of which a part is in an encoding that Arrow reads as values only."""
+    numbers = [
+        number for number in range(metadata.num_columns) if metadata.schema.column(number).physical_type == "BYTE_ARRAY"
+    ]
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return {
+        number
+        for group in groups
+        for number in numbers
+        if not _OF_DICTIONARIES.issuperset(group.column(number).encodings)
+    }
 
 
 def _opened(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
@@ -183,25 +216,17 @@ class _NearReads(SeekableFile):
 
 
 def _plain_texts(metadata: pq.FileMetaData) -> list[str]:
-    """Columns that can be read as dictionaries: texts and bytes that are not part of something else, and of which no
-    part is in an encoding that Arrow reads as values only.
-    """
-    schema = metadata.schema
-    numbers = {
-        number: column.path
-        for number in range(len(schema))
-        if (column := schema.column(number)).physical_type == "BYTE_ARRAY"
+    """Columns that can be read as dictionaries: texts and bytes that are not part of something else."""
+    schema, of_values = metadata.schema, _of_values(metadata)
+    return [
+        column.path
+        for number, column in enumerate(map(schema.column, range(len(schema))))
+        if column.physical_type == "BYTE_ARRAY"
         and column.converted_type in {"UTF8", "NONE"}
         and "." not in column.path
         and column.max_repetition_level == 0
-    }
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        numbers = {
-            number: path
-            for number, path in numbers.items()
-            if _OF_DICTIONARIES.issuperset(group.column(number).encodings)
-        }
-    return list(numbers.values())
+        and number not in of_values
+    ]
 
 
 def _rows(group: pq.RowGroupMetaData) -> int:

@@ -1,6 +1,6 @@
 """The program of a worker: it reads one question from its standard input, answers in frames and ends.
 
-`OpenWorkbook` reads workbooks with calamine. Arrow is imported for files of records only, for the memory is limited.
+Workbooks of Excel are read with calamine. Arrow is imported for files of records only, for the memory is limited.
 """
 
 import io

@@ -81,6 +81,16 @@ def test_columns_are_read_in_every_codec_with_and_without_dictionaries(codec, di
     }
 
 
+@each("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_categories_may_be_written_in_encodings_of_values(encoding):
+    """The types of Arrow that the file notes ask for dictionaries, which Arrow cannot make of these encodings."""
+    values = pa.array(TEXTS)
+    nested = pa.StructArray.from_arrays([values.dictionary_encode()], ["y"])
+    table = pa.table({"x": values.dictionary_encode(), "s": nested, "n": range(SAME)})
+    content = written(table, use_dictionary=False, column_encoding={"x": encoding, "s.y": encoding})
+    assert lines_of(content) == [{"x": text, "s": {"y": text}, "n": at} for at, text in enumerate(TEXTS)]
+
+
 def test_a_column_may_have_dictionaries_in_some_row_groups_only():
     names = [f"{number:050}" for number in range(4000)]
     content = written(pa.table({"s": names + ["same"] * 4000}), row_group_size=4000, dictionary_pagesize_limit=1000)
