@@ -13,19 +13,23 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from scripts.api_texts import TABLES, Row, Texts, error_codes, rows, texts, without_citations
 
 from queryserver.api.application import create_application, routes_of
 from queryserver.api.calls import OperationRoute
 from queryserver.api.schemas import generated, requests
+from queryserver.api.schemas.fields import Flag
 from queryserver.api.schemas.requests.storage import StorageFields
 
 REF = "#/components/schemas/{model}"
 FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
 
 _NULL = {"type": "null"}
+_FLAG: Mapping[str, Any] = TypeAdapter(Flag).json_schema()
+_WITHOUT_NULLS = frozenset({"RevokeTokenRequest"})
+"""Bodies in which null is a value, and a wrong one."""
 _JSON_TEXT = {"type": "string", "contentMediaType": JSON}
 
 
@@ -43,6 +47,8 @@ def tidy(schema: Any) -> Any:
     elif isinstance(schema, dict):
         if isinstance(schema.get("title"), str):
             del schema["title"]
+        if schema.get("type") == "array" and "minLength" in schema:
+            schema["minItems"] = schema.pop("minLength")  # what is made of the least length of a tuple
         for key, value in schema.items():
             if key == "properties":
                 for member in value.values():
@@ -50,6 +56,23 @@ def tidy(schema: Any) -> Any:
             elif key not in {"example", "examples", "default", "const", "enum"}:
                 tidy(value)
     return schema
+
+
+def with_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of a JSON body: what may be absent may be null, which is the same (Contract editor 1.2)."""
+    required = schema.get("required", ())
+    properties = {
+        name: field if name in required else _or_null(field) for name, field in schema.get("properties", {}).items()
+    }
+    return {**schema, "properties": properties} if properties else dict(schema)
+
+
+def _or_null(field: Mapping[str, Any]) -> dict[str, Any]:
+    outside = {key: field[key] for key in ("description", "default") if key in field}
+    inside = {key: value for key, value in field.items() if key not in outside}
+    if not inside or _NULL in inside.get("anyOf", ()) or "null" in inside.get("type", ()):
+        return dict(field)
+    return {"anyOf": [inside, _NULL], **outside}
 
 
 def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +90,19 @@ def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, 
     properties = {
         name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
     }
-    return {**copy.deepcopy(dict(schema)), "properties": properties}
+    form = {**copy.deepcopy(dict(schema)), "properties": properties}
+    if "anyOf" in form:
+        form["anyOf"] = [_form_choice(choice, properties) for choice in form["anyOf"]]
+    return form
+
+
+def _form_choice(choice: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Which member is required; of one that is JSON text there, no schema says what it must hold."""
+    members = {
+        name: {"type": "string"} if fields[name].get("contentMediaType") == JSON else member
+        for name, member in choice["properties"].items()
+    }
+    return {**choice, "properties": members}
 
 
 def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
@@ -76,8 +111,9 @@ def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
         plain["default"] = json.dumps(plain["default"])
     if repeats or not _is_deep(plain):
         return plain
-    description = plain.get("description")
-    return {**_JSON_TEXT, **({"description": description} if description else {})}
+    description = plain.pop("description", None)
+    plain.pop("default", None)
+    return {**_JSON_TEXT, "contentSchema": plain, **({"description": description} if description else {})}
 
 
 def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
@@ -90,14 +126,30 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": name in required,
-            "schema": tidy(_form_field(field, repeats=field.get("type") == "array")),
+            "schema": tidy(_plain_flag(_form_field(_inlined(field, schema), repeats=field.get("type") == "array"))),
         }
         for name, field in properties.items()
     ]
 
 
+def _plain_flag(field: dict[str, Any]) -> dict[str, Any]:
+    """All is text in a query: a flag needs no words there but true and false."""
+    if not _FLAG.items() <= field.items():
+        return field
+    return {"type": "boolean", **{key: value for key, value in field.items() if key not in _FLAG}}
+
+
+def _inlined(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without a reference to a list of words, which the document does not hold."""
+    if "$ref" not in field:
+        return field
+    kept = {key: value for key, value in field.items() if key != "$ref"}
+    words = {key: schema["$defs"][field["$ref"].rpartition("/")[2]][key] for key in ("type", "enum")}
+    return {**words, **kept}
+
+
 def _is_deep(schema: Mapping[str, Any]) -> bool:
-    if "$ref" in schema or schema.get("type") in {"array", "object"}:
+    if "$ref" in schema or schema.get("type") in ("array", "object"):
         return True
     return any(_is_deep(choice) for choice in (*schema.get("anyOf", ()), *schema.get("allOf", ())))
 
@@ -364,6 +416,8 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
                 field["description"] = words[name]["description"]
     for schema in bodies:
         describe_defaults(schema)
+    document["components"]["schemas"]["Flag"] = {**_FLAG, "description": known.words["flag"]}
+    _name_flags(document)
     _drop_citations(document)
     tidy([document["paths"], components])
     return document
@@ -401,7 +455,7 @@ def _described_route(route: OperationRoute) -> APIRoute:
 
 
 def _taken(row: Row) -> dict[str, Any] | None:
-    if row.method == "GET":
+    if row.method in {"GET", "DELETE"}:
         model = row.request_model
         parameters = [*(query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
         return {"parameters": parameters} if parameters else None
@@ -413,7 +467,12 @@ def _taken(row: Row) -> dict[str, Any] | None:
     for kind, media in content.items():
         if row.example is not None:
             media["example"] = dict(row.example) if kind == JSON else form_example(row.example, repeats=repeats)
-    return {"requestBody": {"content": content}} if content else None
+    if not content:
+        return None
+    model = row.request_model
+    schema = model.model_json_schema() if model else {}
+    is_required = bool(row.body) or "anyOf" in schema or bool(schema.get("required"))
+    return {"requestBody": {"content": content, **({"required": True} if is_required else {})}}
 
 
 def _of_files(row: Row, status: int) -> dict[str, Any]:
@@ -463,7 +522,8 @@ def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> No
     operations = [route.operation for route in routes]
     used = {row.request for row in operations if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}
-    schemas |= definitions_of(list(models.values()))
+    for name, schema in definitions_of(list(models.values())).items():
+        schemas[name] = schema if name in _WITHOUT_NULLS else with_null(schema)
     for name, model in models.items():
         schemas[f"{name}Form"] = as_form(schemas[name], repeats=repeated_fields(model))
         schemas[f"{name}Parts"] = as_form(schemas[name], repeats=repeated_fields(model))
@@ -475,6 +535,25 @@ def _drop_unused(document: dict[str, Any]) -> None:
     others = {key: value for key, value in document["components"].items() if key != "schemas"}
     found = _reachable(set(references([document["paths"], others])), schemas)
     document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in found}
+
+
+def _name_flags(part: Any) -> None:
+    """Refer to one schema of flags, in place: the words are the same everywhere."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key == "Flag" or not isinstance(value, dict | list):
+                continue
+            if isinstance(value, dict) and _FLAG.items() <= value.items():
+                kept = {name: one for name, one in value.items() if name not in _FLAG}
+                part[key] = {"$ref": REF.format(model="Flag"), **kept}
+            else:
+                _name_flags(value)
+    elif isinstance(part, list):
+        for number, value in enumerate(part):
+            if isinstance(value, dict) and _FLAG.items() <= value.items():
+                part[number] = {"$ref": REF.format(model="Flag")}
+            else:
+                _name_flags(value)
 
 
 def _drop_citations(part: Any) -> None:

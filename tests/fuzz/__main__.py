@@ -23,7 +23,10 @@ from tests.fuzz.hooks import ANSWERED, KNOWN, TOKEN
 _HOOKS = Path(__file__).parent / "hooks.py"
 _PASSWORD = "correct horse battery"
 _SECONDS = 600
-_CHECKS = ("no_fault", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+_CHECKS = (
+    *("no_fault", "status_code_conformance", "content_type_conformance", "response_schema_conformance"),
+    *("invalid_is_refused", "valid_is_accepted"),
+)
 
 
 @dataclass(frozen=True, slots=True)

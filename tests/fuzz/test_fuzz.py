@@ -1,15 +1,15 @@
-"""A short run of `make fuzz`: no fault, no status and no shape that the document does not name."""
+"""A short run of `make fuzz`: the document and the server agree about requests and answers."""
 
 import pytest
 from tests.fuzz.__main__ import Run, fuzz
 
-SECONDS, PATIENT_SECONDS = 10, 60
+SECONDS, PATIENT_SECONDS = 60, 240
 ENOUGH = 20
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-async def test_nothing_is_answered_that_the_document_does_not_name():
+@pytest.mark.timeout(900)
+async def test_what_the_document_allows_is_carried_out_and_nothing_else_and_answered_as_it_says():
     run = await short_run(SECONDS)
     if run.code == 0 and len(run.served) <= ENOUGH:  # a busy machine answers few calls in this time
         run = await short_run(PATIENT_SECONDS)
@@ -18,4 +18,4 @@ async def test_nothing_is_answered_that_the_document_does_not_name():
 
 
 async def short_run(seconds: int) -> Run:
-    return await fuzz(seconds, "--phases", "examples,fuzzing", "--max-examples", "4", "--no-shrink")
+    return await fuzz(seconds, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "4", "--no-shrink")

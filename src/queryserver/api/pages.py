@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute, services_of
 from queryserver.api.errors import failure
+from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 """No content of other hosts, nothing inline, and no frame around our pages."""
@@ -153,7 +154,10 @@ def describe(app: FastAPI) -> None:
 @router.operation("get_schema")
 async def schema(call: PublicCall) -> Response:
     """OpenAPI 3.1; as YAML with `format=yaml`, or when `Accept` names it."""
-    wants_yaml = call.request.query_params.get("format") == "yaml" or "yaml" in call.request.headers.get("accept", "")
+    wanted = call.request.query_params.get("format")
+    if wanted not in {None, "json", "yaml"}:
+        raise InvalidParameter("format must be json or yaml.")
+    wants_yaml = wanted == "yaml" or "yaml" in call.request.headers.get("accept", "")
     state = call.request.app.state
     response = await _described(call.request, state.yaml_document if wants_yaml else state.json_document)
     response.headers["Vary"] = "Accept, Accept-Encoding"

@@ -297,3 +297,20 @@ async def test_every_call_of_the_table_is_served(world: World, slash: str, as_js
         assert answer.content
         body = answer.json() if answer.headers["content-type"] == "application/json" else {"status": 0}
         assert isinstance(body, list) or body["status"] == 0
+
+
+@pytest.mark.storage(104)
+async def test_a_json_array_for_one_value_and_wrong_file_parameters_of_a_directory_are_refused(
+    ana: Caller, place: str
+) -> None:
+    path = f"file:///{place}"
+    for call, fields in (
+        ("mkdir", {"path": [path, path], "name": "d"}),
+        ("rename", {"src_path": path, "dest_path": ["x"]}),
+        ("chmod", {"path": [path], "mode": "755", "recursive": [None]}),
+    ):
+        refused = await ana.post_json(f"storage/{call}", **fields)
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter"), refused.text
+    for query in ("mode=x", "offset=-1", "length=x", "compression=zip", "encoding=x", "end=0"):
+        refused = await ana.send("GET", f"storage/view={path}?{query}")
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter"), query

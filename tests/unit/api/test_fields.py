@@ -368,7 +368,7 @@ class TestQueries:
         names = ["doc_type", "doc_text", "doc_connector", "page", "limit", "is_active", "is_notification_manager"]
         assert list(described) == names
         assert described["doc_type"] == {"type": "string"}
-        assert described["page"] == {"type": "integer", "minimum": 1, "default": 1}
+        assert described["page"] == {"type": "integer", "minimum": 1, "maximum": 2**63 - 1, "default": 1}
 
     def test_events_start_at_the_first_line(self):
         assert parse(EventsParameters, {}).log_from == 0

@@ -118,7 +118,14 @@ TextOrNothing: TypeAlias = Annotated[
 ]
 """Text that counts as absent when it is empty or blank."""
 
-Name: TypeAlias = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else _text(value))]
+Filled: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
+"""Text whose absence is an error; the call itself refuses what is blank."""
+
+Name: TypeAlias = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else _text(value)),
+    WithJsonSchema({"type": ["string", "integer"]}),
+]
 """Text, or an integer that stands for its decimal text: ids of connectors come in both forms."""
 
 NameOrNumber: TypeAlias = Annotated[
@@ -126,7 +133,14 @@ NameOrNumber: TypeAlias = Annotated[
 ]
 """Text, or an integer, which means something else than its decimal text."""
 
-Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
+_FLAG_WORDS = "|".join(
+    "".join(f"[{letter.upper()}{letter}]" if letter.isalpha() else letter for letter in word)
+    for word in ("true", "yes", "yea", "on", "y", "t", "1", "false", "no", "nay", "off", "n", "f", "0", "")
+)
+
+Flag: TypeAlias = Annotated[
+    bool, BeforeValidator(_flag), WithJsonSchema({"type": ["boolean", "string"], "pattern": f"^(?:{_FLAG_WORDS})$"})
+]
 """A boolean as JSON or as one of the accepted words."""
 
 Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, reading: _object(json_of(value, reading)))]
@@ -147,10 +161,7 @@ class Whole:
     maximum: int = INT64_MAX
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        bounds = core_schema.int_schema(
-            ge=self.minimum if self.minimum > -INT64_MAX else None,
-            le=self.maximum if self.maximum < INT64_MAX else None,
-        )
+        bounds = core_schema.int_schema(ge=self.minimum, le=self.maximum)
         return core_schema.no_info_before_validator_function(self.read, bounds)
 
     def read(self, value: Any) -> int:
@@ -233,6 +244,24 @@ Omittable: TypeAlias = Annotated[
 
 Time: TypeAlias = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 """A time as it is written on the wire: RFC 3339, UTC, with `Z`."""
+
+
+def given(name: str, **schema: Any) -> dict[str, Any]:
+    """JSON Schema of an object with the member `name`, which is of `schema`; by default it is not null."""
+    return {"required": [name], "properties": {name: schema or {"not": {"type": "null"}}}}
+
+
+def filled(*names: str) -> dict[str, Any]:
+    """JSON Schema of an object with a text that is not blank in the last of `names`, within objects of the others."""
+    schema: dict[str, Any] = {"type": "string", "pattern": r"\S"}
+    for name in reversed(names[1:]):
+        schema = {"type": "object", **given(name, **schema)}
+    return given(names[0], **schema)
+
+
+def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
+    """The description of a model of which one of several members is required; what checks it is the call."""
+    return ConfigDict(json_schema_extra={"anyOf": [dict(choice) for choice in choices]})
 
 
 def one_of(*words: str | int) -> WithJsonSchema:

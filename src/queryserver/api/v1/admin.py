@@ -49,7 +49,6 @@ async def download(call: Call) -> Response:
 
 _CONNECTORS = "connectors"
 # Applications of Hue that this service does not have.
-_NOT_SERVED = frozenset({"hive", "impala", "hbase", "pig", "oozie", "notebook", "search", "spark", "jobsub"})
 _SHOWN = 100
 
 
@@ -66,7 +65,7 @@ async def install_app_examples(call: Call) -> Response:
     name = (await call.read(requests.InstallExamplesRequest)).app_name
     if name is None:
         raise MissingParameter("Missing parameter: app_name is required.")
-    if name in _NOT_SERVED:
+    if name in requests.OTHER_EXAMPLES:
         raise NotSupported(f"There are no examples for {name} here.")
     if name != _CONNECTORS:
         raise InvalidParameter(f"Unsupported app name: {name[:_SHOWN]}")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema, model_validator
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
@@ -25,6 +25,9 @@ from queryserver.api.schemas.fields import (
     Text,
     TextOrNothing,
     Whole,
+    any_of,
+    filled,
+    given,
     is_clean,
     must,
     parse,
@@ -91,7 +94,7 @@ class Setting(Fields):
     """One engine setting; the connector's allow list decides about it."""
 
     key: Text
-    value: Annotated[str, BeforeValidator(_setting_value)]
+    value: Annotated[str, BeforeValidator(_setting_value), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
 
 class SnippetProperties(Fields):
@@ -245,6 +248,9 @@ BigNumbersField: TypeAlias = Annotated[
 """How numbers are written that may have more digits than a double keeps; None: as the user prefers."""
 
 
+KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{KEY_MAX}}}$"})
+
+
 class IdempotencyHeader(Fields):
     """The header that does what the field `client_request_id` of execute does (Contract editor 4.4)."""
 
@@ -259,6 +265,8 @@ class ExecuteNotify(Fields):
 
 class ExecuteRequest(Fields):
     """Fields of execute in its three forms (Contract editor 4.1)."""
+
+    model_config = any_of(filled("statement"), filled("operationId"), filled("snippet", "statement"))
 
     statement: TextOrNothing = None
     database: TextOrNothing = None
@@ -285,7 +293,7 @@ class ExecuteRequest(Fields):
     )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
-    client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
+    client_request_id: Annotated[Text, AfterValidator(_idempotency_key), KEY_SCHEMA] | None = None
     parameters: ParametersField = None
     parameter_rows: ParameterRowsField = None
     notify: Json[ExecuteNotify] | None = Field(
@@ -357,6 +365,8 @@ StatementIdField: TypeAlias = Annotated[
 class OperationRequest(Fields):
     """Fields of every call on an existing operation (Contract editor 2.4)."""
 
+    model_config = any_of(filled("operationId"), filled("snippet", "result", "handle", "guid"))
+
     operation_id: TextOrNothing = Field(default=None, alias="operationId")
     snippet: Json[Snippet] = Snippet()
     notebook: Json[NotebookFields] = NotebookFields()
@@ -372,6 +382,10 @@ class OperationRequest(Fields):
 
 class EndRequest(OperationRequest):
     """Fields of cancel_statement and close_statement: `notebook.uuid` may name the operation too."""
+
+    model_config = any_of(
+        filled("operationId"), filled("snippet", "result", "handle", "guid"), filled("notebook", "uuid")
+    )
 
     @property
     def named(self) -> tuple[str | None, str | None]:
@@ -480,6 +494,8 @@ class CreateNotebookRequest(Fields):
 class SessionRequest(Fields):
     """Fields of create_session (Contract editor 9.1). `database`: the current one of the session at its beginning."""
 
+    model_config = any_of(filled("session", "type"))
+
     session: Json[SessionSpec]
     database: TextOrNothing = None
 
@@ -492,6 +508,8 @@ class SessionRequest(Fields):
 
 class CloseSessionRequest(Fields):
     """Fields of close_session (Contract editor 9.2). Without an id, `session.type` says whose sessions are meant."""
+
+    model_config = any_of(filled("session", "type"), given("session", type="object", **given("id", type="integer")))
 
     session: Json[SessionSpec]
 
@@ -544,6 +562,8 @@ class DescribeRequest(Fields):
 class ExplainRequest(Fields):
     """Fields of explain (Contract editor 8.3)."""
 
+    model_config = any_of(filled("statement"), filled("snippet", "statement"))
+
     statement: TextOrNothing = None
     database: TextOrNothing = None
     session_id: Annotated[int, Whole()] | None = None
@@ -561,6 +581,8 @@ class ExplainRequest(Fields):
 
 class FormatRequest(Fields):
     """Fields of format (Contract editor 8.4)."""
+
+    model_config = any_of(filled("statements"), filled("statement"))
 
     statements: TextOrNothing = None
     statement: TextOrNothing = None

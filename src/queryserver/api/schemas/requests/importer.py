@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from queryserver.api.schemas.fields import (
     JSON_DEPTH,
     Fields,
+    Filled,
     Flag,
     Name,
     NameOrNumber,
@@ -31,6 +32,7 @@ from queryserver.api.schemas.requests.editor import IdempotencyHeader
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest
 from queryserver.errors.files import invalid_columns, invalid_dialect
 from queryserver.formats.cell_types.written_forms import UnknownFormat, date_format
+from queryserver.formats.delimited.encodings import ENCODINGS, UTF_8_WITH_MARK
 from queryserver.imports.model import MAX_SKIPPED_LINES, FileType, Origin
 from queryserver.platform.text import MAX_DEPTH, parse_json
 
@@ -40,6 +42,8 @@ _NO_CHOICE = frozenset({"enum", "literal_error"})
 _DIALECT = "sql_dialect"
 _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
+FileEncoding: TypeAlias = Annotated[Text, Field(json_schema_extra={"enum": [UTF_8_WITH_MARK, *ENCODINGS]})]
+"""Name of an encoding; case does not matter."""
 GivenOrigin: TypeAlias = Annotated[Origin, one_of(*Origin)]
 GivenFileType: TypeAlias = Annotated[FileType, one_of(*FileType)]
 PreviewDialect: TypeAlias = Literal[
@@ -67,22 +71,22 @@ def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
 
 
 class MetadataParameters(Fields):
-    file_path: Text = Field(description="The reference of an upload, or a path of a store.")
+    file_path: Filled = Field(description="The reference of an upload, or a path of a store.")
     import_type: GivenOrigin
-    encoding: Text | None = Field(default=None, description="Of a text. Detected by default.")
+    encoding: FileEncoding | None = Field(default=None, description="Of a text. Detected by default.")
 
 
 class HeaderParameters(Fields):
     """Query of guess_header. Separators are raw or with backslash escapes."""
 
-    file_path: Text = Field(description="The reference of an upload, or a path of a store.")
+    file_path: Filled = Field(description="The reference of an upload, or a path of a store.")
     file_type: GivenFileType
     import_type: GivenOrigin
     sheet_name: Text | None = Field(default=None, description="Only and always with workbooks.")
     field_separator: Text | None = Field(default=None, description="1 to 8 characters, raw or with backslash escapes.")
     quote_char: Text | None = Field(default=None, description='One character, or `\\0` for none; `"` by default.')
     record_separator: Text | None = Field(default=None, description="1 to 8 characters; a line feed by default.")
-    encoding: Text | None = Field(default=None, description="Detected by default.")
+    encoding: FileEncoding | None = Field(default=None, description="Detected by default.")
     skip_rows: Annotated[int, Whole(0, MAX_SKIPPED_LINES)] | None = Field(
         default=None,
         description="How many lines of a text, or rows of a worksheet, stand above the table. Detected by default.",
@@ -218,7 +222,7 @@ class CreateTableRequest(ColumnParameters):
 
     connector: Name = Field(description="Id of a connector, or its dialect.")
     database: Annotated[Text, AfterValidator(_named)] | None = None
-    table: Annotated[Text, AfterValidator(_named)]
+    table: Annotated[Filled, AfterValidator(_named)]
     if_exists: Literal["error", "append", "replace"] = Field(
         default="error",
         description="`append` adds the rows to a table that is there. `replace` puts the new table in its place once"

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
@@ -20,6 +21,8 @@ from queryserver.api.schemas.fields import (
     Text,
     TextOrNothing,
     Whole,
+    any_of,
+    given,
     json_of,
     must,
     one_of,
@@ -36,10 +39,17 @@ class ServerLogsParameters(Fields):
     reverse: Flag = False
 
 
+OTHER_EXAMPLES = ("hive", "impala", "hbase", "pig", "oozie", "notebook", "search", "spark", "jobsub")
+"""Applications of Hue whose examples this service has not: 501."""
+CONNECTOR_EXAMPLES = "connectors"
+
+
 class InstallExamplesRequest(Fields):
     """Fields of install_app_examples."""
 
-    app_name: TextOrNothing = None
+    model_config = any_of(given("app_name", type="string"))
+
+    app_name: Annotated[TextOrNothing, one_of(CONNECTOR_EXAMPLES, *OTHER_EXAMPLES)] = None
 
 
 class StatementListParameters(Fields):
@@ -84,7 +94,7 @@ class ConnectorSettingFields(Fields):
 class ConnectorFields(Fields):
     """A connector as an administrator sends it."""
 
-    id: Annotated[str | None, BeforeValidator(_id)] = None
+    id: Annotated[str | None, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer", "null"]})] = None
     nice_name: Text | None = None
     dialect: Text | None = None
     interface: Text | None = None
@@ -104,7 +114,7 @@ class ConnectorFields(Fields):
 class ConnectorIdFields(Fields):
     """A connector of which nothing but the id counts."""
 
-    id: Annotated[str | None, BeforeValidator(_id)] = None
+    id: Annotated[str | None, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer", "null"]})] = None
 
 
 class ConnectorIdRequest(Fields):
@@ -125,31 +135,41 @@ class NewConnectorRequest(Fields):
     connector: Json[ConnectorFields] = ConnectorFields()
 
 
+# A number counts as its text there, and 0 and 1 as flags.
+_Credential: TypeAlias = Annotated[Text, WithJsonSchema({"type": ["string", "number"], "minLength": 1})]
+_EndsAll: TypeAlias = Annotated[
+    Flag,
+    WithJsonSchema(
+        {"type": ["boolean", "string", "integer", "null"], "enum": [True, False, "true", "false", 1, 0, None]}
+    ),
+]
+
+
 class LogInRequest(Fields):
     """Fields of token/auth."""
 
-    username: Text = Field(description="Name of the user, 1 to 150 characters; surrounding blanks do not count.")
-    password: Text = Field(description="The password, 1 to 1024 bytes.")
+    username: _Credential = Field(description="Name of the user, 1 to 150 characters; surrounding blanks do not count.")
+    password: _Credential = Field(description="The password, 1 to 1024 bytes.")
 
 
 class VerifyTokenRequest(Fields):
     """Fields of token/verify."""
 
-    token: Text = Field(description="An access token.")
+    token: _Credential = Field(description="An access token.")
 
 
 class RefreshTokenRequest(Fields):
     """Fields of token/refresh."""
 
-    refresh: Text = Field(description="A refresh token.")
+    refresh: _Credential = Field(description="A refresh token.")
 
 
 class RevokeTokenRequest(Fields):
     """Fields of token/revoke. Without a token the bearer token of the call is meant."""
 
-    token: Text | None = Field(default=None, description="An access token or a refresh token.")
-    refresh: Text | None = Field(default=None, description="A refresh token.")
-    all: Flag = Field(default=False, description="End every login of that user.")
+    token: _Credential | SkipJsonSchema[None] = Field(default=None, description="An access token or a refresh token.")
+    refresh: _Credential | SkipJsonSchema[None] = Field(default=None, description="A refresh token.")
+    all: _EndsAll = Field(default=False, description="End every login of that user.")
 
 
 def _listed(value: Any, reading: ValidationInfo) -> Any:
@@ -169,7 +189,10 @@ def _token_id(value: Any) -> Any:
 ScopeNames: TypeAlias = Annotated[
     Few[tuple[Annotated[Scope, one_of(*Scope)], ...]],
     BeforeValidator(_listed),
-    Field(description="What the token is for: a JSON array of scopes; in a form also a comma list."),
+    Field(
+        json_schema_extra={"minItems": 1},
+        description="What the token is for: a JSON array of scopes; in a form also a comma list.",
+    ),
 ]
 ConnectorKeys: TypeAlias = Annotated[
     Few[tuple[Name, ...]] | None,

@@ -7,22 +7,26 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 from uuid import UUID
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from queryserver.api.schemas.fields import (
     MAX_ENTRIES,
     Capped,
     Fields,
+    Filled,
     Flag,
     Json,
     Text,
     TextOrNothing,
     Whole,
+    any_of,
+    given,
     must,
     parse,
 )
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.errors.files import too_many_entries
+from queryserver.formats.delimited.encodings import ENCODINGS
 
 QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "wait"})
 """What POST calls read from the query string as well."""
@@ -41,7 +45,7 @@ def _few_items(value: Any) -> Any:
     return value
 
 
-Items: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_few_items), Field(min_length=1)]
+Items: TypeAlias = Annotated[tuple[Filled, ...], BeforeValidator(_few_items), Field(min_length=1)]
 """Paths of the items of a call, at most 1000; more raise too_many_entries (Contract storage 7.8)."""
 
 
@@ -82,8 +86,14 @@ def wire_names(model: type[Fields]) -> frozenset[str]:
     return frozenset(own.union(*synonyms.values()))
 
 
+class JsonArray(list[Any]):
+    """The values of one field that came as a JSON array, which is for repeatable fields only."""
+
+
 def _value(model: type[StorageFields], name: str, given: Given) -> Any:
     spellings = model.SYNONYMS.get(name, (name,))
+    if name not in model.REPEATABLE and any(isinstance(given.body.get(spelling), JsonArray) for spelling in spellings):
+        raise InvalidParameter(f"{name} must not be an array.")
     found = [
         values if name in model.REPEATABLE else values[-1]
         for place in (given.query, given.body)
@@ -108,32 +118,36 @@ _MODE = re.compile(r"0?[01]?[0-7]{3}")
 _STICKY = 0o1000
 
 
+Encoding: TypeAlias = Annotated[Text, Field(json_schema_extra={"enum": list(ENCODINGS)})]
+"""Name of an encoding; case does not matter."""
+
+
 class NewEntryRequest(StorageFields):
     """Fields of mkdir and touch: the directory and a name, or the full path alone."""
 
-    path: Text
+    path: Filled
     name: Text | None = None
 
 
 class NamedEntryRequest(StorageFields):
     """Fields of create/directory and create/file."""
 
-    path: Text
-    name: Text
+    path: Filled
+    name: Filled
 
 
 class SaveRequest(StorageFields):
     """Fields of save."""
 
-    path: Text
+    path: Filled
     contents: Text
-    encoding: Text = "utf-8"
+    encoding: Encoding = "utf-8"
 
 
 class PathRequest(StorageFields):
     """A call with a path and nothing else."""
 
-    path: Text
+    path: Filled
 
 
 class OptionalPathRequest(StorageFields):
@@ -147,7 +161,7 @@ class ReplicationRequest(StorageFields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"path": ("path", "src_path")}
 
-    path: Text
+    path: Filled
     replication_factor: Annotated[int, Whole(1, 512)]
 
 
@@ -159,6 +173,9 @@ class PathsRequest(StorageFields):
     path: Items
 
 
+_OWNERS = ("user", "group", "user_other", "group_other")
+
+
 class DeleteRequest(PathsRequest):
     """Fields of rmtree, delete and delete/bulk. Without `skip_trash` the store decides."""
 
@@ -168,6 +185,8 @@ class DeleteRequest(PathsRequest):
 
 class ChownRequest(PathsRequest):
     """Fields of chown."""
+
+    model_config = any_of(*(given(name, type="string", minLength=1) for name in _OWNERS))
 
     user: Text = ""
     group: Text = ""
@@ -210,11 +229,22 @@ def _octal(value: str) -> str:
     return value
 
 
+_FLAG_GIVEN = {"type": ["boolean", "string"]}
+
+
 class ChmodRequest(PathsRequest, PermissionFlags):
     """Fields of chmod: `permission`, the flags as fields of their own, or `mode`."""
 
+    model_config = any_of(
+        given("permission", type="object", anyOf=[given(name, **_FLAG_GIVEN) for name in PermissionFlags.model_fields]),
+        given("mode", type="string"),
+        *(given(name, **_FLAG_GIVEN) for name in PermissionFlags.model_fields),
+    )
+
     permission: Json[PermissionFlags] | None = None
-    mode: Annotated[Text, AfterValidator(_octal)] | None = None
+    mode: Annotated[Text, AfterValidator(_octal), Field(json_schema_extra={"pattern": f"^{_MODE.pattern}$"})] | None = (
+        None
+    )
     recursive: Flag = False
 
     def permissions(self) -> int:
@@ -242,8 +272,8 @@ class RenameRequest(StorageFields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
 
-    src_path: Text
-    dest_path: Text
+    src_path: Filled
+    dest_path: Filled
     overwrite: Flag = False
     wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
 
@@ -255,7 +285,7 @@ class MoveRequest(StorageFields):
     REPEATABLE: ClassVar[frozenset[str]] = frozenset({"src_path"})
 
     src_path: Items
-    dest_path: Text
+    dest_path: Filled
     overwrite: Flag = False
     wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
 
@@ -269,14 +299,23 @@ MAX_PAGE_SIZE = 10_000
 SortBy = Literal["type", "name", "atime", "mtime", "user", "group", "size"]
 
 
+Doas: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"^(?!\.+$)[\w@.+-]{1,150}$"})]
+"""Name of a user, as whom a call acts."""
+
+_PATH_REQUIRED = ConfigDict(json_schema_extra={"required": ["path"]})
+"""Of the description: what reads the path is shared with the path form, which has it in its address."""
+
+
 class ReadParameters(StorageFields):
     """What every GET call takes: as whom it acts."""
 
-    doas: Text | None = None
+    doas: Doas | None = None
 
 
 class PathParameters(ReadParameters):
-    path: Text | None = None
+    model_config = _PATH_REQUIRED
+
+    path: Filled | None = None
 
 
 class DirectoryParameters(ReadParameters):
@@ -318,7 +357,9 @@ def _digest(value: str | None) -> str | None:
 
 
 ClientUuid: TypeAlias = Annotated[UUID, BeforeValidator(_uuid)]
-Digest: TypeAlias = Annotated[TextOrNothing, AfterValidator(_digest)]
+Digest: TypeAlias = Annotated[
+    TextOrNothing, AfterValidator(_digest), Field(json_schema_extra={"pattern": rf"^(?:\s*|{_SHA256.pattern})$"})
+]
 Count: TypeAlias = Annotated[int, Whole(0)]
 
 
@@ -327,7 +368,7 @@ class UploadRequest(StorageFields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = _TO_DIRECTORY
 
-    dest: Text
+    dest: Filled
     overwrite: Flag = False
     sha256: Digest = None
 
@@ -340,7 +381,7 @@ class UploadPartRequest(UploadRequest):
     qqpartbyteoffset: Count = 0
     qqtotalfilesize: Count
     qqtotalparts: Count = 0
-    qqfilename: Text
+    qqfilename: Filled
     qqchunksize: Count | None = None
 
 
@@ -374,7 +415,7 @@ class WindowParameters(StorageFields):
     begin: Annotated[int, Whole(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
     end: Annotated[int, Capped()] | None = Field(default=None, description="Last byte, instead of offset and length.")
     compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"] | None = None
-    encoding: Text = "utf-8"
+    encoding: Encoding = "utf-8"
 
     @property
     def window(self) -> tuple[int, int]:
@@ -396,18 +437,20 @@ class FileViewParameters(WindowParameters):
 class DisplayParameters(WindowParameters):
     path: Text | None = None
     mode: Literal["text"] = "text"
-    doas: Text | None = Field(default=None, description="Act as this user.")
+    doas: Doas | None = Field(default=None, description="Act as this user.")
 
 
 class DispositionParameters(StorageFields):
     """Fields of download=. Only `inline` is more than a wish for an attachment."""
 
     disposition: Text = "attachment"
-    doas: Text | None = Field(default=None, description="Act as this user.")
+    doas: Doas | None = Field(default=None, description="Act as this user.")
 
 
 class DownloadFileParameters(DispositionParameters):
-    path: Text | None = None
+    model_config = _PATH_REQUIRED
+
+    path: Filled | None = None
 
 
 class ViewPathParameters(ViewParameters, FileViewParameters):

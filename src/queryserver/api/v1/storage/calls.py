@@ -143,7 +143,8 @@ def _parsed(body: RawBody, max_json_depth: int) -> Mapping[str, Sequence[Any]]:
     if body.kind == "application/json":
         members = parse_json_object(body.content, max_depth=max_json_depth)
         return {
-            name: cast("list[Any]", value) if isinstance(value, list) else [value] for name, value in members.items()
+            name: requests.JsonArray(cast("list[Any]", value)) if isinstance(value, list) else [value]
+            for name, value in members.items()
         }
     if body.kind == "multipart/form-data":
         return grouped(multipart_fields(body.content, body.content_type, max_fields=_MAX_FIELDS))

@@ -69,7 +69,8 @@ async def list_directory(call: StorageCall) -> Response:
 
 
 async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    asked = call.read(requests.ViewParameters)
+    asked = call.read(requests.ViewPathParameters)
+    codec_of(asked.encoding)  # what is wrong for a file is wrong for a directory, too
     page = await _page(call, asked, place)
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
     dots = [shapes.entry(status, name=".")]
@@ -210,7 +211,7 @@ async def display(call: StorageCall) -> Response:
 
 
 async def _file_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    asked = call.read(requests.FileViewParameters)
+    asked = call.read(requests.ViewPathParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
     codec = Codec.NONE if asked.mode == "binary" else _codec(asked.compression)
