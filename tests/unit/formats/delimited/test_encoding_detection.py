@@ -1,13 +1,16 @@
 """Detection of encodings (Contract importer 9.2): names, products and places in many languages, long and short."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.cases import each
+from tests.timing import TRIES, processor_s
 
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import decoded
+from queryserver.imports.model import SAMPLE_BYTES
 
 FIELD = Path(__file__).parents[3] / "field" / "import"
 
@@ -170,3 +173,19 @@ def test_what_is_no_text_is_unsupported(sample):
 def test_one_control_character_in_a_hundred_is_borne():
     assert detect_encoding(b"a" * 99 + b"\x07", is_whole=True).name == "utf-8"
     assert detect_encoding(b"a\x01b\x1fc\x1cd\x0c\x03" * 9, is_whole=True).name == "utf-8"
+
+
+@pytest.mark.importer(50)
+@each(
+    "sample",
+    b",".join(bytes((0xA1 + at % 90, 0xA1 + at // 90 % 90, 0xA1 + at // 8100)) for at in range(65_536)),
+    b"\xe9" * SAMPLE_BYTES,
+    b"\x81\x40" * (SAMPLE_BYTES // 2),
+    "日本,".encode() * 37_000 + b"\xff",
+)  # fmt: skip
+def test_the_encoding_of_the_largest_sample_is_found_within_two_seconds(sample: bytes) -> None:
+    def find() -> None:
+        with suppress(UnsupportedFormat):
+            detect_encoding(sample[:SAMPLE_BYTES], is_whole=False)
+
+    assert any(processor_s(find) < 2 for _ in range(TRIES))
