@@ -65,7 +65,8 @@ async def _examine_engine(connector: Connector, tests: ConnectionTests, user: Us
     if is_file(connector):
         return await asyncio.to_thread(_examine_file, name, connector, tests.builder)
     if settings.desktop.database.embedded and f"//{SAMPLE_ROLE}:" in str(connector.options.get("url", "")):
-        return Finding.ok(ENGINES, f"{name} is in the private PostgreSQL of the service: not tried by itself.")
+        text = f"{name} is in the private PostgreSQL of the sample, which starts at its first use: not tried."
+        return Finding.ok(ENGINES, text)
     try:
         outcome = await tests.ping(user, connector)
     except errors.QueryServerError as error:

@@ -275,7 +275,7 @@ class PostgresqlStatement(StatementSource):
         if not fields or self._keyword == "CALL":
             go_on()
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
-            with self._cancels(), refusals(connection.guard, self._names), statement_errors(started=True):
+            with canceled_as(self._canceled), refusals(connection.guard, self._names), statement_errors(started=True):
                 self._whole = await prepared.fetch(*self._sent)
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
                 self.modified_rows = int(tag[1])
@@ -311,7 +311,8 @@ class PostgresqlStatement(StatementSource):
         async with self._in_use:
             if not self.is_open:
                 return ()
-            with self._cancels(), refusals(guard, self._names, self._rows_read), statement_errors(started=True):
+            refused = refusals(guard, self._names, self._rows_read)
+            with canceled_as(self._canceled), refused, statement_errors(started=True):
                 if self._portal is None:
                     self._portal = _Portal(self._connection, self._prepared, self._sent)
                 rows = await self._portal.rows(count)
@@ -319,16 +320,6 @@ class PostgresqlStatement(StatementSource):
             if not guard.was_cut and len(rows) < count:
                 await self._end("COMMIT")
             return rows
-
-    @contextmanager
-    def _cancels(self) -> Generator[None]:
-        """A cancel has the meaning that was given; `was_interrupted` knows those of users by the cause."""
-        try:
-            yield
-        except errors.EngineError as error:
-            if self._canceled is not None and self.was_interrupted(error):
-                raise self._canceled() from error.__cause__
-            raise
 
     def read(self, rows: Rows) -> pa.RecordBatch:
         return record_batch(rows, self._names, [reader.read for reader in self._readers])
@@ -487,6 +478,17 @@ def statement_errors(*, started: bool) -> Generator[None]:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         raise _domain_error(error, started=started) from error
+
+
+@contextmanager
+def canceled_as(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
+    """Around the same work: a cancel is what `canceled` gives, if anything; the server's error stays its cause."""
+    try:
+        yield
+    except errors.EngineError as error:
+        if canceled is not None and isinstance(error.__cause__, asyncpg.QueryCanceledError):
+            raise canceled() from error.__cause__
+        raise
 
 
 def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:

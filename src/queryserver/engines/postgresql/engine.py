@@ -340,7 +340,7 @@ class PostgresqlEngine:
 
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
         prepare = partial(make_ready, options, self._acting_role)
-        make = partial(PostgresqlLoader, read_only=self._read_only)
+        make = partial(PostgresqlLoader, read_only=self._read_only, canceled=self._canceled)
         return self._sessions.lent(self._login(user, options), prepare, make)
 
     async def ping(self) -> None:

@@ -5,7 +5,7 @@ at any place, also the end of this server, undoes all of it. So nothing is enter
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +15,10 @@ from pyarrow import csv
 
 from queryserver.engines import loading
 from queryserver.engines.catalog_queries import identifier, qualified
-from queryserver.engines.postgresql.connection import PostgresqlConnection, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection, canceled_as, statement_errors
 from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
-from queryserver.errors.statements import StatementRejected
+from queryserver.errors.statements import EngineError, StatementRejected
 
 # The server cuts longer names without an error.
 _refuse_cut_names = partial(loading.refuse_long_names, longest=63, unit="bytes", size=lambda name: len(name.encode()))
@@ -67,7 +67,16 @@ class _Found:
 class PostgresqlLoader:
     """A TableLoader. After a cancel the connection is closed."""
 
-    def __init__(self, connection: PostgresqlConnection, executor: Executor, *, read_only: bool) -> None:
+    def __init__(
+        self,
+        connection: PostgresqlConnection,
+        executor: Executor,
+        *,
+        read_only: bool,
+        canceled: Callable[[], EngineError] | None = None,
+    ) -> None:
+        """`canceled` as that of PostgresqlEngine."""
+        self._canceled = canceled
         self._connection = connection
         self._executor = executor
         self._read_only = read_only
@@ -87,7 +96,8 @@ class PostgresqlLoader:
         found.refuse_replacing(load)
         loading.refuse_target(load, exists=found.is_there)
         try:
-            return await self._load(load, schema, batches)
+            with canceled_as(self._canceled):
+                return await self._load(load, schema, batches)
         except asyncio.CancelledError:
             # The stop signal may still be on its way to the server's process, which must serve no other session.
             await asyncio.shield(self._roll_back(then_shut=True))

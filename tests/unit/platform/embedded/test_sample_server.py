@@ -3,21 +3,26 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pyarrow as pa
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import failure, run
+from tests.contract.loading_basis import INT64, STRING, MemoryLedger, numbered, staging_of
 from tests.fixtures.database import ensure_databases, execute
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.sources import configured_connectors
 from queryserver.engines.postgresql.engine import PostgresqlEngine
+from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
+from queryserver.errors.statements import EngineError
 from queryserver.identity.model import User
+from queryserver.imports.model import declared_type
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, kept_secrets, processes_of
 from queryserver.platform.embedded.postgres import EmbeddedPostgres, running_defaults, with_defaults
 from queryserver.platform.embedded.sample import ensure_service_database, has_database, sample_tables
@@ -201,3 +206,24 @@ async def test_the_logins_of_the_sample_reach_no_database_of_the_service(tmp_pat
     async with started(tmp_path) as sample, engine_of(sample) as engine:
         found = await said(engine, ANA, "SELECT datname::text FROM pg_database ORDER BY 1")
         assert found == [("postgres",), ("sample",), ("template0",), ("template1",)]
+
+
+async def test_an_import_ends_at_the_quota(tmp_path: Path) -> None:
+    columns = (LoadColumn("n", INT64, declared_type(INT64, "postgresql"), True),
+               LoadColumn("s", STRING, declared_type(STRING, "postgresql"), True))  # fmt: skip
+    target = TableName(None, "large")
+    load = TableLoad(target, staging_of(target), columns)
+
+    async def endless() -> AsyncIterator[pa.RecordBatch]:
+        while True:
+            yield numbered(load, 0, 10_000, "x" * 500)
+
+    async with (
+        started(tmp_path, SampleLimits(quota_bytes=60 * MIB)) as sample,
+        engine_of(sample) as engine,
+        engine.loader(ANA, NO_OPTIONS) as loader,
+    ):
+        with pytest.raises(EngineError) as ended:
+            await loader.load(load, endless(), MemoryLedger())
+        assert ended.value.code == "insufficient_storage"
+        assert not await loader.exists(target)
