@@ -3,6 +3,8 @@
 They stand in no log, no answer and no queue. The record has them sealed until it is deleted.
 """
 
+import asyncio
+
 import orjson
 
 from queryserver.errors.base import InvalidParameter
@@ -75,11 +77,12 @@ def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupp
     return StatementParameters(parameters, places.before)
 
 
-def checked_for(choice: Choice, parameters: Parameters, support: ParameterSupport) -> StatementParameters:
+async def checked_for(choice: Choice, parameters: Parameters, support: ParameterSupport) -> StatementParameters:
     """As `checked`. Raises InvalidParameter, too, for many rows of values and a statement that cannot run for each."""
-    if parameters.rows:
-        _require_one_change(parameters, choice)
-    return checked(parameters, choice.places, support)
+    if not parameters.rows:
+        return checked(parameters, choice.places, support)
+    _require_one_change(parameters, choice)
+    return await asyncio.to_thread(checked, parameters, choice.places, support)
 
 
 def _require_one_change(parameters: Parameters, choice: Choice) -> None:

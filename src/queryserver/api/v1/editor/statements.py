@@ -1,5 +1,6 @@
 """Statements: execute in its three forms, cancel, close, explain, format, history, sessions and notebooks."""
 
+import asyncio
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -66,7 +67,9 @@ async def execute(call: Call, dialect: str | None = None) -> Response:
     Spec §4, Contract editor 4.1, 5.5.
     """
     asked = await call.read(requests.ExecuteRequest)
-    submission = _submission(call, asked, dialect)
+    # 10,000 rows of values take 0.1 s.
+    values = asked.values if asked.parameter_rows is None else await asyncio.to_thread(lambda: asked.values)
+    submission = replace(_submission(call, asked, dialect), parameters=values)
     if asked.notify is not None:
         await call.services.scheduling.recipients.require_url(asked.notify.url, "notify.url")
     recorded = await _submitted(call, submission, wait_s=asked.wait)
@@ -155,7 +158,6 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
         in_history=not asked.notebook.hides_history,
         parent_uuid=asked.notebook.saved_uuid or "",
         notify_url=asked.notify.url if asked.notify else None,
-        parameters=asked.values,
         run_all=asked.run_all,
     )
 
