@@ -407,12 +407,13 @@ class _Sample:
         """The same, or cut with backslashes as escapes, if fewer quotes or records are broken then."""
         delimiters = scan.delimiters
         if delimiters.field == "\\" or not any(
-            "\\" + sign in self.text for sign in (delimiters.field, delimiters.quote) if sign
+            "\\" + sign in self.text for sign in (delimiters.field, delimiters.quote, delimiters.record, "\r\n") if sign
         ):
             return scan
         escaped = self.cut(replace(delimiters, escape="\\"))
         gain = escaped.share_of_width - scan.share_of_width
-        return escaped if gain > 0 or (gain == 0 and escaped.broken < scan.broken) else scan
+        is_better = escaped.broken < scan.broken or escaped.layout.first < scan.layout.first
+        return escaped if gain > 0 or (gain == 0 and is_better) else scan
 
     def cut(self, delimiters: Delimiters) -> _Scan:
         """The first records, and how many of their fields are quoted and broken."""

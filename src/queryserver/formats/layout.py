@@ -161,13 +161,16 @@ def _records_above(records: Sequence[Record], width: int, follows_blank_line: Ca
         return first
     # The last record may be a header that is narrower than its rows.
     last = records[first - 1]
-    if len(last) > 1 and all(map(_has_text, last)) and has_header(records[first - 1 :]):
-        return first - 1
+    is_narrow = len(last) > 1 and all(map(_has_text, last)) and has_header(records[first - 1 :])
+    if is_narrow:
+        first -= 1
     above = [cell for record in records[:first] for cell in record if _has_text(cell)]
     if any(classify(cell) is not CellKind.TEXT for cell in above) or (
         len(above) > first and not follows_blank_line(first)
     ):
         return 0
+    if is_narrow:
+        return first
     names = [cell.strip(BLANKS).lower() for cell in table[0]]
     is_named = all(names) and len(set(names)) == width and all(classify(cell) is CellKind.TEXT for cell in table[0])
     if follows_blank_line(first) or (is_named and len(table) >= _CERTAIN_RECORDS):

@@ -302,6 +302,14 @@ class TestEscapes:
         assert [row[1] for row in loaded.rows] == ["a\tb", "two\nlines", None, "back\\slash"]
 
     @pytest.mark.importer(70)
+    def test_line_ends_alone_may_be_escaped(self) -> None:
+        loaded = load(b"1\ttwo\\\nlines\ty\n2\tb\tz\n3\tc\tw\n4\td\tv\n")
+        assert loaded.metadata["delimiters"]["escape"] == "\\"
+        assert [row[1] for row in loaded.rows] == ["two\nlines", "b", "c", "d"]
+        paths = load(b"id,path\n1,C:\\a\\\n2,C:\\b\\\n3,C:\\c\\\n")
+        assert [row[1] for row in paths.rows] == ["C:\\a\\", "C:\\b\\", "C:\\c\\"]
+
+    @pytest.mark.importer(70)
     @each("content", b'path,n\n"C:\\dir\\",1\n"D:\\",2\n', b"a,b\n\\N,1\n2,\\N\n", b'j,n\n"{""a"": ""x\\""y""}",1\n')
     def test_other_backslashes_are_no_escapes(self, content: bytes) -> None:
         assert load(content).metadata["delimiters"]["escape"] is None
