@@ -467,3 +467,27 @@ class TestRunAll:
     async def test_a_first_change_is_refused_at_once(self, ana: Caller):
         body = await ana.execute("replica", "delete from t; SELECT 2", run_all="true")
         assert (body["status"], body["code"], steps(body)) == (1, "rejected", [(0, "failed")])
+
+    @pytest.mark.item(85)
+    async def test_a_cancel_at_any_moment_ends_the_script_and_leaves_nothing_that_runs(self, api: Api):
+        user = await api.user()
+
+        async def canceled(number: int) -> tuple[str, list[str]]:
+            script = "; ".join(["rows 1"] * 8)
+            operation = (await user.execute("mysql", script, run_all="true"))["history_uuid"]
+            await asyncio.sleep(number * 0.01)
+            await user.on(operation, "cancel_statement")
+            body = await user.ended(operation)
+            return body["query_status"]["state"], [state for _, state in steps(body)]
+
+        for first in range(0, 24, 8):
+            for state, begun in await asyncio.gather(*(canceled(number) for number in range(first, first + 8))):
+                assert set(begun[:-1]) <= {"available"}
+                if state == "available":
+                    assert begun == ["available"] * 8
+                else:
+                    assert state == "canceled"
+                    assert begun[-1] in {"canceled", "available"}
+        active = """select count(*) from statements join users on users.id = user_id
+            where username = $1 and state in ('waiting', 'running')"""
+        assert await api.database.value(active, user.username) == 0

@@ -4,8 +4,10 @@ import asyncio
 import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -24,7 +26,7 @@ from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle
+from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, QueuePlaces, StatementHandle
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import EXPIRE
 from queryserver.statements.session_repository import SessionRecords
@@ -74,14 +76,14 @@ class DatabaseDesk(LeaseDesk):
         self.database = database
         self.records = StatementRecords(database)
         self.leases = StatementLeases(database, sealer_of("first key"))
-        self._users = {0: user_id}
+        self.users = {0: user_id}
 
     async def _user(self, number: int) -> int:
-        if number not in self._users:
+        if number not in self.users:
             name = Username(f"user{number}", f"user{number}")
             new = NewAccount(name, is_admin=False, groups=())
-            self._users[number] = await AccountRepository(self.database).create(new, default_group="default")
-        return self._users[number]
+            self.users[number] = await AccountRepository(self.database).create(new, default_group="default")
+        return self.users[number]
 
     async def add(
         self,
@@ -185,6 +187,78 @@ class TestDatabaseLeases(LeasesContract):
             await desk.database.execute("UPDATE statements SET expires_at = now() - interval '1 s'")
             assert await desk.database.value(EXPIRE, 10) == 1
         assert len(await desk.database.fetch("DELETE FROM doomed_results RETURNING 1")) == doomed
+
+    async def test_the_row_of_a_script_is_claimed_by_nobody_and_counts_nowhere(self, desk: DatabaseDesk) -> None:
+        operation, part = await self._script(desk)
+        assert await desk.records.queue_position(operation) == 1
+        await desk.leases.expire_all()
+        assert list(await desk.orphans(everything=True)) == [part]
+        await desk.leases.expire_all()
+        assert await desk.taken() == [part]
+        (claimed,) = (await desk.orphans(everything=True)).values()
+        assert claimed.operation_id == operation
+        # The place in its session, and of its user, is that of the statement alone.
+        await desk.leases.expire_all()
+        assert await desk.taken(places=QueuePlaces(1, 1)) == [part]
+
+    async def test_the_end_of_a_statement_and_the_next_one_are_one_fact(self, desk: DatabaseDesk) -> None:
+        operation, part = await self._script(desk)
+        lease = (await desk.orphans(everything=True))[part]
+        assert await desk.leases.mark_sent(lease)
+        assert (await desk.look(operation)).state is StatementState.RUNNING
+        following = self._statement(desk, operation_id=operation, owner=ME, needs_session=True)
+        end = await desk.leases.finish_part(
+            lease, SUCCESS, retention=LEASE, lines=["one"], start_line=None, following=following
+        )
+        assert end is not None
+        assert end.following is not None
+        assert (await desk.look(operation)).state is StatementState.RUNNING
+        assert await desk.finish(Lease(following.id, ME, 1, operation_id=operation), FAILED, ["two"], start_line=None)
+        seen = await desk.look(operation)
+        assert (seen.state, seen.lines[1:]) == (StatementState.FAILED, ["one", "two"])
+        # An owner whose lease was lost records neither an end nor a next statement.
+        late = await desk.leases.finish_part(
+            lease, SUCCESS, retention=LEASE, lines=[], start_line=None, following=replace(following, id=uuid4())
+        )
+        assert late is None
+        assert await desk.database.value("SELECT count(*) FROM statements WHERE operation_id = $1", operation) == 2
+
+    async def test_after_a_cancel_no_next_statement_is_recorded(self, desk: DatabaseDesk) -> None:
+        operation, part = await self._script(desk)
+        lease = (await desk.orphans(everything=True))[part]
+        assert await desk.leases.mark_sent(lease)
+        await desk.ask_to_cancel(operation)
+        following = self._statement(desk, operation_id=operation, owner=ME)
+        # The statement came to its end before the cancel reached it.
+        end = await desk.leases.finish_part(
+            lease, SUCCESS, retention=LEASE, lines=[], start_line=None, following=following
+        )
+        assert end is not None
+        assert end.following is None
+        assert (await desk.look(operation)).state is StatementState.CANCELED
+
+    async def _script(self, desk: DatabaseDesk) -> tuple[UUID, UUID]:
+        """An operation, and its first statement, which nobody has."""
+        operation = self._statement(desk, is_script=True, runs_all=True, owner="script")
+        part = self._statement(desk, operation_id=operation.id, owner=None, in_history=False)
+        await desk.records.record(operation, part)
+        return operation.id, part.id
+
+    def _statement(self, desk: DatabaseDesk, **more: Any) -> NewStatement:
+        number = next(_numbers)
+        return NewStatement(
+            id=uuid4(),
+            user_id=desk.users[0],
+            connector="here",
+            dialect="fake",
+            handle=StatementHandle("SELECT 1", 0, 2, (0, 0, 0, 7), "hash", f"g{number}", f"s{number}", 999_999, "a:b"),
+            row_limit=10,
+            timeout=timedelta(seconds=60),
+            has_result_set=True,
+            limits=EditorSettings.model_construct(lease_timeout_s=30, max_statements_per_user=1),
+            idempotency=None,
+            **more,
+        )
 
     async def test_the_lines_of_a_runner_come_after_the_one_of_the_record(self, desk: DatabaseDesk) -> None:
         for lines in ([], ["one"]):

@@ -79,6 +79,14 @@ def test_a_statement_ends_with_a_semicolon_outside_of_quotes_and_comments(text: 
     assert is_whole(text) is whole
 
 
+def test_on_postgresql_a_semicolon_within_parentheses_ends_nothing():
+    rule = "create rule r as on insert to a do also (delete from b;"
+    assert not is_whole(rule, "postgresql")
+    assert not is_whole(f"{rule} select ')';", "postgresql")
+    assert is_whole(f"{rule} delete from c);", "postgresql")
+    assert is_whole("select (1;", "duckdb")
+
+
 def test_a_backslash_escapes_in_quotes_where_the_engine_says_so():
     assert is_whole(r"select 'a\';", "duckdb")
     assert not is_whole(r"select 'a\';", "hive")

@@ -21,7 +21,10 @@ def is_whole(text: str, connector: str = "") -> bool:
     stripped = text.strip()
     if not stripped or stripped.startswith("\\") or stripped.lower() in {"exit", "quit"}:
         return True
-    return _significant(text, has_escapes=connector.lower() in _BACKSLASHES).rstrip().endswith(";")
+    significant = _significant(text, has_escapes=connector.lower() in _BACKSLASHES).rstrip()
+    if connector.lower() == "postgresql" and significant.count("(") > significant.count(")"):
+        return False  # as psql has it: `CREATE RULE … DO ALSO (…; …);`
+    return significant.endswith(";")
 
 
 def word_before(text: str) -> str:
