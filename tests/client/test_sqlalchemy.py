@@ -247,6 +247,39 @@ def test_pandas_and_polars_read_and_write(engine: sa.Engine):
 
 
 @in_thread
+def test_infinity_goes_to_a_table_and_comes_back(engine: sa.Engine):
+    """As pandas#34431."""
+    name, infinity = f"frame_{uuid4().hex[:8]}", float("inf")
+    frame = pd.DataFrame({"f": [1.5, infinity, -infinity, None]})
+    assert frame.to_sql(name, engine, index=False) == 4
+    pd.testing.assert_frame_equal(pd.read_sql(f"SELECT * FROM {name}", engine), frame)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"DROP TABLE {name}"))
+    engine.dispose()
+
+
+@in_thread
+def test_an_update_for_many_sets_of_values_is_one_statement(engine: sa.Engine):
+    table = sa.Table(f"many_{uuid4().hex[:8]}", sa.MetaData(), sa.Column("n", sa.Integer), sa.Column("t", sa.String(9)))
+    with engine.begin() as connection:
+        table.create(connection)
+        connection.execute(sa.insert(table), [{"n": n, "t": "old"} for n in range(100)])
+        update = sa.update(table).where(table.c.n == sa.bindparam("which")).values(t=sa.bindparam("what"))
+        changed = connection.execute(update, [{"which": n, "what": f"new {n}"} for n in range(50)])
+        assert changed.rowcount == 50
+        rows = connection.execute(sa.select(table).where(table.c.t != "old").order_by(table.c.n)).all()
+        assert rows == [(n, f"new {n}") for n in range(50)]
+        client = connection.connection.dbapi_connection
+
+        async def updates() -> int:
+            return len([1 async for entry in client.client.history.search() if entry.statement.startswith("UPDATE")])
+
+        assert client.run(updates) == 1
+        table.drop(connection)
+    engine.dispose()
+
+
+@in_thread
 def test_operators_of_json_reach_postgresql(url: str):
     engine = sa.create_engine(url.replace("queryserver:", "queryserver+postgresql:") % "postgresql")
     document = sa.cast({"a": 1}, pg.JSONB)
