@@ -130,7 +130,7 @@ class _Watcher:
     def add(self, watched: _Watched) -> None:
         with self._changed:
             self._watched.add(watched)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # in a process that was forked, it is not
                 self._thread = threading.Thread(target=self._run, name="storage-watch", daemon=True)
                 self._thread.start()
             self._changed.notify()
