@@ -2,6 +2,7 @@
 
 import tracemalloc
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from tests.cases import each
@@ -11,7 +12,7 @@ from tests.timing import TRIES, processor_s
 from queryserver.errors.base import InvalidRequest
 from queryserver.formats.delimited.cutting import LOOK_AHEAD_CHARACTERS, PlainReader
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
-from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, Delimiters, QuotedText
+from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, Delimiters, QuotedText, SkippedLines
 
 MIB = 1024 * 1024
 
@@ -276,3 +277,39 @@ def test_memory_does_not_grow_with_the_file(line, pieces):
         tracemalloc.stop()
     assert rows > (pieces - 1) * (256 * 1024 // len(line))
     assert peak < 8 * 1024 * 1024
+
+
+def in_two_pieces(
+    text: str, cut: int, delimiters: Delimiters, skipped: SkippedLines
+) -> tuple[list[list[str]], list[Any]]:
+    """What both readers make of a text that comes in two pieces."""
+    reader = RecordReader(delimiters, skipped=skipped)
+    records = reader.feed(text[:cut]) + reader.feed(text[cut:], final=True)
+    blocks = BlockReader(delimiters, "utf-8", 2, skipped=skipped)
+    parts = [*blocks.feed(text[:cut].encode()), *blocks.feed(text[cut:].encode()), *blocks.finish()]
+    return records, [list(row.values()) for part in parts for row in part.columns.to_pylist()]
+
+
+@pytest.mark.importer(69)
+@each("record", "\n", "\r", "##")
+def test_skipped_and_comment_lines_are_left_out_whatever_the_pieces(record: str) -> None:
+    text = 'skip me, "x\nline 2\n!c,1,"\na,b\n! comment "q\n1,2\n!\n3,4'.replace("\n", record)
+    for cut in range(len(text)):
+        records, rows = in_two_pieces(text, cut, Delimiters(record=record), SkippedLines(2, "!"))
+        assert records == rows == [["a", "b"], ["1", "2"], ["3", "4"]]
+
+
+@pytest.mark.importer(70)
+@each("field", ",", "||")
+def test_escapes_are_read_whatever_the_pieces(field: str) -> None:
+    text = 'a,b\n1,x\\\ny\n2,\\N\n3,q\\,\\"\n4,"q\\"\\\\ \\x ""z"""\n5,tab\\tz\n6,end\\'.replace(",", field)
+    expected = [
+        ["a", "b"], ["1", "x\ny"], ["2", "\\N"], ["3", f'q{field}"'], ["4", 'q"\\ \\x "z"'], ["5", "tab\tz"],
+        ["6", "end\\"],
+    ]  # fmt: skip
+    if field == "||":
+        # An escape takes the meaning of one character only.
+        text = text.replace("q\\||", "q\\|\\|")
+    for cut in range(len(text)):
+        records, rows = in_two_pieces(text, cut, Delimiters(field, escape="\\"), SkippedLines())
+        assert records == rows == expected
