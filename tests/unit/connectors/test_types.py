@@ -164,6 +164,8 @@ def test_booleans_and_integers_may_be_text() -> None:
     ("username", "a" * 70_000, "Must have at most 65536 characters."),
     ("session_idle_s", 0, "Must be between 1 and 31536000."),
     ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
+    ("retry", "always", "Must be never or read_only."),
+    ("retry", True, "Must be text."),
 )
 def test_a_value_of_another_type_is_told_by_name_and_never_shown(name: str, value: object, text: str) -> None:
     with pytest.raises(ConnectorRefused) as refused:
