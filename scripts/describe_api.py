@@ -91,8 +91,10 @@ def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, 
         name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
     }
     form = {**copy.deepcopy(dict(schema)), "properties": properties}
-    if "anyOf" in form:
-        form["anyOf"] = [_form_choice(choice, properties) for choice in form["anyOf"]]
+    if "then" in form:
+        form["then"] = _form_choice(form["then"], properties)
+    if choices := form.get("if", {}).get("not", {}).get("anyOf"):
+        form["if"] = {"not": {"anyOf": [_form_choice(choice, properties) for choice in choices]}}
     return form
 
 
@@ -469,10 +471,8 @@ def _taken(row: Row) -> dict[str, Any] | None:
             media["example"] = dict(row.example) if kind == JSON else form_example(row.example, repeats=repeats)
     if not content:
         return None
-    model = row.request_model
-    schema = model.model_json_schema() if model else {}
-    is_required = bool(row.body) or "anyOf" in schema or bool(schema.get("required"))
-    return {"requestBody": {"content": content, **({"required": True} if is_required else {})}}
+    # Of a required body of several types openapi-python-client makes code that does not compile; the fields say it.
+    return {"requestBody": {"content": content, **({"required": True} if row.body else {})}}
 
 
 def _of_files(row: Row, status: int) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Place, name and schema of every property of every schema; what a choice requires of a property is none."""
     for place, part in parts(DOCUMENT):
-        if "/anyOf/" in place and "description" not in part:
+        if {"if", "then"} & set(place.split("/")):
             continue
         if isinstance(part.get("properties"), dict) and (part.get("type") == "object" or "required" in part):
             for name, field in part["properties"].items():

@@ -260,8 +260,12 @@ def filled(*names: str) -> dict[str, Any]:
 
 
 def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
-    """The description of a model of which one of several members is required; what checks it is the call."""
-    return ConfigDict(json_schema_extra={"anyOf": [dict(choice) for choice in choices]})
+    """The description of a model of which one of several members is required; what checks it is the call.
+
+    As `if` and `then`, which generators of clients pass over: of `anyOf` they make a class for each choice.
+    """
+    *others, last = map(dict, choices)
+    return ConfigDict(json_schema_extra={"if": {"not": {"anyOf": others}} if others else {}, "then": last})
 
 
 def one_of(*words: str | int) -> WithJsonSchema:

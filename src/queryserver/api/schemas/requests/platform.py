@@ -137,12 +137,7 @@ class NewConnectorRequest(Fields):
 
 # A number counts as its text there, and 0 and 1 as flags.
 _Credential: TypeAlias = Annotated[Text, WithJsonSchema({"type": ["string", "number"], "minLength": 1})]
-_EndsAll: TypeAlias = Annotated[
-    Flag,
-    WithJsonSchema(
-        {"type": ["boolean", "string", "integer", "null"], "enum": [True, False, "true", "false", 1, 0, None]}
-    ),
-]
+_EndsAll: TypeAlias = Annotated[Flag, WithJsonSchema({"type": ["boolean", "string", "integer", "null"]})]
 
 
 class LogInRequest(Fields):

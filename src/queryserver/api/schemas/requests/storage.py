@@ -236,7 +236,7 @@ class ChmodRequest(PathsRequest, PermissionFlags):
     """Fields of chmod: `permission`, the flags as fields of their own, or `mode`."""
 
     model_config = any_of(
-        given("permission", type="object", anyOf=[given(name, **_FLAG_GIVEN) for name in PermissionFlags.model_fields]),
+        given("permission", type="object", minProperties=1),
         given("mode", type="string"),
         *(given(name, **_FLAG_GIVEN) for name in PermissionFlags.model_fields),
     )
