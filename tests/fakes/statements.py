@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,6 +23,10 @@ from queryserver.statements.model import (
     PartEnd,
     QueuePlaces,
     Resumption,
+    StatementRecord,
+    StatementStatus,
+    StatementTimes,
+    assignment_of,
 )
 from queryserver.statements.session_repository import SessionRecord
 from queryserver.statements.states import StatementState
@@ -307,10 +311,15 @@ class MemoryLeases:
         start_line: int | None,
         following: NewStatement | None,
     ) -> PartEnd | None:
-        """Only the end: `following` is not recorded, as after the last statement."""
         if not await self.finish(lease, outcome, retention=retention, lines=lines, start_line=start_line):
             return None
-        return PartEnd(None)
+        if following is None:
+            return PartEnd(None)
+        held = Lease(following.id, lease.owner, 1, operation_id=lease.operation_id)
+        number = next(_numbers)
+        assignment = assignment_of(following, held, history_id=number, ends_at=time.monotonic() + 60)
+        self.entries[following.id] = Entry(assignment, lease.owner, 1, time.monotonic() + 30)
+        return PartEnd(_recorded(following, number))
 
     async def end_broken_scripts(self) -> None:
         await self._reached("end_broken_scripts")
@@ -472,6 +481,45 @@ def _is_free(entry: Entry) -> bool:
 
 def _is_late(entry: Entry) -> bool:
     return entry.assignment.ends_at < time.monotonic()
+
+
+def _recorded(new: NewStatement, history_id: int) -> StatementRecord:
+    """As much of a record as a runner reads."""
+    now = datetime.now(UTC)
+    status = StatementStatus(
+        id=new.id,
+        history_id=history_id,
+        user_id=new.user_id,
+        connector=new.connector,
+        dialect=new.dialect,
+        state=StatementState.WAITING,
+        has_result_set=new.has_result_set,
+        rows=0,
+        truncated_reason=None,
+        modified_row_count=None,
+        error_code=None,
+        message="",
+        progress=0,
+        expires_at=None,
+        owner=new.owner,
+        times=StatementTimes(now, None, None, timedelta(0), timedelta(0)),
+    )
+    return StatementRecord(
+        status=status,
+        handle=new.handle,
+        script_id=None,
+        database=new.database,
+        settings=new.settings,
+        row_limit=new.row_limit,
+        timeout_s=60,
+        in_named_session=new.in_named_session,
+        in_history=new.in_history,
+        parent_uuid="",
+        columns=None,
+        size_bytes=0,
+        cancel_requested=False,
+        canceled_by=None,
+    )
 
 
 def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:

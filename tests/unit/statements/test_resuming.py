@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.cases import each
@@ -63,6 +64,31 @@ async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool
     assert_whole_result(entry, 5000)
     assert engine.executions == ["work then rows 5000"]
     assert engine.cancels == 0
+
+
+@pytest.mark.item(88)
+async def test_a_statement_of_a_script_is_followed_by_the_next_server_and_the_rest_does_not_run() -> None:
+    engine = ResumableFakeEngine()
+    fleet = Fleet(engine=engine)
+    script = fleet.leases.add("work then rows 3; change 1", owner="script", lease_s=3600)
+    part = fleet.leases.add("work then rows 3", owner=None, statements_count=2, keeps_session=True)
+    entry = fleet.leases.of(part)
+    entry.assignment = replace(part, lease=replace(part.lease, operation_id=script.lease.statement_id))
+    async with fleet.runner("first").running():
+        await until(lambda: entry.state is StatementState.RUNNING)
+    assert not terminal(entry)
+    engine.finish.set()
+    others: list[Entry] = []
+
+    def all_ended() -> bool:
+        others[:] = [one for one in fleet.leases.entries.values() if one.assignment.statement == "change 1"]
+        return bool(others) and all(map(terminal, others))
+
+    async with fleet.runner("second").running():
+        await until(all_ended)
+    assert_whole_result(entry, 3)
+    assert [state_of(one) for one in others] == [(FAILED, "session_lost")]
+    assert engine.executions == ["work then rows 3"]
 
 
 @BOTH_KINDS

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.cases import each
 from tests.fakes.engine import FakeEngine, FakeSession
-from tests.fakes.statements import OWNER
+from tests.fakes.statements import OWNER, Entry
 from tests.refusals import raises_code
 from tests.unit.statements.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
@@ -45,6 +45,31 @@ async def test_a_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
     assert fleet.engine.executions == []
+
+
+@pytest.mark.item(82)
+async def test_the_statements_of_a_script_follow_each_other_in_one_session_with_one_log() -> None:
+    fleet = Fleet()
+    script = fleet.leases.add("set x 5; get x; change 2", owner="script", lease_s=3600)
+    first = fleet.leases.add("set x 5", owner=None, statements_count=3, keeps_session=True)
+    entry = fleet.leases.of(first)
+    entry.assignment = replace(first, lease=replace(first.lease, operation_id=script.lease.statement_id))
+
+    def parts() -> list[Entry]:
+        found = (one for one in fleet.leases.entries.values() if one.assignment.lease.operation_id is not None)
+        return sorted(found, key=lambda one: one.assignment.statement_index)
+
+    async with fleet.runner().running():
+        await until(lambda: len(parts()) == 3 and all(map(terminal, parts())))
+    assert [one.state for one in parts()] == [SUCCESS, StatementState.AVAILABLE, SUCCESS]
+    assert [one.assignment.needs_session for one in parts()] == [False, True, True]
+    assert [one.assignment.keeps_session for one in parts()] == [True, True, False]
+    assert (fleet.engine.executions, fleet.engine.sessions_opened) == (["set x 5", "get x", "change 2"], 1)
+    # The numbers of the lines go on from one statement to the next.
+    numbers = [
+        number for one in parts() for start, lines in one.log.items() for number in range(start, start + len(lines))
+    ]
+    assert numbers == list(range(len(numbers)))
 
 
 @pytest.mark.item(88)
