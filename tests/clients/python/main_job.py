@@ -163,7 +163,7 @@ def stored(client: AuthenticatedClient) -> dict[str, object]:
     home = parsed(systems, list)[0].user_home_directory
     file = File(payload=BytesIO(CONTENT), file_name="pens-python.csv", mime_type="text/csv")
     sent = upload_file.sync_detailed(client=client, body=UploadFileBody(dest=home, file=file, overwrite=True))
-    path = parsed(sent, UploadResponse, HTTPStatus.CREATED).path
+    path = parsed(sent, UploadResponse, HTTPStatus.OK).path
     back = parsed(download_file.sync_detailed(client=client, path=path), File)
     listing = parsed(list_directory.sync_detailed(client=client, path=home), FileListing)
     return {"stored": text_of(back), "is_listed": path in [entry.path for entry in listing.files]}

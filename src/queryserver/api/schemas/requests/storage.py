@@ -173,7 +173,10 @@ class PathsRequest(StorageFields):
     path: Items
 
 
-_OWNERS = ("user", "group", "user_other", "group_other")
+def _other_owner(name: str) -> dict[str, Any]:
+    """`user` or `group` is `__other__`, and the other field has the name."""
+    named = given(f"{name}_other", type="string", minLength=1)
+    return {"required": [name, *named["required"]], "properties": {name: {"const": _OTHER}, **named["properties"]}}
 
 
 class DeleteRequest(PathsRequest):
@@ -186,7 +189,10 @@ class DeleteRequest(PathsRequest):
 class ChownRequest(PathsRequest):
     """Fields of chown."""
 
-    model_config = any_of(*(given(name, type="string", minLength=1) for name in _OWNERS))
+    model_config = any_of(
+        *(given(name, type="string", minLength=1, **{"not": {"const": _OTHER}}) for name in ("user", "group")),
+        *(_other_owner(name) for name in ("user", "group")),
+    )
 
     user: Text = ""
     group: Text = ""
