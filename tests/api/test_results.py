@@ -101,23 +101,23 @@ class TestPaging:
         assert field in answer.json()["message"]
 
     @pytest.mark.item(22)
-    async def test_ten_thousand_rows_fit_into_one_batch(self, ana: Caller):
-        operation = await finished(ana, "mysql", "rows 12000", limit=12_000)
-        page = await ana.page(operation, rows=10_000)
-        assert (len(page["data"]), page["has_more"]) == (10_000, True)
+    async def test_a_hundred_thousand_rows_fit_into_one_batch(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 100001", limit=200_000)
+        page = await ana.page(operation, rows=100_000)
+        assert (len(page["data"]), page["has_more"]) == (100_000, True)
 
     @pytest.mark.item(22)
-    @each("rows", "10001", "32768", "100000", "9" * 30)
+    @each("rows", "100001", "1000000", "9" * 30)
     async def test_more_rows_than_a_batch_has_give_a_full_batch_and_an_exact_has_more(self, ana: Caller, rows: str):
-        operation = await finished(ana, "mysql", "rows 20000", limit=20_000)
+        operation = await finished(ana, "mysql", "rows 200000", limit=200_000)
         pages = [await ana.page(operation, rows=rows) for _ in range(3)]
         assert [(len(page["data"]), page["has_more"]) for page in pages] == [
-            (10_000, True),
-            (10_000, False),
+            (100_000, True),
+            (100_000, False),
             (0, False),
         ]
-        first = await ana.run("mysql", "rows 10001", rows=rows, limit=20_000)
-        assert (len(first["result"]["data"]), first["result"]["has_more"]) == (10_000, True)
+        first = await ana.run("mysql", "rows 100001", rows=rows, limit=200_000)
+        assert (len(first["result"]["data"]), first["result"]["has_more"]) == (100_000, True)
 
     async def test_a_start_row_beyond_64_bits_is_an_empty_batch_or_refused(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 1")

@@ -15,7 +15,7 @@ def main(url: str, password: str, rows: str) -> None:
     statement = f"SELECT i AS id, 'row ' || i AS name FROM range({rows}) AS r(i) ORDER BY i"
     client = HueClientREST(url, "admin", password)
     saved = {}
-    for batch in (1000, 10_000):
+    for batch in (1000, 20_000):
         client.run(statement, dialect="duckdb", filename=f"rows-{batch}.csv", batch_size=batch)
         with Path(f"rows-{batch}.csv").open(newline="") as file:
             header, *lines = csv.reader(file)

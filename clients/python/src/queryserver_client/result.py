@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MANY_CELLS = 1_000_000
 """From here on a result is worth the call that asks for its size."""
 PAGE_ROWS = 10_000
-"""The most rows of one page (Contract editor 6.1)."""
+"""Rows of one page: more would only be held longer."""
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",
     ".tsv": "tsv",

@@ -39,7 +39,7 @@ from queryserver.identity.model import BigNumbers
 from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
 
 HISTORY_LIMIT_MAX = 100
-MAX_BATCH_ROWS = 10_000
+MAX_BATCH_ROWS = 100_000
 PAGE_MAX = 10**9
 KEY_MAX = 255
 _LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
@@ -282,7 +282,7 @@ class ExecuteRequest(Fields):
     )
     rows: Annotated[int, Capped(MAX_BATCH_ROWS, minimum=0)] = Field(
         default=0,
-        description="So many first rows, at most 10,000, come in `result` of this answer, as fetch_result_data gives"
+        description="So many first rows, at most 100,000, come in `result` of this answer, as fetch_result_data gives"
         " them, if the statement ends within `wait`. Later fetches go on after them.",
     )
     run_all: Flag = Field(
@@ -411,7 +411,7 @@ class FetchRequest(ResultRequest):
 
     rows: Annotated[int, Capped(MAX_BATCH_ROWS)] = Field(
         default=100,
-        description="Rows of this batch; a number above 10,000 means 10,000. `has_more` says whether there are more.",
+        description="Rows of this batch; a number above 100,000 means 100,000. `has_more` says whether there are more.",
     )
     start_over: Flag = Field(default=False, alias="startOver")
     start_row: Annotated[int, Whole(0)] | None = None
