@@ -190,9 +190,12 @@ class Capped:
 
     def read(self, value: Any) -> int:
         """Raises the error of `Whole` for what is no integer or too small."""
-        is_large_text = isinstance(value, str) and _LARGE.fullmatch(value)
-        is_number = type(value) is int or (isinstance(value, float) and value.is_integer())
-        if is_large_text or (is_number and value > self.most):
+        if isinstance(value, str):
+            is_large = _LARGE.fullmatch(value) is not None
+        else:
+            is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            is_large = is_whole and value > self.most
+        if is_large:
             return self.most
         return min(Whole(self.minimum).read(value), self.most)
 
@@ -265,7 +268,8 @@ def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
     As `if` and `then`, which generators of clients pass over: of `anyOf` they make a class for each choice.
     """
     *others, last = map(dict, choices)
-    return ConfigDict(json_schema_extra={"if": {"not": {"anyOf": others}} if others else {}, "then": last})
+    extra: dict[str, Any] = {"if": {"not": {"anyOf": others}} if others else {}, "then": last}
+    return ConfigDict(json_schema_extra=extra)
 
 
 def one_of(*words: str | int) -> WithJsonSchema:
