@@ -10,7 +10,7 @@ import math
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TypeAlias, cast
@@ -129,6 +129,8 @@ class Portion:
     batch: pa.RecordBatch
     bad: int
     explained: Sequence[BadRow]
+    nulls: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many cells of each column are words that mean NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,13 @@ class RowConverter:
             for one in self._columns
         ]
         converted = [convert(own, one.type, one.format) for own, one in zip(cells, self._columns, strict=True)]
-        return self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
+        portion = self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
+        nulls = {
+            column.name: own.null_count - texts.column(column.source).null_count
+            for own, column in zip(cells, self._columns, strict=True)
+            if column.null_words
+        }
+        return replace(portion, nulls=nulls) if nulls else portion
 
     def cells(self, rows: Sequence[Sequence[TypedText]], first_record: int) -> Portion:
         columns: list[list[str | None]] = []

@@ -406,8 +406,15 @@ class _Sample:
     def with_escape(self, scan: _Scan) -> _Scan:
         """The same, or cut with backslashes as escapes, if fewer quotes or records are broken then."""
         delimiters = scan.delimiters
-        if delimiters.field == "\\" or not any(
-            "\\" + sign in self.text for sign in (delimiters.field, delimiters.quote, delimiters.record, "\r\n") if sign
+        # One character is found by memchr, 20 times as fast as two.
+        if (
+            "\\" not in self.text
+            or delimiters.field == "\\"
+            or not any(
+                "\\" + sign in self.text
+                for sign in (delimiters.field, delimiters.quote, delimiters.record, "\r\n")
+                if sign
+            )
         ):
             return scan
         escaped = self.cut(replace(delimiters, escape="\\"))

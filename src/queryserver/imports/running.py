@@ -5,6 +5,7 @@ where they do not fit, the file is read and converted a second time.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
@@ -42,6 +43,10 @@ MAX_BYTES = 1024 * 1024 * 1024
 EXPLAINED_ROWS = 100
 """So many bad rows at most are in the log."""
 
+EXPLAINED_COLUMNS = 100
+"""Of so many columns at most the log says which words mean NULL."""
+
+_EXPLAINED_WORDS = 10
 _EXPLAINED_IN_MESSAGE = 3
 _PROGRESS_OF_COUNTING = 40
 _KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that are kept for a minute only
@@ -181,6 +186,7 @@ class _Import:
         lines.extend(f"Bad row: {row}" for row in counted.explained)
         if counted.bad > len(counted.explained):
             lines.append(f"{counted.bad - len(counted.explained)} more bad rows are not listed.")
+        lines.extend(self._nulls(counted))
         if counted.undecodable:
             lines.append(f"{counted.undecodable} characters could not be decoded and became U+FFFD.")
         most = self.plan.max_bad_rows
@@ -190,6 +196,16 @@ class _Import:
             first = "; ".join(str(row) for row in counted.explained[:_EXPLAINED_IN_MESSAGE])
             raise rejected_by_rule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
         return counted
+
+    def _nulls(self, counted: "Counted") -> Iterator[str]:
+        """What is said of the words that mean NULL, so that no value is lost unseen."""
+        found = [column for column in self.plan.columns if counted.nulls[column.name]]
+        for column in found[:EXPLAINED_COLUMNS]:
+            cells, words = counted.nulls[column.name], ", ".join(map(repr, column.null_words[:_EXPLAINED_WORDS]))
+            more = ", …" if len(column.null_words) > _EXPLAINED_WORDS else ""
+            yield f'Read {cells} cell{"" if cells == 1 else "s"} of column "{column.name}" as NULL: {words}{more}.'
+        if len(found) > EXPLAINED_COLUMNS:
+            yield f"{len(found) - EXPLAINED_COLUMNS} more columns with words that mean NULL are not listed."
 
     async def _load(self, loader: protocol.TableLoader, counted: "Counted", *, append: bool) -> Imported:
         load, shown = self.plan.load(self.ledger.statement_id, append=append), self.plan.shown_target
@@ -245,8 +261,11 @@ class Counted:
     comments: int = 0
     """Comment lines that were left out."""
     explained: list[BadRow] = field(default_factory=list[BadRow])
+    nulls: Counter[str] = field(default_factory=Counter[str])
+    """Cells that are words for NULL, by the name of the column."""
 
     def add(self, portion: Portion) -> None:
+        self.nulls.update(portion.nulls)
         self.rows += portion.rows
         self.bad += portion.bad
         self.explained.extend(portion.explained)

@@ -277,6 +277,7 @@ class TestLayout:
         assert await rows(ana, connector, table) == [[1, 'say "hi"', None], [2, "a,b", 5], [3, "c", 7]]
         assert "Skipped the first 3 lines." in done["log"]
         assert "Left out 1 comment line." in done["log"]
+        assert """Read 1 cell of column "n" as NULL: 'NA'.""" in done["log"]
 
     @pytest.mark.importer(69, 71)
     async def test_lines_and_null_words_may_be_given(self, ana: Caller, table: str):
@@ -285,6 +286,8 @@ class TestLayout:
         done = await imported(ana, "duckdb", table, file_path=path, **given)
         assert done["rows_loaded"] == 2
         assert await rows(ana, "duckdb", table) == [[1, None], [2, "y"]]
+        assert """Read 1 cell of column "column_2" as NULL: 'x'.""" in done["log"]
+        assert "column_1" not in done["log"]
 
     @pytest.mark.importer(54)
     async def test_a_few_bad_rows_are_left_out_and_named(self, ana: Caller, table: str):
