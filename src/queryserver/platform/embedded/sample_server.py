@@ -8,11 +8,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 
@@ -21,7 +18,6 @@ import asyncpg
 from queryserver.platform.embedded.cluster import (
     SAMPLE_DATABASE,
     SAMPLE_OWNER,
-    SUPERUSER,
     EmbeddedDefaults,
     EmbeddedPostgresError,
     PostgresCluster,
@@ -58,34 +54,17 @@ from queryserver.platform.embedded.sample import (
     has_database,
     sample_tables,
 )
-from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
+from queryserver.platform.embedded.sample_guard import SampleGuard, SampleLimits
+from queryserver.platform.limits import disk_floor
 from queryserver.platform.settings.tree import Settings
 
 _log = logging.getLogger(__name__)
 
-QUOTA_BYTES = 10 * 1024**3
-_OPTIONS = {"max_wal_size": "256MB", "min_wal_size": "32MB"}
+_OPTIONS = {"max_wal_size": "256MB", "min_wal_size": "32MB", "max_notify_queue_pages": "8192"}
+"""Notifications that no session takes stay within 64 MiB, and not 8 GiB."""
+_NO_LIMITS = SampleLimits()
 _BACKLOG = 128
 _PIECE = 64 * 1024
-_CHECK_EVERY_S = 0.2
-_MEASURE_EVERY = 5
-"""Checks of the floor for each measurement of the files."""
-_MOST_CANCELS = 5
-"""A statement that goes on after so many is ended with its session: a function may catch them."""
-
-_WRITERS = rf"""
-    SELECT pid, query_start, pg_cancel_backend(pid) FROM pg_stat_activity
-    WHERE datname = '{SAMPLE_DATABASE}' AND usename <> '{SUPERUSER}' AND backend_xid IS NOT NULL AND state = 'active'
-    AND query !~* '^\s*(abort|delete|drop|rollback|truncate)\M'
-"""  # noqa: S608 our own names
-
-
-@dataclass(frozen=True, slots=True)
-class SampleLimits:
-    """Of the disk that statements on the sample database may take: `quota_bytes` in all, and never below `floor`."""
-
-    quota_bytes: int = QUOTA_BYTES
-    floor: DiskFloor = NO_FLOOR
 
 
 def sample_limits(settings: Settings) -> SampleLimits:
@@ -94,7 +73,7 @@ def sample_limits(settings: Settings) -> SampleLimits:
 
 @asynccontextmanager
 async def prepare(
-    state_dir: Path, *, durable: bool = True, limits: SampleLimits = SampleLimits()
+    state_dir: Path, *, durable: bool = True, limits: SampleLimits = _NO_LIMITS
 ) -> AsyncGenerator[EmbeddedDefaults]:
     """Start the private PostgreSQL of the service, listen for that of the sample, and make the sample data that are
     missing; on leaving both are stopped.
@@ -237,9 +216,10 @@ class SampleServer:
             if not self._listeners:
                 await self.listen()
             raise
+        guard = SampleGuard(server, self._home / "data", self._limits)
         self._keepers = [
             asyncio.create_task(watch(postmaster), name="sample-postgres-watch"),
-            asyncio.create_task(self._guard(server), name="sample-postgres-guard"),
+            asyncio.create_task(guard.run(), name="sample-postgres-guard"),
         ]
 
     def _make_socket_directory(self) -> None:
@@ -308,44 +288,6 @@ class SampleServer:
         if any(ends):
             _log.error("the former sample database could not be copied; it stays in the cluster of the service")
         return not any(ends)
-
-    async def _guard(self, server: EmbeddedPostgres) -> None:
-        """Cancel statements that write while the disk is below its floor, or the database above its quota."""
-        number, is_large, canceled = 0, False, Counter[tuple[int, datetime]]()
-        while True:
-            await asyncio.sleep(_CHECK_EVERY_S)
-            try:
-                if number % _MEASURE_EVERY == 0:
-                    is_large = await asyncio.to_thread(self._is_above_quota)
-                number += 1
-                if is_large or await asyncio.to_thread(self._is_below_floor):
-                    canceled = await _cancel_writers(server, canceled)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                _log.exception("the statements that write into the sample database could not be canceled")
-
-    def _is_below_floor(self) -> bool:
-        floor = self._limits.floor
-        return not floor.is_off and floor.room(self._home, anew=True) <= 0
-
-    def _is_above_quota(self) -> bool:
-        total = 0
-        for directory, _, names in os.walk(self._home / "data" / "base"):
-            for name in names:
-                with suppress(OSError):
-                    total += os.stat(f"{directory}/{name}").st_size  # noqa: PTH116 a thousand files each second
-        return total > self._limits.quota_bytes
-
-
-async def _cancel_writers(
-    server: EmbeddedPostgres, canceled: "Counter[tuple[int, datetime]]"
-) -> "Counter[tuple[int, datetime]]":
-    """How often each statement was canceled: `canceled` before, and now."""
-    async with connected(server.admin_dsn()) as connection:
-        found = [(row["pid"], row["query_start"]) for row in await connection.fetch(_WRITERS)]
-        for statement in found:
-            if canceled[statement] >= _MOST_CANCELS:
-                await connection.execute("SELECT pg_terminate_backend($1)", statement[0])
-    return Counter({statement: canceled[statement] + 1 for statement in found})
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

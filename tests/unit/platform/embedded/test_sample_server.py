@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from queryserver.imports.model import declared_type
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, kept_secrets, processes_of
 from queryserver.platform.embedded.postgres import EmbeddedPostgres, running_defaults, with_defaults
 from queryserver.platform.embedded.sample import ensure_service_database, has_database, sample_tables
-from queryserver.platform.embedded.sample_server import SampleLimits, SampleServer, sample_server
+from queryserver.platform.embedded.sample_guard import SampleLimits
+from queryserver.platform.embedded.sample_server import SampleServer, sample_server
 from queryserver.platform.limits import DiskFloor
 from queryserver.platform.settings.tree import Settings
 
@@ -181,6 +182,48 @@ async def test_a_statement_that_writes_ends_at_the_quota_even_where_it_catches_c
         async with engine.session(ANA, NO_OPTIONS) as session:
             assert (await failure(session, catching)).code in {"insufficient_storage", "outcome_unknown"}
         assert await said(engine, BEN, FIVE) == [(5,)]
+
+
+SPILLING = "SELECT count(*) FROM (SELECT repeat(md5(n::text), 20) AS a FROM generate_series(1, 2000000000) n) large"
+DELETING = "DELETE FROM one WHERE fill()"
+
+
+@pytest.mark.parametrize("statement", [SPILLING, DELETING])
+async def test_a_query_that_spills_and_a_delete_that_calls_what_writes_end_above_the_floor(
+    tmp_path: Path, statement: str
+) -> None:
+    def usage(_: Path) -> Usage:
+        used = 0
+        for file in (tmp_path / "postgresql-sample" / "data" / "base").rglob("*"):
+            with suppress(OSError):
+                used += file.stat().st_size
+        return Usage(1024 * MIB, used)
+
+    limits = SampleLimits(floor=DiskFloor(min_bytes=900 * MIB, usage=usage))
+    async with started(tmp_path, limits) as sample, engine_of(sample) as engine:
+        await said(engine, ANA, "CREATE TABLE one AS SELECT 1 AS n")
+        await said(engine, ANA, "CREATE TABLE large (n int, a text)")
+        await said(
+            engine,
+            ANA,
+            "CREATE FUNCTION fill() RETURNS boolean LANGUAGE plpgsql AS "
+            "$$BEGIN FOR n IN 1..2000000000 LOOP INSERT INTO large VALUES (n, repeat('x', 2000)); END LOOP; END$$",
+        )
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            error = await failure(session, statement)
+            assert (error.code, error.sqlstate) == ("insufficient_storage", "53100")
+        assert await said(engine, BEN, FIVE) == [(7,)]
+        assert await said(engine, BEN, "DELETE FROM one") == []
+        await said(engine, BEN, "TRUNCATE large")
+        await said(engine, BEN, "DROP TABLE large")
+
+
+async def test_a_query_that_spills_goes_on_where_only_tables_have_reached_the_quota(tmp_path: Path) -> None:
+    async with started(tmp_path, SampleLimits(quota_bytes=24 * MIB)) as sample, engine_of(sample) as engine:
+        sort = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 700000) n ORDER BY -n OFFSET 1) s, pg_sleep(1.5)"
+        assert await said(engine, ANA, sort) == [(699999,)]
+        files = (tmp_path / "postgresql-sample" / "data" / "base").rglob("*")
+        assert sum(file.stat().st_size for file in files) > 24 * MIB
 
 
 async def test_a_canceled_statement_of_the_sample_is_canceled(tmp_path: Path) -> None:

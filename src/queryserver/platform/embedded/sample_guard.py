@@ -1,0 +1,135 @@
+"""The disk under the sample database: statements that store more end at its floor, and at the quota (ADR 5)."""
+
+import asyncio
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import asyncpg
+
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SUPERUSER
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.sample import connected
+from queryserver.platform.limits import NO_FLOOR, DiskFloor
+
+_log = logging.getLogger(__name__)
+
+QUOTA_BYTES = 10 * 1024**3
+_CHECK_EVERY_S = 0.2
+_MEASURE_EVERY = 5
+"""Checks of the floor for each measurement of the files, while nothing is canceled."""
+_MOST_CANCELS = 5
+"""A statement that goes on after so many is ended with its session: a function may catch them."""
+_REMOVALS_GROW = 32 * 1024**2
+"""By how much the files may grow while only statements go on that remove: what these call may store."""
+
+# A query that only reads may spill into temporary files, as may the processes that work for it in parallel.
+_STORING = rf"""
+    SELECT pid, query_start, pg_cancel_backend(pid) FROM pg_stat_activity
+    WHERE datname = '{SAMPLE_DATABASE}' AND usename <> '{SUPERUSER}' AND state = 'active'
+    AND (
+        pid IN (SELECT coalesce(leader_pid, pid) FROM pg_stat_activity WHERE pid = ANY ($1::int[]))
+        OR ($2 AND backend_xid IS NOT NULL AND ($3 OR query !~* '^\s*(abort|delete|drop|rollback|truncate)\M'))
+    )
+"""  # noqa: S608 our own names
+_TEMPORARY_FILE = re.compile(r"pgsql_tmp(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLimits:
+    """Of the disk that statements on the sample database may take: `quota_bytes` in all, and never below `floor`.
+
+    Temporary files of queries have the quota by themselves.
+    """
+
+    quota_bytes: int = QUOTA_BYTES
+    floor: DiskFloor = NO_FLOOR
+
+
+@dataclass(slots=True)
+class _Files:
+    stored_bytes: int = 0
+    temporary_bytes: int = 0
+    spilling: set[int] = field(default_factory=set[int])
+    """The processes that have temporary files."""
+
+
+class SampleGuard:
+    """Of the cluster in `data`, whose supervisor runs it."""
+
+    def __init__(self, server: EmbeddedPostgres, data: Path, limits: SampleLimits) -> None:
+        self._server = server
+        self._data = data
+        self._limits = limits
+        self._files = _Files()
+        self._least_stored = 0
+        self._canceled = Counter[tuple[int, datetime]]()
+        """How often each statement was, of those that were found last: one may free the disk and go on."""
+        self._ends_statements = False
+
+    async def run(self) -> None:
+        """Without end."""
+        number = 0
+        while True:
+            await asyncio.sleep(_CHECK_EVERY_S)
+            try:
+                await self._check(measures=number % _MEASURE_EVERY == 0)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                _log.exception("the statements that write into the sample database could not be canceled")
+            number += 1
+
+    async def _check(self, *, measures: bool) -> None:
+        is_below_floor = await asyncio.to_thread(self._is_below_floor)
+        if measures or is_below_floor or self._ends_statements:
+            self._files = await asyncio.to_thread(_measured, self._data / "base")
+        files, quota = self._files, self._limits.quota_bytes
+        ends_writers = is_below_floor or files.stored_bytes > quota
+        if not ends_writers:
+            self._least_stored = files.stored_bytes
+        self._least_stored = min(self._least_stored, files.stored_bytes)
+        spilling = files.spilling if is_below_floor or files.temporary_bytes > quota else set[int]()
+        self._ends_statements = ends_writers or bool(spilling)
+        if not self._ends_statements:
+            return
+        ends_removals = files.stored_bytes > self._least_stored + _REMOVALS_GROW
+        await self._cancel(spilling, ends_writers=ends_writers, ends_removals=ends_removals)
+        if ends_removals:
+            self._least_stored = files.stored_bytes
+
+    async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
+        """Statements of the processes with temporary files, and of those that write."""
+        async with connected(self._server.admin_dsn()) as connection:
+            rows = await connection.fetch(_STORING, list(spilling), ends_writers, ends_removals)
+            found = [(row["pid"], row["query_start"]) for row in rows]
+            for statement in found:
+                if self._canceled[statement] >= _MOST_CANCELS:
+                    await connection.execute("SELECT pg_terminate_backend($1)", statement[0])
+        self._canceled = Counter({statement: self._canceled[statement] + 1 for statement in found})
+
+    def _is_below_floor(self) -> bool:
+        floor = self._limits.floor
+        return not floor.is_off and floor.room(self._data, anew=True) <= 0
+
+
+def _measured(base: Path) -> _Files:
+    files = _Files()
+    for directory, _, names in os.walk(base):
+        of_queries = _TEMPORARY_FILE.search(directory)  # a set of files that several processes share
+        is_temporary = "pgsql_tmp" in directory
+        for name in names:
+            size = 0
+            with suppress(OSError):
+                size = os.stat(f"{directory}/{name}").st_size  # noqa: PTH116 a thousand files each second
+            if not is_temporary:
+                files.stored_bytes += size
+                continue
+            files.temporary_bytes += size
+            if owner := of_queries or _TEMPORARY_FILE.match(name):
+                files.spilling.add(int(owner[1]))
+    return files
