@@ -117,6 +117,8 @@ async def test_the_rows_of_returning_are_dropped(ana: Caller, dialect: Dialect):
     ("INSERT INTO t VALUES (?)", [[1], [{"type": "date", "value": "secret"}]], "row 2: 1 has a value that is not of"),
     ("INSERT INTO t VALUES (?); SELECT 1", [[1], [2]], "must be one statement"),
     ("SELECT ?", [[1], [2]], "must be one that changes rows"),
+    ("-- the end\nCOMMIT", [[], []], "not one that begins or ends a transaction"),
+    ("savepoint s", [[]], "not one that begins or ends a transaction"),
     ("INSERT INTO t VALUES (?)", [[1]] * 10_001, "at most 10000 rows"),
 )
 async def test_what_cannot_run_for_many_rows_is_refused(ana: Caller, dialect: Dialect, statement, rows, word):

@@ -144,6 +144,13 @@ def test_a_row_of_executemany_that_fails_is_named(connect: Connect, engine: str,
         with pytest.raises(dbapi.IntegrityError, match=r"Row 3 of 3 of parameter_rows\."):
             cursor.executemany(f"INSERT INTO {table} VALUES (?)", [[1], [2], [1]])
         assert cursor.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+        rows = [[n] for n in range(5_002)]
+        with pytest.raises(dbapi.IntegrityError) as failed:
+            cursor.executemany(f"INSERT INTO {table} VALUES (?)", [*rows, [7]])
+        assert str(failed.value).endswith(
+            "\nRow 3 of 3 of parameter_rows.\n5000 rows of executemany had run in calls before."
+        )
+        assert cursor.execute(f"SELECT count(*) FROM {table}").fetchone() == (5_000,)
 
 
 @in_thread

@@ -373,6 +373,14 @@ _MAKING_WORDS = {
 }
 
 
+_OF_TRANSACTIONS = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"})
+
+
+def controls_transaction(text: str, dialect: str) -> bool:
+    """Whether the statement begins or ends a transaction, or a part of one."""
+    return first_keyword(text, dialect) in _OF_TRANSACTIONS
+
+
 def changes_objects(text: str, dialect: str) -> bool:
     """Whether the statement may change databases, tables, functions or their statistics, so that metadata are stale.
 

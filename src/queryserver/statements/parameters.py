@@ -11,7 +11,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.platform.deployment import Sealer
 from queryserver.sql.parameters import MOST_BYTES, MOST_ROWS_BYTES, MOST_WRITTEN_BYTES, Parameters, ParameterSupport
 from queryserver.sql.places import ScriptPlaces, StatementParameters
-from queryserver.sql.splitter import Choice
+from queryserver.sql.splitter import Choice, controls_transaction
 from queryserver.statements.model import StatementRecord
 
 _MOST_CHARACTERS_OF_ROWS = 128 * 1024 * 1024
@@ -77,11 +77,18 @@ def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupp
     return StatementParameters(parameters, places.before)
 
 
-async def checked_for(choice: Choice, parameters: Parameters, support: ParameterSupport) -> StatementParameters:
+async def checked_for(
+    choice: Choice, parameters: Parameters, support: ParameterSupport, script: str, dialect: str
+) -> StatementParameters:
     """As `checked`. Raises InvalidParameter, too, for many rows of values and a statement that cannot run for each."""
     if not parameters.rows:
         return checked(parameters, choice.places, support)
     _require_one_change(parameters, choice)
+    if await asyncio.to_thread(controls_transaction, script[choice.first : choice.stop], dialect):
+        # The rows would end the transaction that holds them together.
+        raise InvalidParameter(
+            "parameter_rows: the statement must be one that changes rows, not one that begins or ends a transaction."
+        )
     return await asyncio.to_thread(checked, parameters, choice.places, support)
 
 

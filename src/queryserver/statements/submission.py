@@ -154,7 +154,7 @@ class Submissions:
         if key is not None and (known := await self.records.find_replay(user.id, key)) is not None:
             return await self._replayed(model.Recorded(known, replayed=True), given)
         supported = self.connectors.engine(connector).capabilities.parameters
-        values = None if given is None else await checked_for(choice, given, supported)
+        values = None if given is None else await checked_for(choice, given, supported, script, connector.dialect)
         if choice.is_over:
             raise errors.NoMoreStatements
         if asked.run_all:

@@ -102,16 +102,25 @@ class Cursor:
         return self
 
     def _many(self, operation: str, rows: Iterable[Parameters]) -> Iterator[Sequence[Result]]:
-        is_at_once = bool(_CHANGES_ROWS.match(operation))
+        is_at_once, done = bool(_CHANGES_ROWS.match(operation)), 0
         for batch in batches(rows, len(operation)) if is_at_once else ([row] for row in rows):
             result = None
             if is_at_once and len(batch) > 1 and all(batch):
-                result = self.connection.result_of_rows(operation, batch)
+                result = self._at_once(operation, batch, done)
                 is_at_once = result is not None
             if result is not None:
                 yield [result]
             else:
                 yield from (self.connection.results_of(operation, row) for row in batch)
+            done += len(batch)
+
+    def _at_once(self, operation: str, batch: Sequence[Parameters], done: int) -> Result | None:
+        try:
+            return self.connection.result_of_rows(operation, batch)
+        except errors.Error as error:
+            if done:  # the server counts the rows of one call
+                error.args = (f"{error}\n{done} rows of executemany had run in calls before.",)
+            raise
 
     def fetchone(self) -> Row | None:
         return self._rows.popleft() if self._has_row() and self._advance(1) else None
