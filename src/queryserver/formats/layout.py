@@ -25,6 +25,8 @@ _MAX_SPARSE_SHARE = 0.1
 _MIN_RAGGED_SHARE = 0.95
 _CERTAIN_RECORDS = 3
 _MOST_NOTES = 3
+_MOST_LABELS = 10
+"""So many lines of a name and a value at most stand above a table, which has at least three columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,12 @@ def layout_of(
     """
     if not records:
         return Layout(records, 0)
-    comment, table, numbers = _without_comments(records, comment)
+    comment, table, numbers = _without_comments(records, comment, delimiters.field)
 
     def follows_blank_line(number: int) -> bool:
         return _follows_blank_line(text, delimiters, numbers[number])
+
+    table = table[: len(table) - _lines_below(table, follows_blank_line)]
 
     def with_width(width: int) -> Layout:
         first = _records_above(table, width, follows_blank_line) if finds_lines_above else 0
@@ -110,7 +114,23 @@ def _has_text(cell: str) -> bool:
     return bool(cell.strip(BLANKS))
 
 
-def _without_comments(records: Sequence[Record], given: str | None) -> tuple[str, Sequence[Record], Sequence[int]]:
+def _lines_below(records: Sequence[Record], follows_blank_line: Callable[[int], bool]) -> int:
+    """How many of the last records are notes: single cells behind a blank line, no more than the records above it."""
+    first = len(records)
+    while first and len(records[first - 1]) == 1:
+        first -= 1
+    count = len(records) - first
+    # The first ones may stand in the table yet, as rows of one value.
+    while count and count <= len(records) // 2 and len(records) - count >= _CERTAIN_RECORDS:
+        if follows_blank_line(len(records) - count):
+            return count
+        count -= 1
+    return 0
+
+
+def _without_comments(
+    records: Sequence[Record], given: str | None, field: str
+) -> tuple[str, Sequence[Record], Sequence[int]]:
     """What comment lines begin with (`""`: there are none), the other records, and their indexes."""
     everything = "", records, range(len(records))
     if given is not None:
@@ -126,7 +146,8 @@ def _without_comments(records: Sequence[Record], given: str | None) -> tuple[str
     if width > 1:
         # What is as wide as the table may be a row, `#1,a`, or the header, `# id,name`; else it is a sentence.
         wide = [records[number] for number in marked if _fits(records[number], width)]
-        is_comment = all(record[0].startswith(f"{prefix} ") for record in wide)
+        # Where blanks separate, the mark is a cell of its own.
+        is_comment = all(field.join(record[:2]).startswith(f"{prefix} ") for record in wide)
         if is_comment and wide and not has_header(table):
             is_comment = not has_header([wide[-1], *table])
     else:
@@ -148,14 +169,17 @@ def _records_above(records: Sequence[Record], width: int, follows_blank_line: Ca
     """How many records stand above the table."""
     if width < 2:
         return 0
+    return _lines_of_other_form(records, width, follows_blank_line) or _notes_above(records, follows_blank_line)
+
+
+def _lines_of_other_form(records: Sequence[Record], width: int, follows_blank_line: Callable[[int], bool]) -> int:
+    """How many records, narrower than the table or nearly blank, stand above it."""
     wide = (number for number, record in enumerate(records) if len(record) >= width)
     first = next((number for number in wide if not _is_sparse(records[number], width)), 0)
     if first and sum(_is_sparse(record, width) for record in records[first:]) > _MAX_SPARSE_SHARE * len(records):
         first = next((number for number, record in enumerate(records) if len(record) >= width), 0)
-    if not first:
-        return _notes_above(records, follows_blank_line)
     table = records[first:]
-    if len(table) < 2 or Layout(table, width).share() < _MIN_SHARE:
+    if not first or len(table) < 2 or Layout(table, width).share() < _MIN_SHARE:
         return 0
     if has_header(table):
         return first
@@ -179,13 +203,34 @@ def _records_above(records: Sequence[Record], width: int, follows_blank_line: Ca
 
 
 def _notes_above(records: Sequence[Record], follows_blank_line: Callable[[int], bool]) -> int:
-    """How many records, as wide as the table, are notes: a few of text alone, and then a blank line and a header."""
-    for number in range(1, min(_MOST_NOTES + 1, len(records) - 1)):
-        if any(classify(cell) not in {CellKind.TEXT, CellKind.NULL} for cell in records[number - 1]):
+    """How many records, perhaps as wide as the table, are notes above a blank line and a header.
+
+    A few of text alone, or more of them with a name and a value each, such as `Printed,2024-01-31,`.
+    """
+    is_text = is_labelled = True
+    for number in range(1, min(_MOST_LABELS + 1, len(records) - 1)):
+        cells = [cell for cell in records[number - 1] if _has_text(cell)]
+        kinds = [classify(cell) for cell in cells]
+        is_text = is_text and number <= _MOST_NOTES and set(kinds) <= {CellKind.TEXT}
+        is_labelled = is_labelled and len(cells) < _CERTAIN_RECORDS and kinds[:1] in ([], [CellKind.TEXT])
+        if not is_text and not is_labelled:
             return 0
-        if follows_blank_line(number):
-            return number if has_header(records[number:]) else 0
+        names = sum(map(_has_text, records[number]))
+        if not names or (cells and not follows_blank_line(number)):
+            continue
+        above, table = records[:number], records[number:]
+        # A row of blank cells may stand below a header, too.
+        is_full = not cells and any(sum(map(_has_text, record)) >= names for record in above)
+        if is_full or not has_header(table):
+            return 0
+        # Two columns above three may be a table, too, with a header of its own.
+        is_labelled = is_labelled and names >= _CERTAIN_RECORDS and (_has_label(above) or not has_header(above))
+        return number if is_text or is_labelled else 0
     return 0
+
+
+def _has_label(records: Sequence[Record]) -> bool:
+    return any(record[0].strip(BLANKS).endswith(":") for record in records)
 
 
 def _is_sparse(record: Record, width: int) -> bool:

@@ -12,6 +12,7 @@ from tests.cases import each
 from queryserver.formats.conversion import RowConverter, TargetColumn
 from queryserver.formats.delimited.records import BlockReader
 from queryserver.formats.detection import ReadingOptions
+from queryserver.formats.layout import rows_above
 from queryserver.imports import computed
 from queryserver.imports.model import STRING, ColumnType, Delimiters, SkippedLines, type_name
 
@@ -210,7 +211,10 @@ class TestLinesAbove:
         (b"Title: x\tDate: 2024-01-01\n\nid\tname\tn\n1\ta\t2\n2\tb\t3\n", 2, ["id", "name", "n"]),
         (b"\n\nNote\n\nid|n\n1|2\n3|4\n", 4, ["id", "n"]),
         (b"# made by x\n#id\tstart\tend\nchr1\t1\t2\nchr2\t3\t4\n", 1, ["#id", "start", "end"]),
-    )
+        (b"Report,,\nPrinted,2024-01-31,\n,,\nid,day,n\n1,2024-01-01,5\n2,2024-01-02,6\n", 3, ["id", "day", "n"]),
+        (b"Account:,12,,\nFrom:,2024-01-01,,\nStart:,1.5,,\n\nDay,Text,In,Out\n1,x,5,\n2,y,,6\n", 4,
+         ["Day", "Text", "In", "Out"]),
+    )  # fmt: skip
     def test_titles_notes_and_blank_cells_above_a_table_are_skipped(
         self, content: bytes, skipped: int, names: Sequence[str]
     ) -> None:
@@ -228,9 +232,43 @@ class TestLinesAbove:
         b"Division,Month,Homicide\nNorth,JAN01,0,0\nNorth,JAN01,1,1\n",
         b"#1,a,b\n#2,c,d\n#3,e,f\n",
         b"value\n1,5\n2,5\n3,5\n4,5\n5,5\n",
+        b"Name,Score,\nAnn,5,\nBob,6,\n\nTeam,Points,Rank\nX,1,2\nY,2,3\n",
+        b"id,a,b\n1,,\n\n2,x,5\n3,y,6\n",
+        b"name,score,\n,,\nAnn,,\nBob,5,\nCid,6,\n",
+        b"item,size\n,\nbolt,M4\nnut,5\nwasher,6\n",
     )
     def test_rows_that_may_be_data_are_never_skipped(self, content: bytes) -> None:
         assert load(content).metadata["skipped"] == {"first": 0, "comment": ""}
+
+    @pytest.mark.importer(74)
+    def test_rows_of_a_worksheet_above_a_blank_row_and_a_header_are_skipped(self) -> None:
+        rows = [["Report", "", ""], ["Printed", "2024-01-31", ""], ["id", "day", "n"], ["1", "2024-01-01", "5"],
+                ["2", "2024-01-02", "6"]]  # fmt: skip
+        assert rows_above(rows, [0, 1, 3, 4, 5]) == 2
+        assert rows_above(rows, [0, 1, 2, 3, 4]) == 0
+
+    @pytest.mark.importer(74)
+    @each(
+        "content",
+        b"geo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nExtracted on 05.06.23\n",
+        b"Unemployment\n\ngeo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nprovisional\n",
+    )
+    def test_notes_below_a_table_do_not_hide_its_separator_and_stay_rows(self, content: bytes) -> None:
+        loaded = load(content)
+        assert [name for name, _ in loaded.columns] == ["geo", "2019", "2020"]
+        assert [row[0] for row in loaded.rows][:3] == ["Belgium", "Czechia", "Source: Eurostat"]
+        assert (len(loaded.rows), loaded.bad) == (4, 0)
+        assert loaded.warnings["short_rows"][0] == 2
+
+    @pytest.mark.importer(74)
+    def test_prose_below_two_lines_with_commas_is_no_table(self) -> None:
+        assert load(b"Dear Sir, Madam\n\nthank you\nand good bye\n").metadata["delimiters"]["field"] != ","
+
+    @pytest.mark.importer(69)
+    def test_comments_are_seen_where_blanks_separate(self) -> None:
+        loaded = load(b"# made by x\n# ---\n# {name: a, type: int}\na b\n1 2.5\n3 4.5\n")
+        assert loaded.columns == [("a", "INTEGER"), ("b", "DOUBLE")]
+        assert loaded.metadata["skipped"] == {"first": 0, "comment": "#"}
 
     @pytest.mark.importer(69)
     def test_skip_rows_and_comment_can_be_given(self) -> None:
