@@ -18,6 +18,7 @@ from queryserver.errors.files import (
     StoreQuotaExceeded,
     VerificationFailed,
 )
+from queryserver.files.escapes import escaped, escaped_file
 from queryserver.files.stores.s3.connection import S3Keys, S3Options
 from queryserver.files.stores.s3.storage import S3FileSystem
 from queryserver.platform.logs import Redactor
@@ -113,19 +114,21 @@ async def test_redirects_are_not_followed(storage, peer, status):
 
 
 @pytest.mark.storage(35)
-async def test_keys_that_no_path_can_name_are_left_out(storage, peer):
+async def test_keys_that_no_path_can_name_are_escaped_and_reserved_ones_left_out(storage, peer):
+    long = "x" * 256
     peer.will_answer(
         listed(
-            *("d/", "d/.", "d/..", "d/%00", "d/._qs_upload_1", f"d/{'x' * 256}", "d/ok", "d/a%0Ab"),
+            *("d/", "d/.", "d/..", "d/%00", "d/._qs_upload_1", f"d/{long}", "d/ok", "d/a%0Ab"),
             prefixes=("d//", "d/./", "d/../", "d/._qs_x/", "d/e/"),
         )
     )
     (batch,) = await batches(storage, "bucket/d")
-    assert [(entry.path, entry.is_directory) for entry in batch.entries] == [
-        ("bucket/d/a\nb", False),
-        ("bucket/d/e", True),
-        ("bucket/d/ok", False),
-    ]
+    files = {entry.path.removeprefix("bucket/d/") for entry in batch.entries if not entry.is_directory}
+    directories = {entry.path.removeprefix("bucket/d/") for entry in batch.entries if entry.is_directory}
+    names = (escaped(raw) for raw in (b".", b"..", b"\0", long.encode()))
+    assert files == {escaped_file(b""), *names, "ok", "a\nb"}
+    assert directories == {escaped(b""), escaped(b"."), escaped(b".."), "e"}
+    assert len(files) + len(directories) == len(batch.entries)
 
 
 async def test_a_listing_that_does_not_go_on_is_no_end(storage, peer):

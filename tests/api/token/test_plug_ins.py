@@ -245,11 +245,11 @@ NO_ACCOUNT = {"detail": "No active account found with the given credentials"}
 @pytest.mark.security("T15")
 async def test_a_back_end_that_stops_the_list_says_no_more_than_others(opener: Opener) -> None:
     async with opener(backend=(f"{HERE}.Door", "local")) as api:
-        await accounts(api).create(AuthenticatedUser("ana"), "stop" * 3)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         for password in ("stop", "wrong"):
             refused = await api.stranger.post("token/auth", username="ana", password=password)
             assert (refused.status_code, refused.json()) == (401, NO_ACCOUNT)
-        assert await log_in(api, "ana", "stop" * 3)
+        assert await log_in(api, "ana", PASSWORD)
 
 
 async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener) -> None:

@@ -350,9 +350,10 @@ async def test_a_login_that_has_left_the_common_role_makes_no_tables_of_its_own(
 
 async def test_tables_that_a_user_of_an_earlier_version_took_over_are_given_back(server: EmbeddedPostgres) -> None:
     admin = server.admin_dsn(SAMPLE_DATABASE)
+    engine = sample_engine(server)
+    assert await said(engine, ANA, "SELECT 1") == [(1,)]  # makes the login
     for statement in ("CREATE TABLE taken (n integer)", "ALTER TABLE taken OWNER TO sample_user_1"):
         await execute(admin, statement)
     await ensure_databases(server, sample_tables)
-    engine = sample_engine(server)
     assert await said(engine, BEN, "DROP TABLE taken") == []
     await engine.close()
