@@ -79,13 +79,12 @@ def layout_of(
         first = _records_above(table, width, follows_blank_line) if finds_lines_above else 0
         return Layout(table[first:], width, numbers[first] if first or not comment else 0, comment)
 
-    width, frequent = usual_width(table), _most_frequent_width(table)
-    found = with_width(width)
-    if frequent == width:
-        return found
-    # Rows whose last cells are blank fit a smaller width, too, but not the header above them.
-    other = with_width(frequent)
-    return other if other.share() > found.share() else found
+    # Rows whose last cells are blank fit a smaller width, too, but not the header above them; and of many lines above a
+    # table most records may have the width.
+    rest = table[len(table) // 2 :]
+    widths = dict.fromkeys((usual_width(table), _most_frequent_width(table), _most_frequent_width(rest)))
+    layouts = list(map(with_width, widths))
+    return max(layouts, key=Layout.share) if len(layouts) > 1 else layouts[0]
 
 
 def usual_width(records: Sequence[Record]) -> int:

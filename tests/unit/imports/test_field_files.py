@@ -248,6 +248,15 @@ class TestLinesAbove:
         assert rows_above(rows, [0, 1, 2, 3, 4]) == 0
 
     @pytest.mark.importer(74)
+    def test_more_labels_than_rows_of_the_table_are_skipped(self) -> None:
+        labels = b"".join(b"Gain%d\t%d\n" % (n, n * 3) for n in range(12))
+        rows = b"".join(b"0.%d\t%d\t%d\n" % (n, n, n * 2) for n in range(1, 10))
+        loaded = load(labels + b"\nX\tY\tZ\n" + rows)
+        assert loaded.metadata["skipped"]["first"] == 13
+        assert loaded.columns == [("X", "DOUBLE"), ("Y", "INTEGER"), ("Z", "INTEGER")]
+        assert len(loaded.rows) == 9
+
+    @pytest.mark.importer(74)
     @each(
         "content",
         b"geo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nExtracted on 05.06.23\n",
