@@ -181,7 +181,8 @@ class _Import:
             unit = "line" if self.plan.reading.is_text else "row"
             lines.append(f"Skipped the first {first} {unit}{'' if first == 1 else 's'}.")
         if counted.comments:
-            lines.append(f"Left out {counted.comments} comment {'line' if counted.comments == 1 else 'lines'}.")
+            unit, mark = "line" if counted.comments == 1 else "lines", self.plan.reading.skipped.comment
+            lines.append(f"Left out {counted.comments} comment {unit}: {mark}")
         lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
         lines.extend(f"Bad row: {row}" for row in counted.explained)
         if counted.bad > len(counted.explained):

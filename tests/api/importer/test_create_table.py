@@ -276,7 +276,7 @@ class TestLayout:
         assert (done["rows_read"], done["rows_loaded"], done["rows_bad"]) == (3, 3, 0)
         assert await rows(ana, connector, table) == [[1, 'say "hi"', None], [2, "a,b", 5], [3, "c", 7]]
         assert "Skipped the first 3 lines." in done["log"]
-        assert "Left out 1 comment line." in done["log"]
+        assert "Left out 1 comment line: #" in done["log"]
         assert """Read 1 cell of column "n" as NULL: 'NA'.""" in done["log"]
 
     @pytest.mark.importer(69, 71)
