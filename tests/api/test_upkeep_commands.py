@@ -15,6 +15,7 @@ from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api, Caller, verdict
 from tests.api.test_logs import Event, about, audited
 from tests.fixtures.database import execute
+from tests.timing import until
 from tests.unit.cli.test_commands import Ended, command_in
 
 from queryserver.errors.files import StorageUnavailable
@@ -67,6 +68,35 @@ async def test_close_queries_closes_finished_ones_and_no_running_one(served, com
     assert (await ana.ended(running))["query_status"]["state"] == "available"
     assert (await ana.page(running))["data"] == [[42]]
     assert (await command("close_queries", "--", "-1")).code == 2
+
+
+@pytest.mark.platform(57)
+async def test_close_queries_takes_a_script_for_one_query_that_any_use_of_its_results_keeps(served: Api) -> None:
+    ana = await served.user("ana")
+    close = served.services.statements.retention.close_queries
+    body = await ana.run("sqlite", "select 1; select 2; select 3", run_all="true")
+    script, first = body["history_uuid"], body["query_status"]["statements"][0]["operationId"]
+    failed = (await ana.run("sqlite", "select 1; select nope", run_all="true"))["history_uuid"]
+    running = (await ana.execute("mysql", "rows 1; sleep 60", run_all="true"))["history_uuid"]
+    await until(lambda: _is_second_running(ana, running))
+    await served.database.execute("update statements set last_used_at = now() - interval '8 days'")
+    assert (await ana.page(first))["data"] == [[1]]
+    assert await close(timedelta(days=7)) == Closed(1, 0)
+    assert (await ana.on(failed, "fetch_result_data", statement_id=0))["code"] == "closed"
+    assert (await ana.page(script))["data"] == [[3]]
+    await served.database.execute("update statements set last_used_at = now() - interval '8 days'")
+    assert await close(timedelta(days=7)) == Closed(1, 0)
+    for fields in ({}, {"statement_id": 0}):
+        assert (await ana.on(script, "fetch_result_data", **fields))["code"] == "closed"
+    assert len((await ana.page(running, statement_id=0))["data"]) == 1
+    await ana.on(running, "cancel_statement")
+
+
+async def _is_second_running(ana: Caller, operation: str) -> bool:
+    return [one["state"] for one in (await ana.on(operation, "check_status"))["query_status"]["statements"]] == [
+        "available",
+        "running",
+    ]
 
 
 @pytest.mark.platform(57)

@@ -124,8 +124,18 @@ with old as ({_OLD} for update skip locked), doomed as (
 select count(*) from gone
 """
 
+# The results of a script go with its operation, once none of them was used; those of a script that ended badly alone.
 _CLOSABLE = """
-select id from statements where state = 'available' and last_used_at <= now() - $1::interval order by last_used_at
+select id from statements as query where state = 'available' and last_used_at <= now() - $1::interval
+    and not exists (
+        select from statements as script
+        where script.id = query.operation_id and script.state in ('waiting', 'running', 'available')
+    )
+    and not exists (
+        select from statements as part
+        where part.operation_id = query.id and part.state = 'available' and part.last_used_at > now() - $1::interval
+    )
+order by last_used_at
 """
 
 _SPENT: Mapping[str, str] = {
