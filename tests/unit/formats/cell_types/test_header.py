@@ -79,6 +79,8 @@ CASES: list[tuple[str, str, Delimiters, bool]] = [
     ("H17", "a,2024-01-01,2024-02-01\nx,2024-01-05,2024-02-02\n", COMMA, False),
     ("H18", "Nom;Prénom;Ville\nDupont;Jean;Paris\nDurand;Marie;Lyon\nPetit;Luc;Nice\n", Delimiters(";"), True),
     ("H18", "客户名称,电话\n王小明,一\n李丽,二二\n", COMMA, True),
+    ("H18", "Όνομα,Πόλη\nΓιώργος,Αθήνα\nΜαρία,Πάτρα\nΝίκος,Βόλος\n", COMMA, True),
+    ("H19", "Γιώργος,Αθήνα\nΜαρία,Πάτρα\nΝίκος,Βόλος\nΕλένη,Χανιά\n", COMMA, False),
     ("H18", "NOM\nAnna\nBert\nCarla\n", COMMA, True),
     ("H19", "Dupont;Jean;Paris\nDurand;Marie;Lyon\nPetit;Luc;Nice\nMoreau;Anne;Lille\n", Delimiters(";"), False),
     ("H19", "Nomen\nAnna\nBert\nCarla\n", COMMA, False),
