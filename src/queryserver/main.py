@@ -393,6 +393,11 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
     if with_workers and not (is_embedded and settings.desktop.database.dsn is None):
         problem = "serve --with-workers: only with --embedded; else run `queryserver worker` and `beat`."
         raise ConfigurationError([problem])
+    if with_workers:
+        from queryserver.platform.embedded.companions import fleet_problems  # noqa: PLC0415 rare
+
+        if problems := fleet_problems(settings):
+            raise ConfigurationError(problems)
     if not is_embedded:
         if settings.desktop.workers > 1:
             _serve_in_workers(settings)

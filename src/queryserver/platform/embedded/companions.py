@@ -9,7 +9,7 @@ import structlog
 from pydantic import SecretStr
 
 from queryserver.platform.settings.loading import PREFIX
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.settings.tree import Settings, contradictions
 from queryserver.platform.threads import Restarts
 
 log = structlog.get_logger(__name__)
@@ -24,6 +24,12 @@ def with_fleet(settings: Settings, broker_url: str) -> Settings:
     changed = {"enabled": True, "beat_enabled": True, "broker_url": SecretStr(broker_url)}
     tasks = desktop.task_server.model_copy(update=changed)
     return settings.model_copy(update={"desktop": desktop.model_copy(update={"task_server": tasks})})
+
+
+def fleet_problems(settings: Settings) -> list[str]:
+    """Why worker and beat would refuse the settings, which are good for a server alone; empty: they would not."""
+    fleet = with_fleet(settings, settings.desktop.task_server.broker_url.get_secret_value())
+    return [f"{key}: {text}" for key, text in contradictions(fleet, settings.sources.origins)]
 
 
 def fleet_environment(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from queryserver.platform.embedded.companions import fleet_environment
+from queryserver.platform.embedded.companions import fleet_environment, fleet_problems
+from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.tree import Settings
 
 BROKER = "redis://127.0.0.1:7000/0"
 
@@ -19,3 +21,9 @@ def test_a_worker_and_a_beat_of_one_command_do_not_share_a_port(tmp_path: Path):
     tasks = reading.settings.desktop.task_server
     assert (tasks.enabled, tasks.beat_enabled, tasks.broker_url.get_secret_value()) == (True, True, BROKER)
     assert (tasks.metrics_port, tasks.concurrency) == (0, 3)
+
+
+def test_settings_that_worker_and_beat_would_refuse_are_problems_of_the_whole():
+    assert fleet_problems(Settings()) == []
+    short = Settings().model_copy(update={"editor": EditorSettings(lease_timeout_s=10)})
+    assert fleet_problems(short) == ["desktop.task_server.heartbeat_s: is above a third of editor.lease_timeout_s."]
