@@ -206,6 +206,18 @@ async def test_a_file_becomes_a_table(qs: Qs):
     assert (await qs("import", "nothing.csv", "duckdb.t")).code == 2
 
 
+async def test_lines_and_words_that_an_import_leaves_out_are_named(qs: Qs):
+    path = qs.directory / "report.csv"
+    path.write_text("Report\n\nid,v,w\n1,NA,2\n# note\n3,4,5\n")
+    made = await qs("import", str(path), "duckdb.qs_report")
+    assert (made.code, made.text) == (0, "qs_report: 2 rows\n"), made.err
+    assert made.err.splitlines() == [
+        "qs: Skipped the first 2 lines.",
+        "qs: Left out 1 comment line: #",
+        """qs: Read 1 cell of column "v" as NULL: 'NA'.""",
+    ]
+
+
 async def test_a_sheet_of_a_workbook_becomes_a_table(qs: Qs):
     book = Workbook()
     for title, amounts in (("2025", (1.5, 2.5)), ("2026", (10.25,))):

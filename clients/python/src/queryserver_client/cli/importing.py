@@ -1,5 +1,6 @@
 """`qs import`: a table of a file of this machine or of a store."""
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +71,11 @@ def load(db: "Connection", plan: Plan) -> int:
     bad = f", {loaded.rows_bad:,} did not fit" if loaded.rows_bad else ""
     rows = "1 row" if loaded.rows_loaded == 1 else f"{loaded.rows_loaded:,} rows"
     print(f"{loaded.table}: {rows}{bad}")
-    if loaded.rows_bad and loaded.operation_id:
-        lines = [line for line in db.statement(loaded.operation_id).logs().lines if line.startswith("Bad row")]
-        for line in lines[:_LAST_LINES]:
+    if loaded.operation_id:
+        logged = db.statement(loaded.operation_id).logs().lines
+        for line in filter(_LEFT_OUT.match, logged):
+            say(visible(line))
+        for line in [line for line in logged if line.startswith("Bad row")][:_LAST_LINES]:
             print(visible(line), file=sys.stderr)
         if loaded.rows_bad > _LAST_LINES:
             say(f"the log of {loaded.operation_id} lists more of them")
@@ -105,3 +108,5 @@ def _source(db: "Connection", path: str) -> "str | ImportFile":
 
 
 _LAST_LINES = 10
+_LEFT_OUT = re.compile(r"Skipped the first |Left out [0-9]|Read [0-9]+ cells? of column|[0-9]+ characters could not")
+"""What the log says of the file that is not in the table as it is."""
