@@ -60,8 +60,12 @@ from queryserver.platform.settings.tree import Settings
 
 _log = logging.getLogger(__name__)
 
-_OPTIONS = {"max_wal_size": "256MB", "min_wal_size": "32MB", "max_notify_queue_pages": "8192"}
-"""Notifications that no session takes stay within 64 MiB, and not 8 GiB."""
+_OPTIONS = {
+    "max_wal_size": "256MB",
+    "min_wal_size": "32MB",
+    "max_notify_queue_pages": "8192",  # notifications that no session takes stay within 64 MiB, and not 8 GiB
+    "autovacuum_naptime": "10s",  # gives the disk back what a stopped INSERT took; until then all are refused
+}
 _NO_LIMITS = SampleLimits()
 _BACKLOG = 128
 _PIECE = 64 * 1024

@@ -218,6 +218,18 @@ async def test_a_query_that_spills_and_a_delete_that_calls_what_writes_end_above
         await said(engine, BEN, "DROP TABLE large")
 
 
+async def test_what_a_stopped_insert_took_is_given_back(tmp_path: Path) -> None:
+    insert = "INSERT INTO large SELECT n, repeat('x', 2000) FROM (SELECT generate_series(1, 2000000000) n) s"
+    async with started(tmp_path, SampleLimits(quota_bytes=100 * MIB)) as sample, engine_of(sample) as engine:
+        await said(engine, ANA, "CREATE TABLE large (n int, a text)")
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            assert (await failure(session, insert)).code == "insufficient_storage"
+        size = "SELECT pg_total_relation_size('large') < 1000000, current_setting('autovacuum_naptime')"
+        async with asyncio.timeout(300):
+            while await said(engine, BEN, size) != [(True, "10s")]:  # noqa: ASYNC110 of another process
+                await asyncio.sleep(0.5)
+
+
 async def test_a_query_that_spills_goes_on_where_only_tables_have_reached_the_quota(tmp_path: Path) -> None:
     async with started(tmp_path, SampleLimits(quota_bytes=24 * MIB)) as sample, engine_of(sample) as engine:
         sort = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 700000) n ORDER BY -n OFFSET 1) s, pg_sleep(1.5)"
