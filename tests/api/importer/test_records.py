@@ -391,7 +391,7 @@ class TestCells:
         assert body["preview_data"] == [["1", "2", ""], ["3", "4", ""]]
         assert body["warnings"] == [{"code": "formulas_without_values", "count": 2, "rows": [2, 3]}]
 
-    @pytest.mark.importer(70)
+    @pytest.mark.importer(76)
     async def test_rows_above_the_table_are_skipped_and_reported(self, eva: Caller):
         field = (FIELD / "xlsx_title_line.xlsx").read_bytes()
         body = await shown(eva, field, sheet_name="Sheet")
@@ -413,7 +413,7 @@ class TestCells:
         await imported(eva, "duckdb", "given", has_header="false", skip_rows="4", **fields)
         assert await rows(eva, "duckdb", "given") == [[2, "y", 2.5]]
 
-    @pytest.mark.importer(70)
+    @pytest.mark.importer(76)
     async def test_titles_notes_and_empty_rows_stand_above_a_table_and_data_do_not(self, ana: Caller):
         table = [["id", "name", "day"], [1, "x", date(2024, 1, 2)], [2, "y", date(2024, 1, 3)]]
         for above, skipped in (

@@ -482,11 +482,14 @@ def statement_errors(*, started: bool) -> Generator[None]:
 
 @contextmanager
 def canceled_as(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
-    """Around the same work: a cancel is what `canceled` gives, if anything; the server's error stays its cause."""
+    """Around the same work: a cancel is what `canceled` gives, if anything; the server's error stays its cause.
+
+    So is a full disk: the guard of the sample, which cancels what fills it, may be later, and the server names files.
+    """
     try:
         yield
     except errors.EngineError as error:
-        if canceled is not None and isinstance(error.__cause__, asyncpg.QueryCanceledError):
+        if canceled is not None and isinstance(error.__cause__, (asyncpg.QueryCanceledError, asyncpg.DiskFullError)):
             raise canceled() from error.__cause__
         raise
 

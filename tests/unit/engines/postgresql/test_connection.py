@@ -12,8 +12,9 @@ from asyncpg import exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import each
+from tests.refusals import raises_code
 
-from queryserver.engines.postgresql.connection import column_reader, connect_errors, statement_errors
+from queryserver.engines.postgresql.connection import canceled_as, column_reader, connect_errors, statement_errors
 from queryserver.engines.postgresql.values import (
     DATE_INFINITY,
     TIMESTAMP_INFINITY,
@@ -26,6 +27,7 @@ from queryserver.engines.postgresql.values import (
     numeric_shape,
     timestamp_text,
 )
+from queryserver.engines.storage_watch import sample_is_full
 from queryserver.engines.values import record_batch
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -197,6 +199,13 @@ def test_the_driver_has_the_classes_that_the_walk_expects() -> None:
 def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
     for translated in (told(kind("text")), told(kind("text"), started=False), told_on_connect(kind("text"))):
         assert translated.message.strip()
+
+
+@each("kind", asyncpg.QueryCanceledError, asyncpg.DiskFullError)
+def test_what_the_guard_of_the_sample_ends_or_comes_too_late_for_is_insufficient_storage(kind: type[Exception]) -> None:
+    refused = raises_code("insufficient_storage", match="disk is almost full")
+    with refused, canceled_as(sample_is_full), statement_errors(started=True):
+        raise kind('could not write to file "base/pgsql_tmp/pgsql_tmp42.0"')
 
 
 @each("error", ConnectionResetError("reset"), TimeoutError(), OSError("no route"))
