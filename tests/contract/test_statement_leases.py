@@ -238,7 +238,7 @@ class TestDatabaseLeases(LeasesContract):
         assert (await desk.look(operation)).state is StatementState.CANCELED
 
     async def _script(self, desk: DatabaseDesk) -> tuple[UUID, UUID]:
-        """An operation, and its first statement, which nobody has."""
+        """An operation, and its first statement, which has no owner."""
         operation = self._statement(desk, is_script=True, runs_all=True, owner="script")
         part = self._statement(desk, operation_id=operation.id, owner=None, in_history=False)
         await desk.records.record(operation, part)

@@ -29,7 +29,7 @@ OPERATION_OWNER = "script"
 
 
 def warning_of(index: int, count: int) -> str | None:
-    """What a caller is told of a script of which one statement runs; None for the last one."""
+    """The warning for a script of which one statement runs; None for the last one."""
     if index == count - 1:
         return None
     return (

@@ -40,7 +40,7 @@ _ROWS_AT_ONCE = 500
 
 
 class OdsSheets:
-    """The sheets of a file. Its content is read anew for each call."""
+    """The sheets of a file. Its content is read again for each call."""
 
     def __init__(self, package: Package) -> None:
         self._package = package

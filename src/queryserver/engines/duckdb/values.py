@@ -119,7 +119,7 @@ def sound(
 ) -> pa.RecordBatch:
     """The batch under the names of `columns`; values outside the years 1 to 9999 as odd ones, unions as dense ones.
 
-    `natives`: DuckDB's types of columns that came as text, or have members that did.
+    `natives`: DuckDB's types of columns that are read as text, or have members that are.
     """
     arrays = [_sound(*one) for one in zip_longest(batch.columns, natives)]
     return pa.RecordBatch.from_arrays(arrays, names=[one.name for one in columns])

@@ -384,7 +384,7 @@ class SqliteConnection:
         return changed
 
     def _require_wanted(self) -> None:
-        """Raises Interrupted when a stop came between two rows."""
+        """Raises Interrupted when a stop is requested between two rows."""
         if self._interrupted:
             raise Interrupted
 

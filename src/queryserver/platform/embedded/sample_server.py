@@ -269,7 +269,7 @@ class SampleServer:
     async def _move_former(self, server: EmbeddedPostgres) -> bool:
         """Copy the sample database that an earlier version had in the service's cluster, with all that users made.
 
-        False: it could not be copied whole, stays there, and the sample is made anew.
+        False: it could not be copied whole, stays there, and a new sample is made.
         """
         async with connected(self._service.admin_dsn(SAMPLE_DATABASE)) as former:
             await former.execute("DROP EVENT TRIGGER IF EXISTS queryserver_refuse")

@@ -87,7 +87,7 @@ def wire_names(model: type[Fields]) -> frozenset[str]:
 
 
 class JsonArray(list[Any]):
-    """The values of one field that came as a JSON array, which is for repeatable fields only."""
+    """The values of one field that are sent as a JSON array, which is for repeatable fields only."""
 
 
 def _value(model: type[StorageFields], name: str, given: Given) -> Any:
