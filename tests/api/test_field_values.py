@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+import pytest
 from tests.api.driving import Caller, verdict
 from tests.api.test_download import FORMATS, file_of, finished, rows_of
 from tests.cases import each
@@ -258,3 +259,31 @@ async def test_rows_may_be_nested_and_be_null(ana: Caller):
     await ana.run("postgresql", "CREATE TYPE row_kind AS ENUM ('small', 'large')")
     assert await cells(ana, "postgresql", sql) == [[None], [{"field0": {"field0": 2, "field1": "x"}, "field1": None}]]
     assert await cells(ana, "postgresql", "SELECT row('small'::row_kind) AS r") == [[{"field0": "small"}]]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="The server puts expressions around DuckDB's statements, and constant folding is off, as long as DuckDB runs"
+    " in its process (ADR 43).",
+)
+@pytest.mark.parametrize(
+    ("name", "names", "data"),
+    [
+        ("11_duckdb_functions_that_need_statistics.sql", {}, {2: [["101"]]}),
+        ("12_duckdb_column_names_changed.sql", {1: ["nextval('s')", "nextval('s')"], 3: ["i", "i"]}, {}),
+        ("14_duckdb_export_state.sql", {}, {0: [[[1, 2, 3]]]}),
+        ("15_duckdb_current_query.sql", {}, {0: [["SELECT current_query()"]]}),
+        ("16_duckdb_overflow_not_folded.sql", {}, {2: [[None]]}),
+    ],
+)
+async def test_duckdb_answers_as_it_does_outside_of_the_server(
+    ana: Caller, name: str, names: dict[int, list[str]], data: dict[int, list[Any]]
+):
+    text = "\n".join(line for line in statement(name).splitlines() if not line.startswith("--"))
+    body = await ana.run("duckdb", text, run_all="true")
+    seen = {
+        number: (await ana.on(body["history_uuid"], "fetch_result_data", statement_id=str(number)))["result"]
+        for number in (*names, *data)
+    }
+    assert {number: [column["name"] for column in seen[number]["meta"]] for number in names} == names
+    assert {number: seen[number]["data"] for number in data} == data
