@@ -118,7 +118,7 @@ async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: Ser
 
     assert int(count) >= 6
     assert len("\n".join(shown)) <= 201
-    assert re.fullmatch(r"file:///shared/reports-[0-9]+", made)
+    assert re.fullmatch(r"file:///shared/reports-[0-9]+-[0-9]+", made)
     assert digest == hashlib.sha256(content.encode()).hexdigest()
     assert renamed.startswith(f"Renamed '{made}/sales.csv' to '{made}/2026.csv'")
     assert restored == f"{made}/2026.csv"
