@@ -68,7 +68,7 @@ async def done(job: str, server: ServerProcess, folder: Path) -> dict[str, Any]:
 async def test_hueclientrest_saves_all_rows_and_moves_files(server: ServerProcess, tmp_path: Path):
     found = await done("hue_client_rest", server, tmp_path)
     whole = [["id", "name"], ROWS, [str(cell) for cell in LAST]]
-    assert found["saved"] == {"1000": whole, "10000": whole}
+    assert found["saved"] == {"1000": whole, "20000": whole}
     assert found["uploaded"] == [0, "file:///user/admin/rows-1000.csv"]
     assert (found["is_listed"], found["is_same"], found["exists"]) == (True, True, [True, False])
 

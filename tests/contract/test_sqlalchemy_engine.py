@@ -53,7 +53,10 @@ TYPES = (
 )  # fmt: skip
 
 FACTS = replace(
-    MARIADB_FACTS, types=TYPES, driver_words=("pymysql", "sqlalchemy", "sqlalche.me", "127.0.0.1", "[SQL:", "(1146")
+    MARIADB_FACTS,
+    types=TYPES,
+    takes_rows=False,
+    driver_words=("pymysql", "sqlalchemy", "sqlalche.me", "127.0.0.1", "[SQL:", "(1146"),
 )
 
 
