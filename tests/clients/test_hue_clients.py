@@ -1,12 +1,11 @@
 """Programs that were written for Hue do their work on this server.
 
-`hueclientrest` and `workflow4ds` come from PyPI and run unchanged. `ong-hue-api` is in no registry: the test makes the
-calls that its class for the REST API makes, in their order and with their fields.
+`hueclientrest` and `workflow4ds` come from PyPI. The first runs unchanged; the second has a token in place of its
+login, which goes through the page of Hue. `ong-hue-api` is in no registry: the test makes the calls that its class for
+the REST API makes, in their order and with their fields.
 """
 
 import asyncio
-import json
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tests.clients.generators import ENGINE, HUE, hue_environment
 from tests.e2e.harness import ServerProcess, running_server
 from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
+from tests.jobs import found_by
 from tests.timing import until
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)]
@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(FIRST_TEST_TIMEOUT
 PASSWORD = "correct horse battery"
 ROWS = 25_000
 LAST = [ROWS - 1, f"row {ROWS - 1}"]
-JOB_WITHIN_S = 180
 SETTINGS = "[desktop.connector_policy]\nsession_conf_allowed = []\n" + "\n".join(
     f'[notebook.interpreters.{key}]\ninterface = "duckdb"\ndialect = "duckdb"\noptions = {{path = ":memory:"}}'
     for key in ("duckdb", "hive", "impala")
@@ -45,24 +44,10 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 
 async def done(job: str, server: ServerProcess, folder: Path) -> dict[str, Any]:
-    """What a job of `hue/` printed in its last line."""
+    """What a job of `hue/` found."""
     python = await asyncio.to_thread(hue_environment)
-    process = await asyncio.create_subprocess_exec(
-        *[python, HUE / f"{job}.py", server.base_url.rstrip("/"), PASSWORD, str(ROWS)],
-        cwd=folder,
-        env={**os.environ, "HOME": str(folder)},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(JOB_WITHIN_S):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, errors.decode()[-4000:]
-    return json.loads(output.decode().splitlines()[-1])
+    url = server.base_url.rstrip("/")
+    return await found_by(python, HUE / f"{job}.py", url, PASSWORD, str(ROWS), folder=folder)
 
 
 async def test_hueclientrest_saves_all_rows_and_moves_files(server: ServerProcess, tmp_path: Path):

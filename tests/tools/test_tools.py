@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 from tests.e2e.harness import ServerProcess, running_server
 from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
+from tests.jobs import found_by
 from tests.tools.environment import ENGINE, HERE, install_client, python_with_tools
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)]
 
 PASSWORD = "correct horse battery"
-JOB_WITHIN_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -44,26 +43,11 @@ def url(request: pytest.FixtureRequest, server: ServerProcess) -> str:
 
 
 async def done(job: str, client: Path, folder: Path, *arguments: str) -> Any:
-    """What a job of this folder printed in its last line."""
+    """What a job of this folder found."""
     unsent = {"RUNTIME__DLTHUB_TELEMETRY": "false", "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false"}
     python = await asyncio.to_thread(python_with_tools)
-    process = await asyncio.create_subprocess_exec(
-        *[python, HERE / f"{job}.py", *arguments],
-        cwd=folder,
-        env={**os.environ, **unsent, "PYTHONPATH": str(client), "HOME": str(folder)},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(JOB_WITHIN_S):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, errors.decode()[-4000:]
-    assert "Traceback" not in errors.decode()
-    return json.loads(output.decode().splitlines()[-1])
+    environment = {**unsent, "PYTHONPATH": str(client)}
+    return await found_by(python, HERE / f"{job}.py", *arguments, folder=folder, environment=environment)
 
 
 async def test_jupysql_runs_a_notebook(url: str, client: Path, tmp_path: Path):

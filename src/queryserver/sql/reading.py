@@ -5,7 +5,8 @@ from queryserver.sql.splitter_scan import first_keyword, has_unclear_quotes
 
 _LONGEST = 100_000  # cutting a longer text into tokens would hold the event loop up
 _COMMENTS = ("--", "/*", "#", "//")
-_QUOTES = ("'", '"', "`", "[", "$")
+_NAME_QUOTES = ('"', "`", "[")
+_QUOTES = ("'", "$", *_NAME_QUOTES)
 
 _QUERIES = frozenset({"SELECT", "VALUES", "WITH", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "SUMMARIZE", "EXPLAIN"})
 # Anywhere in the text, also as names of columns: then the statement is not run again, which is always right.
@@ -32,13 +33,14 @@ def only_reads(text: str, dialect: str) -> bool:
     """Whether the statement is one query without a word that could change something; in doubt False.
 
     What functions do cannot be known: some that are known to change something count as words, those of users do not.
+    A function whose name is quoted counts as one that may change something: escapes can hide which one it is.
     """
     if len(text) > _LONGEST or has_unclear_quotes(text, dialect) or first_keyword(text, dialect) not in _QUERIES:
         return False
     # MySQL and MariaDB run what stands in such comments.
     if "/*!" in text or "/*M!" in text:
         return False
-    before = ""
+    before, is_quoted_name = "", False
     for token in tokens(text, dialect):
         if not token or token.startswith(_COMMENTS):
             continue
@@ -46,7 +48,7 @@ def only_reads(text: str, dialect: str) -> bool:
         # `NEXT VALUE FOR s` and `VALUE` of a sequence; a `;` that ends nothing is of no statement that is known here.
         if word in _CHANGING or word in _EFFECTS or word == ";" or (before, word) == ("NEXT", "VALUE"):
             return False
-        if word.startswith(_EFFECT_PREFIXES):
+        if word.startswith(_EFFECT_PREFIXES) or (is_quoted_name and token.startswith("(")):
             return False
-        before = word
+        before, is_quoted_name = word, token.startswith(_NAME_QUOTES)
     return True
