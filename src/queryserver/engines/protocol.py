@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
@@ -183,6 +184,84 @@ class EngineCapabilities:
     """Sessions run under the name of the caller, without a login of theirs: what one sees another may not."""
     parameters: ParameterSupport = NO_PARAMETERS
     """Which values statements may have in their places."""
+    reads_files: bool = False
+    """Statements may name files of the configured stores: sessions get `SessionOptions.files`."""
+    writes_files: bool = False
+    """With `reads_files`: statements may write such files, too; not where the connector is read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """An entry of a store. `path` as the storage calls write it, such as `s3a://bucket/x`; sizes are bytes.
+
+    `version` differs when the content differs, as far as the store shows it; empty for directories.
+    """
+
+    path: str
+    size: int
+    modified: datetime | None
+    is_directory: bool = False
+    version: str = ""
+
+
+class FileSink(Protocol):
+    async def send(self, data: bytes) -> None:
+        """Append bytes; returns when the store can take more. Raises what the store raises."""
+        ...
+
+
+class StatementFiles(Protocol):
+    """The files of all configured stores for the statements of one session, with the rights of their caller.
+
+    Paths are as in the storage calls (Contract storage 2.2), with a scheme. Calls may run side by side. Outside of a
+    statement each is refused. All raise InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority,
+    PathNotFound, PermissionDenied (the message begins with the path), NotADirectory, StorageUnavailable, StorageError.
+    """
+
+    schemes: frozenset[str]
+    """What paths of files may begin with, in lower case and without `://`: the configured stores, in all spellings."""
+
+    async def glob(self, pattern: str) -> Sequence[StoredFile]:
+        """The files, and no directories, that match, sorted by path; none where nothing matches.
+
+        As DuckDB reads patterns: `*`, `?`, `[a-c]` and `[!a]` match within a name, also a leading dot; a name `**`
+        stands for any number of directories; `[*]` is a star, and `{a,b}` is no pattern. One that matches nothing
+        gives the file of exactly that name, if there is one. Links are left out. Raises too_many_entries.
+        """
+        ...
+
+    async def status(self, path: str) -> StoredFile: ...
+
+    async def list_directory(self, path: str) -> Sequence[StoredFile]:
+        """The entries of a directory, sorted by path. Raises too_many_entries."""
+        ...
+
+    async def require_readable(self, path: str) -> StoredFile:
+        """The file, when the caller may read its bytes: where the store decides, some are read. Raises NotAFile."""
+        ...
+
+    async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
+        """Bytes [offset, offset + length), fewer at the end of the file; at most 16 MiB at a time.
+
+        With `version`, that of an earlier answer, the bytes are of that version. Raises NotAFile, ChangedMeanwhile.
+        """
+        ...
+
+    def write(self, path: str, *, overwrite: bool) -> AbstractAsyncContextManager[FileSink]:
+        """Write a file: it is there, complete, when the block is left without an error; else nothing is.
+
+        Raises PathExists, InvalidName, VerificationFailed, StoreQuotaExceeded, file_too_large, upload_disabled, at
+        the entry or the exit; while bytes are sent as soon as the store has failed.
+        """
+        ...
+
+    async def make_directory(self, path: str) -> None:
+        """Make a directory and its missing parents; one that is there stays. Raises PathExists for a file."""
+        ...
+
+    async def remove(self, path: str) -> None:
+        """Delete a file that this statement has written. Raises PermissionDenied for all others."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +281,8 @@ class SessionOptions:
     """The caller's own token, for engines that take it instead of a login (Contract platform 3.9)."""
     token_expires_at: int | None = None
     """Seconds since 1970; from then on the session takes no further statement."""
+    files: StatementFiles | None = field(default=None, repr=False, compare=False)
+    """The files that statements may name; None: none, as for engines without `reads_files`."""
 
 
 @dataclass(frozen=True, slots=True)
