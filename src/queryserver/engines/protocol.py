@@ -273,10 +273,54 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultPiece:
+    """Consecutive rows of a stored result, as one Arrow IPC stream; its buffers may be packed with lz4."""
+
+    rows: int
+    size_bytes: int
+
+
+class OpenResult(Protocol):
+    """A stored result that is being read: it neither expires nor are its bytes deleted. Pieces count from 0."""
+
+    columns: tuple[Column, ...]
+    """Names need not be unique. The Arrow types of two pieces may differ (Contract editor 6.3)."""
+    pieces: tuple[ResultPiece, ...]
+    """All rows, in order; none of a result without rows."""
+    warning: str
+    """That a limit of the server has cut the result; empty: it has all rows of its query."""
+
+    async def descriptor(self, number: int) -> int | None:
+        """A descriptor of the file of a piece, which has nothing else, open for reading; the caller closes it.
+
+        None: the piece is in no file of this machine. Raises ServiceUnavailable.
+        """
+        ...
+
+    async def read(self, number: int, start: int, stop: int) -> bytes:
+        """The bytes [start, stop) of a piece, fewer where it is shorter. Raises ServiceUnavailable."""
+        ...
+
+
+class StatementResults(Protocol):
+    """The stored results that the statements of one session may read: those that the user may fetch."""
+
+    def open(self, operation_id: str, *, statement_id: int | None = None) -> AbstractAsyncContextManager[OpenResult]:
+        """The result of an operation; of a script that of a statement, by default the last one that has a result.
+
+        Raises ResultRefused with the code operation_not_found, permission_denied, result_expired (or closed), or
+        result_not_available (it has not ended, or has no rows to give), and DatabaseUnavailable.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOptions:
     database: str | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     credentials: Credentials | None = None
+    results: StatementResults | None = field(default=None, repr=False)
+    """Which results statements can read as tables, where the engine can; None: none."""
     external_token: str | None = field(default=None, repr=False)
     """The caller's own token, for engines that take it instead of a login (Contract platform 3.9)."""
     token_expires_at: int | None = None

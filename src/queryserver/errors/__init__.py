@@ -24,7 +24,7 @@ QueryServerError
 ├─ TooManyRequests ─── TooManyStreams, LoginThrottled
 ├─ NotSupported ────── CodecNotAvailable, DriverNotInstalled, SourceNotConfigured
 ├─ EngineError ─────── StatementRejected (StatementDenied), EngineForbidden, EngineUnavailable, EngineTimeout,
-│                      SessionLost, OutcomeUnknown, CredentialsRequired, RowTooLarge
+│                      SessionLost, OutcomeUnknown, CredentialsRequired, ResultRefused, RowTooLarge
 ├─ StorageError ────── StorageUnavailable, InsufficientStorage
 ├─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable, KeyServerUnavailable,
 │                      CatalogUnavailable (CatalogOutOfReach)

@@ -130,6 +130,10 @@ class OutcomeUnknown(EngineError, code="outcome_unknown"):
 class CredentialsRequired(EngineError, code="credentials_required"): ...
 
 
+class ResultRefused(EngineError, code="result_not_available"):
+    """A statement names a stored result that its user cannot read: there is none, not yet, or not any more."""
+
+
 class RowTooLarge(EngineError, code="row_too_large"):
     """The values of one row of the result are together above its limit; the statement ends with it."""
 
@@ -140,6 +144,10 @@ class RowTooLarge(EngineError, code="row_too_large"):
 
 
 rejected_by_rule = ErrorKind(EngineError, "rejected")
+# As the outcome of a statement; of a call they are other classes.
+result_not_found = ErrorKind(ResultRefused, "operation_not_found")
+result_denied = ErrorKind(ResultRefused, "permission_denied")
+result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
 result_store_failed = ErrorKind(EngineError, "result_store_failed")
 _cell_too_large = ErrorKind(EngineError, "cell_too_large")
