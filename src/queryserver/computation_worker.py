@@ -1,17 +1,16 @@
 """The program of a computation worker: tasks from standard input, answers on standard output."""
 
-import resource
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 
 from queryserver.errors.base import QueryServerError
 from queryserver.platform import computing_protocol as protocol
+from queryserver.platform.confinement import Confinement, confine, limit_processor_time, resident_bytes
 
 Compute = Callable[[Mapping[str, Any], bytes], object]
 
@@ -40,12 +39,11 @@ def computation_of(task: protocol.Task) -> Compute:
 _TRACE_LINES = -20
 _MOST_KEPT_BYTES = 160 * 1024 * 1024
 """A process that holds more ends with its answer: what Python has freed does not always go back to the system."""
-_MEMORY = Path("/proc/self/statm")
 
 
 def main() -> None:
     """Serve until the standard input ends. `sys.argv[1]`: how much memory this process may have."""
-    protocol.limit_this_process(int(sys.argv[1]))
+    confine(Confinement(memory_bytes=int(sys.argv[1]), file_bytes=0, niceness=10))
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
         while head := requests.read(protocol.HEAD.size):
@@ -59,7 +57,7 @@ def main() -> None:
 
 def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
     """The answer as a frame, and whether it is the last one."""
-    is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or _resident_bytes() > _MOST_KEPT_BYTES
+    is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or resident_bytes() > _MOST_KEPT_BYTES
     try:
         body = orjson.dumps([told, is_last])
     except MemoryError:
@@ -70,21 +68,13 @@ def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
     return protocol.HEAD.pack(kind, len(body), 0) + body, is_last
 
 
-def _resident_bytes() -> int:
-    """Memory of this process now; 0 where the system does not say. The peak of `getrusage` begins with the parent's."""
-    try:
-        return int(_MEMORY.read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0
-
-
 def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
         task = orjson.loads(requests.read(told_bytes))
         # Before the content, which may take all the memory there is: an import without memory ends in any error.
         compute = computation_of(protocol.Task(task["task"]))
         content = requests.read(content_bytes)
-        protocol.limit_time(task["limit_s"])
+        limit_processor_time(task["limit_s"])
         return protocol.RESULT, compute(task["options"], content)
     except QueryServerError as error:
         return protocol.REFUSED, [type(error).__name__, error.code, error.message, error.details]

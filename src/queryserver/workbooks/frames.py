@@ -1,7 +1,6 @@
-"""The pipe from a worker: frames of a kind, a length and JSON (never Python objects); and the limits of a worker."""
+"""The pipe from a worker: frames of a kind, a length and JSON (never Python objects)."""
 
 import json
-import resource
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from queryserver.errors.files import record_too_long
 from queryserver.imports.model import CellKind, TypedText
-from queryserver.platform.computing_protocol import limit_resources, lower_limit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +35,6 @@ FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES, WANTED
 PIECE_HEAD = struct.Struct("<L")
 """The number of bytes of a piece, which stands before them."""
 
-_OPEN_FILES = 32
 _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
 _PORTION_CHARACTERS = 256 * 1024
@@ -129,9 +126,3 @@ def batch_of(body: bytes) -> RecordPortion:
     # A worker may have become anything that its file made of it.
     batch.validate(full=True)
     return RecordPortion(batch, strange)
-
-
-def limit_this_process(time_s: int, memory_bytes: int) -> None:
-    """From now on this process has so much memory and time, writes no file and leaves no core."""
-    limit_resources(memory_bytes, open_files=_OPEN_FILES)
-    lower_limit(resource.RLIMIT_CPU, time_s)

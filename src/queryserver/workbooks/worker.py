@@ -5,6 +5,7 @@ Workbooks of Excel are read with calamine. Arrow is imported for files of record
 
 import io
 import json
+import resource
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from queryserver import errors
 from queryserver.errors.base import QueryServerError
 from queryserver.formats.unpacking import OUTPUT_BYTES
 from queryserver.imports.model import SAMPLE_TEXT_BYTES, FileType, TypedText
+from queryserver.platform.confinement import Confinement, confine, lower_limit
 from queryserver.platform.memory import keep_pandas_out
 from queryserver.workbooks import cells, frames
 from queryserver.workbooks.ods import OdsSheets
@@ -35,6 +37,7 @@ from queryserver.workbooks.packages import Package, check_part
 from queryserver.workbooks.recognition import WorkbookKind, recognise_workbook
 
 _LISTED_ROWS = 10
+_OPEN_FILES = 32
 
 
 class WorkbookQuestion(TypedDict):
@@ -59,10 +62,15 @@ def main() -> None:
     """Never raises: what goes wrong is the last frame."""
     question: WorkbookQuestion = json.loads(sys.stdin.buffer.readline())
     is_shown_avro = question["path"] is None and question.get("records") == FileType.AVRO
-    frames.limit_this_process(
-        frames.TIME_S if question.get("fields") is None else frames.RECORDS_TIME_S,
-        frames.AVRO_MEMORY_BYTES if is_shown_avro else frames.MEMORY_BYTES,
+    confine(
+        Confinement(
+            readable=() if question["path"] is None else (Path(question["path"]),),
+            memory_bytes=frames.AVRO_MEMORY_BYTES if is_shown_avro else frames.MEMORY_BYTES,
+            file_bytes=0,
+            open_files=_OPEN_FILES,
+        )
     )
+    lower_limit(resource.RLIMIT_CPU, frames.TIME_S if question.get("fields") is None else frames.RECORDS_TIME_S)
     output = sys.stdout.buffer
     # The server may have closed the pipe.
     with suppress(BrokenPipeError):
