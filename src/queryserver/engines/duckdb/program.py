@@ -6,6 +6,7 @@ from typing import Any
 
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase, DuckdbWriter
+from queryserver.engines.process.channel import Channel
 from queryserver.engines.process.host import ServerCalls, run_process
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.threaded import DriverConnection
@@ -58,7 +59,7 @@ class HostedDuckdb:
 
 
 def main() -> None:
-    def open_database(configuration: Mapping[str, Any], calls: ServerCalls) -> HostedDuckdb:
+    def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedDuckdb:
         file = configuration["file"]
         confine(
             Confinement(
@@ -70,6 +71,6 @@ def main() -> None:
                 parent=configuration["parent"],
             )
         )
-        return HostedDuckdb(configuration, calls)
+        return HostedDuckdb(configuration, ServerCalls(calls))  # with its thread, which is confined, too
 
     run_process(open_database)

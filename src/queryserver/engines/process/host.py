@@ -360,10 +360,10 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def run_process(open_database: Callable[[Mapping[str, Any], ServerCalls], HostedDatabase]) -> None:
+def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedDatabase]) -> None:
     """The main function of an engine process: `sys.argv` has the descriptors of its channels.
 
-    `open_database` gets the server's configuration, confines the process and opens the database; it raises domain
+    `open_database` gets the server's configuration and the channel of `ServerCalls`, confines the process and opens the database; it raises domain
     errors. Before that, the process waits for its configuration, with all that it imports in place.
     """
     control, calls = (Channel(socket.socket(fileno=int(number))) for number in sys.argv[1:3])
@@ -371,7 +371,7 @@ def run_process(open_database: Callable[[Mapping[str, Any], ServerCalls], Hosted
         control.send({"kind": "ready"})
         configuration = control.receive()
         try:
-            database = open_database(configuration.message, ServerCalls(calls))
+            database = open_database(configuration.message, calls)
         except QueryServerError as error:
             control.send({"kind": "error", "error": error_message(error)})
             return
