@@ -79,6 +79,19 @@ class ApiTokenLimits:
     """By which it is found again."""
     is_of_administrator: bool = False
 
+    @property
+    def stored(self) -> Mapping[str, Any]:
+        """As it is kept with a statement."""
+        connectors = None if self.connectors is None else sorted(self.connectors)
+        return {"id": str(self.id), "name": self.name, "scopes": sorted(self.scopes), "connectors": connectors}
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> Self:
+        """What `stored` gave. Scopes that this version does not know are not among them."""
+        scopes = frozenset(scope for scope in Scope if scope in stored["scopes"])
+        connectors = None if stored["connectors"] is None else frozenset[str](stored["connectors"])
+        return cls(UUID(stored["id"]), stored["name"], scopes, connectors, b"")
+
 
 @dataclass(frozen=True, slots=True)
 class User:

@@ -36,6 +36,7 @@ from queryserver.statements.paging import CursorMoves, ResultReader
 from queryserver.statements.parameters import ParameterBook
 from queryserver.statements.queue import CANCEL, StatementQueue
 from queryserver.statements.repository import StatementRecords, statement_ends
+from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Broker, Runner, RunnerLimits
 from queryserver.statements.session_repository import SessionRecords
@@ -147,6 +148,18 @@ def statement_services(
     )
     passes_tokens = settings.desktop.use_thrift_http_jwt
     credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
+    access = Access(records, connectors)
+    reading = ResultReader(
+        records=records,
+        cursors=kept.cursors,
+        results=kept.results,
+        access=access,
+        signals=signals,
+        threads=threads.rendering,
+        batch_max_bytes=editor.batch_max_bytes,
+        budget=rendering,
+    )
+    tables = ResultTables(kept.database, records, kept.results, access, reading, editor.lease_timeout)
     runner = Runner(
         # Names this process among all that ever lived, so that a lease is never taken for another's.
         f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}",
@@ -167,23 +180,13 @@ def statement_services(
         metrics=metrics,
         imports=imports,
         import_lost=import_lost,
+        open_result=tables.open,
         intake=_intake(role, has_workers=broker is not None),
         broker=broker,
     )
     queue = StatementQueue(runner, notices, broker)
     forwarding = Forwarding(runner.owner, kept.database, accounts.directory, connectors, notices)
-    access = Access(records, connectors)
     following = Following(records, access, signals, streams)
-    reading = ResultReader(
-        records=records,
-        cursors=kept.cursors,
-        results=kept.results,
-        access=access,
-        signals=signals,
-        threads=threads.rendering,
-        batch_max_bytes=editor.batch_max_bytes,
-        budget=rendering,
-    )
     submissions = Submissions(
         records=records,
         leases=leases,

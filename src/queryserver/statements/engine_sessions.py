@@ -7,8 +7,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TypeAlias
@@ -28,6 +35,7 @@ from queryserver.platform.deployment import Sealer
 from queryserver.platform.limits import Slots
 from queryserver.statements.execution import Attached
 from queryserver.statements.model import Assignment
+from queryserver.statements.session_reach import ResultOpener, SessionResults
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
 log = structlog.get_logger(__name__)
@@ -163,6 +171,8 @@ class HeldSession:
         self.is_recorded = False
         self.scripts: set[UUID] = set()
         """Operations that run in it: between two statements of a script it is in use as well."""
+        self.results: SessionResults | None = None
+        """What its statements may read as tables, where the engine can."""
         self.place = AsyncExitStack()
         """The place of the script that it was opened for, among those of its user."""
         self.turn = asyncio.Lock()
@@ -392,6 +402,7 @@ class SessionOpener:
     max_kept: int
     max_named: int
     imports: ImportOpener | None = None
+    open_result: ResultOpener | None = None
     # A lock exists as long as a task holds it or waits for it.
     _openings: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
@@ -429,9 +440,13 @@ class SessionOpener:
                     if wanted.wants_credentials or wanted.wants_external_token
                     else SessionOptions(database=assignment.database, settings=assignment.settings)
                 )
+                results = self._results(connector)
+                options = replace(options, results=results)
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
-                yield await stack.enter_async_context(engine.session(user, options))
+                session = await stack.enter_async_context(engine.session(user, options))
+                with _acting(results, user):
+                    yield session
                 return
             if not (held.named or assignment.keeps_session):
                 stack.push_async_callback(self.held.drop, held.id)
@@ -439,7 +454,8 @@ class SessionOpener:
             if (script := assignment.lease.operation_id) is not None:
                 held.scripts.add(script)
             await stack.enter_async_context(self.slots.slot(connector.key, user.id))
-            yield session
+            with _acting(held.results, user):
+                yield session
 
     @asynccontextmanager
     async def reattached(self, assignment: Assignment, user: User) -> AsyncGenerator[Attached]:
@@ -530,7 +546,8 @@ class SessionOpener:
         if script is not None and place is not None:
             held.scripts.add(script)
             held.place = place
-        await self.held.open(held, self.connectors.using(connector), options)
+        held.results = self._results(connector)
+        await self.held.open(held, self.connectors.using(connector), replace(options, results=held.results))
         try:
             held.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
         finally:
@@ -538,7 +555,18 @@ class SessionOpener:
                 await self.held.drop(record.id)
         return held.is_recorded
 
+    def _results(self, connector: Connector) -> SessionResults | None:
+        """For one session; None: its engine reads none."""
+        if self.open_result is None or not self.connectors.engine(connector).capabilities.reads_results:
+            return None
+        return SessionResults(self.open_result)
+
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
         return await self.credentials.options(
             user, connector, database=assignment.database, settings=assignment.settings, token=assignment.token
         )
+
+
+def _acting(results: SessionResults | None, user: User) -> AbstractContextManager[None]:
+    """Around a statement of `user` in the session of these results."""
+    return nullcontext() if results is None else results.acting(user)

@@ -15,7 +15,7 @@ import structlog
 
 from queryserver.errors.statements import OperationNotFound
 from queryserver.formats.columns import Column, LimitSource, Segment
-from queryserver.identity.model import SealedToken
+from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, Row, notice
 from queryserver.platform.deployment import Sealer
 from queryserver.statements import script_repository
@@ -47,7 +47,7 @@ _ASSIGNMENT_FIELDS = (
     "needs_session", "rows", "was_retried", "log_lines",
 )  # fmt: skip
 _ASSIGNMENT = f"""{", ".join(_ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
-    sealed_token, token_expires_at, sealed_parameters, size_bytes, limit_source, operation_id,
+    sealed_token, token_expires_at, api_token, sealed_parameters, size_bytes, limit_source, operation_id,
     deadline_at - clock_timestamp() as left,
     (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs
@@ -580,6 +580,7 @@ class StatementLeases:
             cancel_requested=row["cancel_requested_at"] is not None,
             resumption=resumption,
             token=token,
+            api_token=ApiTokenLimits.of_stored(row["api_token"]) if row["api_token"] is not None else None,
             parameters=parameters,
             lacks_parameters=lacks_parameters,
             limit_source=LimitSource(row["limit_source"]) if row["limit_source"] else None,

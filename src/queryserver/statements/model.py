@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from queryserver.formats.columns import Column, LimitSource, Segment, Truncation, TruncationReason
-from queryserver.identity.model import SealedToken
+from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.places import StatementParameters
 from queryserver.sql.positions import Position
@@ -193,6 +193,8 @@ class NewStatement:
     """Set: the runner makes a table from a file, and `statement` only describes it (Contract importer 13)."""
     token: SealedToken | None = None
     """Set: the engine takes the caller's own token (Contract platform 3.9)."""
+    api_token: ApiTokenLimits | None = None
+    """That of the call: what the statement reaches when it runs, such as files and results, is within its limits."""
     limit_source: LimitSource = LimitSource.MAXIMUM
     priority: int = 0
     """1: of a schedule; those with 0 come first."""
@@ -298,6 +300,8 @@ class Assignment:
     """Set when the engine has the statement and another runner may follow it."""
     import_plan: Mapping[str, Any] | None = None
     token: SealedToken | None = None
+    api_token: ApiTokenLimits | None = None
+    """As in `NewStatement`."""
     limit_source: LimitSource | None = None
     log_lines: int = 0
     """How many lines the log has: the first one is written with the record."""
@@ -333,6 +337,7 @@ def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: 
         history_id=history_id,
         import_plan=new.import_plan,
         token=new.token,
+        api_token=new.api_token,
         parameters=new.parameters,
         limit_source=new.limit_source,
         log_lines=1 + len(new.log_lines),

@@ -51,14 +51,16 @@ with room as (
         statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
         row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
         import_plan, sealed_token, token_expires_at, text_bytes, limit_source, priority, notify,
-        sealed_parameters, parameter_count, operation_id, is_script, runs_all, needs_session
+        sealed_parameters, parameter_count, operation_id, is_script, runs_all, needs_session,
+        api_token
     )
     select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
         $11, $12, $13, $14, $15, $16, $17, $18, $19,
         $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
         case when $25::text is null then 0 else 1 end,
         case when $25::text is null then null else now() + $26::interval end,
-        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35, $37, $38, $39::bytea, $40, $42, $43, $44, $45
+        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35, $37, $38, $39::bytea, $40, $42, $43, $44, $45,
+        $46
     from room
     returning {WITHOUT_TEXT}, '' as statement
 ), logged as (
@@ -126,6 +128,7 @@ def _arguments(new: model.NewStatement) -> tuple[object, ...]:
         new.is_script,
         new.runs_all,
         new.needs_session,
+        None if new.api_token is None else new.api_token.stored,
     )
 
 

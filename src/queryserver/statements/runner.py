@@ -35,6 +35,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.lost import GONE, RETRIED, ended, may_run_again, unless_out_of_reach, within
 from queryserver.statements.model import Assignment, ClaimScope, Intake, Lease, Outcome, QueuePlaces
 from queryserver.statements.scripts import ScriptRun
+from queryserver.statements.session_reach import ResultOpener
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
@@ -107,6 +108,7 @@ class Runner:
     limits: RunnerLimits
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     imports: ImportOpener | None = None
+    open_result: ResultOpener | None = None
     metrics: Metrics = UNMEASURED
     import_lost: Callable[[], None] | None = None
     intake: Intake = Intake.OWN
@@ -134,6 +136,7 @@ class Runner:
             max_kept=self.limits.per_user,
             max_named=self.editor.max_sessions_per_connector,
             imports=self.imports,
+            open_result=self.open_result,
         )
 
     @asynccontextmanager
@@ -383,6 +386,8 @@ class Runner:
         `script`: it is the next statement of a script that runs here, also while this process stops.
         """
         user = await self.users.user(assignment.user_id)
+        if user is not None and assignment.api_token is not None:
+            user = user.narrowed(assignment.api_token)
         connector = self.connectors.known(assignment.connector)
         outcome = refusal = None
         if assignment.sent and user is not None and await self._retried(assignment, connector):

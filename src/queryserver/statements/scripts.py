@@ -152,6 +152,7 @@ class ScriptRun:
             in_named_session=done.in_named_session,
             keeps_session=self.is_shared or not (is_last or done.in_named_session),
             token=done.token,
+            api_token=done.api_token,
             parameters=parameters,
             parameter_count=count,
             operation_id=done.lease.operation_id,

@@ -244,6 +244,7 @@ class Submissions:
             import_plan=new.plan,
             notify=self._notify(None),
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
+            api_token=user.api_token,
         )
         return await self._record(user, connector, statement, "import.start", is_bound=data is not None)
 
@@ -437,6 +438,7 @@ class Submissions:
             limits=self.limits,
             idempotency=key,
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
+            api_token=user.api_token,
             priority=asked.priority,
             log_lines=(*(() if asked.run_all or warning is None else (warning,)), *asked.warnings),
             notify=self._notify(asked.notify_url),
