@@ -363,8 +363,9 @@ def _leave(code: int) -> NoReturn:
 def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedDatabase]) -> None:
     """The main function of an engine process: `sys.argv` has the descriptors of its channels.
 
-    `open_database` gets the server's configuration and the channel of `ServerCalls`, confines the process and opens the database; it raises domain
-    errors. Before that, the process waits for its configuration, with all that it imports in place.
+    `open_database` gets the server's configuration and the channel of `ServerCalls`, confines the process and opens
+    the database; it raises domain errors. Before that, the process waits for its configuration, with all that it
+    imports in place.
     """
     control, calls = (Channel(socket.socket(fileno=int(number))) for number in sys.argv[1:3])
     try:
