@@ -136,7 +136,7 @@ class TestDuckdbEngine(EngineContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, DuckdbEngine)
-        return engine.busy
+        return engine._sessions.threads.busy
 
 
 class TestDuckdbInMemory(TestDuckdbEngine):

@@ -5,7 +5,7 @@ Equal lookups are one; those of data that another process holds are forwarded to
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
+from queryserver.files.statement_files import StatementFileAccess, acting
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
 from queryserver.platform.metrics import Metrics
@@ -50,6 +51,7 @@ class Lookups:
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
     forwarding: Forwarding
+    files: StatementFileAccess
     metrics: Metrics
     on_answer: AnswerListener | None
     _flights: Flights = field(default_factory=Flights, init=False)
@@ -188,10 +190,12 @@ class Lookups:
             raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
+            # A query of metadata changes nothing, and so writes no file.
+            files = self.files.of_session(self.connectors.engine(connector).capabilities, read_only=True)
             try:
-                async with self.connectors.using(connector) as engine:
+                async with self.connectors.using(connector) as engine, acting(files, user):
                     try:
-                        yield engine, options
+                        yield engine, options if files is None else replace(options, files=files)
                     except (errors.OutcomeUnknown, errors.SessionLost) as error:  # repeating a lookup is safe
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:
