@@ -89,7 +89,6 @@ async def open_services(
             accounts=accounts,
             connectors=connectors,
             imports=import_files.imports.session,
-            files=storage.statement_files,
             import_lost=import_files.import_lost.set,
             objects_changed=cache.objects_changed,
             notices=notices,
@@ -112,7 +111,6 @@ async def open_services(
             computing=computing,
             metrics=metrics,
             statements=statements,
-            files=storage.statement_files,
             on_answer=feed.add if feed else None,
         )
         searching = search_services(

@@ -104,7 +104,7 @@ class TestDuckdbCatalog(CatalogContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, DuckdbEngine)
-        return engine._sessions.threads.busy
+        return engine.busy
 
     async def test_a_schema_may_have_the_name_of_the_file(self, engine: Engine, catalog: Catalog) -> None:
         await self.execute(

@@ -136,7 +136,7 @@ class TestDuckdbEngine(EngineContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, DuckdbEngine)
-        return engine._sessions.threads.busy
+        return engine.busy
 
 
 class TestDuckdbInMemory(TestDuckdbEngine):

@@ -48,4 +48,4 @@ class TestDuckdbLoading(LoadingContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, DuckdbEngine)
-        return engine._sessions.threads.busy
+        return engine.busy

@@ -21,7 +21,7 @@ from tests.fixtures.database import PATIENT
 
 from queryserver.formats.columns import Segment
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
-from queryserver.identity.model import Username
+from queryserver.identity.model import ApiTokenLimits, Scope, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
@@ -236,6 +236,15 @@ class TestDatabaseLeases(LeasesContract):
         assert end is not None
         assert end.following is None
         assert (await desk.look(operation)).state is StatementState.CANCELED
+
+    async def test_the_limits_of_the_token_go_with_the_statement(self, desk: DatabaseDesk) -> None:
+        token = ApiTokenLimits(uuid4(), "nightly", frozenset({Scope.QUERY, Scope.FILES_READ}), frozenset({"a"}), b"x")
+        for given in (token, replace(token, connectors=None), None):
+            new = self._statement(desk, owner=None, api_token=given)
+            await desk.records.record(new)
+            (claimed,) = await desk.leases.claim(new.id, owner=ME, lease=LEASE, within=desk.within)
+            assert claimed.api_token == given
+            assert await desk.finish(claimed.lease, SUCCESS)
 
     async def _script(self, desk: DatabaseDesk) -> tuple[UUID, UUID]:
         """An operation, and its first statement, which has no owner."""

@@ -10,7 +10,6 @@ from queryserver.catalog.explaining import Explanations
 from queryserver.catalog.lookups import AnswerListener, Lookups
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
-from queryserver.files.statement_files import StatementFileAccess
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database
 from queryserver.platform.limits import ByteBudget
@@ -45,7 +44,6 @@ def metadata_services(
     computing: Computing,
     metrics: Metrics,
     statements: StatementServices,
-    files: StatementFileAccess,
     on_answer: AnswerListener | None,
 ) -> MetadataServices:
     lookups = Lookups(
@@ -54,7 +52,6 @@ def metadata_services(
         cache=cache,
         may_run=statements.runner.may_run,
         forwarding=statements.forwarding,
-        files=files,
         metrics=metrics,
         on_answer=on_answer,
     )

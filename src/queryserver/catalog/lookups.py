@@ -5,7 +5,7 @@ Equal lookups are one; those of data that another process holds are forwarded to
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,7 +18,6 @@ from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
-from queryserver.files.statement_files import StatementFileAccess, acting
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
 from queryserver.platform.metrics import Metrics
@@ -51,7 +50,6 @@ class Lookups:
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
     forwarding: Forwarding
-    files: StatementFileAccess
     metrics: Metrics
     on_answer: AnswerListener | None
     _flights: Flights = field(default_factory=Flights, init=False)
@@ -190,12 +188,10 @@ class Lookups:
             raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
-            # A query of metadata changes nothing, and so writes no file.
-            files = self.files.of_session(self.connectors.engine(connector).capabilities, read_only=True)
             try:
-                async with self.connectors.using(connector) as engine, acting(files, user):
+                async with self.connectors.using(connector) as engine:
                     try:
-                        yield engine, options if files is None else replace(options, files=files)
+                        yield engine, options
                     except (errors.OutcomeUnknown, errors.SessionLost) as error:  # repeating a lookup is safe
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:

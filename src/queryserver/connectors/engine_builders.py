@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -19,6 +18,7 @@ from queryserver import errors
 from queryserver.connectors import options, urls
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.engines.connections import client_tls
+from queryserver.engines.duckdb.processes import DuckdbProcesses
 from queryserver.engines.protocol import Engine
 from queryserver.engines.storage_watch import sample_is_full
 from queryserver.platform.addresses import AddressRules, address_rules, database_name, database_servers
@@ -29,12 +29,11 @@ from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.platform.threads import Tasks
 
 if TYPE_CHECKING:
-    from queryserver.engines.duckdb.engine import FilePlace
     from queryserver.engines.postgresql.engine import OwnDatabase
 
 
 class EngineBuilder:
-    """Makes the engines of one server. Engines of one file share `files`; below `disk_floor` statements are refused.
+    """Makes the engines of one server; those of DuckDB share `duckdb_processes`. Below `disk_floor` statements end.
 
     Who connects with its engines closes it after them.
     """
@@ -50,7 +49,7 @@ class EngineBuilder:
         """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
         self.service_dsn = settings.desktop.database.dsn
         self.disk_floor = disk_floor(settings)
-        self.files: dict[Path, FilePlace] = {}
+        self.duckdb_processes = DuckdbProcesses()
         self._tasks = Tasks()
         """Of what engines share."""
 
@@ -119,7 +118,7 @@ def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
         memory_limit=given.memory_limit,
         threads=given.threads,
         read_only=connector.read_only or given.read_only,
-        files=builder.files,
+        processes=builder.duckdb_processes,
         cell_max_bytes=builder.cell_max_bytes,
         temporary_max_bytes=TEMPORARY_MAX_BYTES if temporary is None else temporary,
         quota_bytes=given.max_database_size or builder.policy.local_database_max_bytes,

@@ -188,6 +188,8 @@ class EngineCapabilities:
     """Statements may name files of the configured stores: sessions get `SessionOptions.files`."""
     writes_files: bool = False
     """With `reads_files`: statements may write such files, too; not where the connector is read-only."""
+    reads_results: bool = False
+    """Statements may read stored results as tables: sessions get `SessionOptions.results`."""
 
 
 @dataclass(frozen=True, slots=True)

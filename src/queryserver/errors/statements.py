@@ -149,6 +149,19 @@ result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
+# Of an engine that has a process of its own: it ended by its limit of memory, or for another reason.
+engine_memory_exceeded = FixedError(
+    EngineError,
+    "engine_memory_exceeded",
+    "The process of the database has reached its limit of memory: work on less data at a time. What was committed is"
+    " kept; the next statement starts a new process.",
+)
+engine_process_lost = FixedError(
+    EngineError,
+    "engine_process_lost",
+    "The process of the database has ended while the statement ran. What was committed is kept; the next statement"
+    " starts a new process.",
+)
 result_store_failed = ErrorKind(EngineError, "result_store_failed")
 _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 

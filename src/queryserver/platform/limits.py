@@ -212,6 +212,10 @@ class FairPlaces:
         return sum(not turn.done() for line in self._lines.values() for turn in line.calls)
 
     @property
+    def held(self) -> int:
+        return self._held.total()
+
+    @property
     def is_unused(self) -> bool:
         return not self._held and not self.waiting
 

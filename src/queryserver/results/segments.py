@@ -14,6 +14,7 @@ import pyarrow as pa
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.protocol import CheckedWrites, Storage
+from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.formats.columns import Segment
 from queryserver.platform.limits import LruCache
 from queryserver.platform.threads import Tasks
@@ -198,6 +199,12 @@ class ResultStore:
             if self._disk_cache is not None:
                 cached = await self._disk_cache.read(key.statement_id, key.name, start, stop)
             return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
+
+    async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
+        """A descriptor of the file of one segment, which the caller closes; None: the store has no files here."""
+        if not isinstance(self._storage, PrivateStorage):
+            return None
+        return await self._storage.open_file(self._at(SegmentKey(statement_id, fence, number).path))
 
     async def delete(self, statement_id: UUID) -> None:
         """Delete all segments of a statement; nothing happens when there are none.

@@ -261,6 +261,17 @@ class Bound:
         self._written = "".join([*parts, outside(statement[at:])])
         return self._written
 
+    @property
+    def last_written(self) -> tuple[str, list[tuple[int, int, int]]]:
+        """The text that was written last, and of each place: where it begins in the statement, where what is written
+        for it begins, and how long that is. For `note_written` in another process.
+        """
+        return self._written, self._pieces
+
+    def note_written(self, text: str, pieces: list[tuple[int, int, int]]) -> None:
+        """Note what another process has written."""
+        self._written, self._pieces = text, pieces
+
     def spans(self) -> list[tuple[int, int]]:
         """Where the values stand in the text that was written last, as [start, stop) in bytes of UTF-8."""
         found, at, size = list[tuple[int, int]](), 0, 0

@@ -12,7 +12,6 @@ from uuid import UUID
 import structlog
 
 from queryserver.connectors.registry import Connectors
-from queryserver.files.statement_files import StatementFileAccess
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import Streams
 from queryserver.platform.computing_protocol import Computing
@@ -37,6 +36,7 @@ from queryserver.statements.paging import CursorMoves, ResultReader
 from queryserver.statements.parameters import ParameterBook
 from queryserver.statements.queue import CANCEL, StatementQueue
 from queryserver.statements.repository import StatementRecords, statement_ends
+from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Broker, Runner, RunnerLimits
 from queryserver.statements.session_repository import SessionRecords
@@ -120,7 +120,6 @@ def statement_services(
     accounts: AccountServices,
     connectors: Connectors,
     imports: ImportOpener,
-    files: StatementFileAccess,
     import_lost: Callable[[], None],
     objects_changed: Callable[[int, str], Awaitable[None]],
     notices: Notices,
@@ -134,9 +133,9 @@ def statement_services(
 ) -> StatementServices:
     """All of them; nothing runs before `runner.running` and `queue.listening` are entered.
 
-    `broker` is there where the task server is on. `files` are those of the stores, for statements. `imports` opens the
-    session of an import, `import_lost` is called when one has ended with its server; `objects_changed` is called with
-    user and connector after statements that may change tables.
+    `broker` is there where the task server is on. `imports` opens the session of an import, `import_lost` is called
+    when one has ended with its server; `objects_changed` is called with user and connector after statements that may
+    change tables.
     """
     editor, records, signals = settings.editor, kept.records, StateSignals()
     allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
@@ -149,6 +148,18 @@ def statement_services(
     )
     passes_tokens = settings.desktop.use_thrift_http_jwt
     credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
+    access = Access(records, connectors)
+    reading = ResultReader(
+        records=records,
+        cursors=kept.cursors,
+        results=kept.results,
+        access=access,
+        signals=signals,
+        threads=threads.rendering,
+        batch_max_bytes=editor.batch_max_bytes,
+        budget=rendering,
+    )
+    tables = ResultTables(kept.database, records, kept.results, access, reading, editor.lease_timeout)
     runner = Runner(
         # Names this process among all that ever lived, so that a lease is never taken for another's.
         f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}",
@@ -168,25 +179,14 @@ def statement_services(
         objects_changed=objects_changed,
         metrics=metrics,
         imports=imports,
-        files=files,
         import_lost=import_lost,
+        open_result=tables.open,
         intake=_intake(role, has_workers=broker is not None),
         broker=broker,
     )
     queue = StatementQueue(runner, notices, broker)
     forwarding = Forwarding(runner.owner, kept.database, accounts.directory, connectors, notices)
-    access = Access(records, connectors)
     following = Following(records, access, signals, streams)
-    reading = ResultReader(
-        records=records,
-        cursors=kept.cursors,
-        results=kept.results,
-        access=access,
-        signals=signals,
-        threads=threads.rendering,
-        batch_max_bytes=editor.batch_max_bytes,
-        budget=rendering,
-    )
     submissions = Submissions(
         records=records,
         leases=leases,

@@ -7,7 +7,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -23,12 +30,12 @@ from queryserver.connectors.registry import Connectors
 from queryserver.connectors.secrets import masked
 from queryserver.engines.protocol import Credentials, Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
-from queryserver.files.statement_files import SessionFiles, StatementFileAccess, acting
 from queryserver.identity.model import ExternalToken, SealedToken, User
 from queryserver.platform.deployment import Sealer
 from queryserver.platform.limits import Slots
 from queryserver.statements.execution import Attached
 from queryserver.statements.model import Assignment
+from queryserver.statements.session_reach import ResultOpener, SessionResults
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
 log = structlog.get_logger(__name__)
@@ -153,27 +160,19 @@ class CredentialBook:
 class HeldSession:
     """One open engine session with the task that keeps it open. Statements take turns in the order of their calls."""
 
-    def __init__(
-        self,
-        session_id: int,
-        connector: str,
-        user: User,
-        *,
-        named: bool,
-        idle: timedelta,
-        files: SessionFiles | None = None,
-    ) -> None:
-        """`idle`: how long it is kept without use. `files`: those of its options."""
+    def __init__(self, session_id: int, connector: str, user: User, *, named: bool, idle: timedelta) -> None:
+        """`idle`: how long it is kept without use."""
         self.id = session_id
         self.connector = connector
         self.user_id = user.id
         self.named = named
-        self.files = files
         self._user = user
         self._token_expires_at: int | None = None
         self.is_recorded = False
         self.scripts: set[UUID] = set()
         """Operations that run in it: between two statements of a script it is in use as well."""
+        self.results: SessionResults | None = None
+        """What its statements may read as tables, where the engine can."""
         self.place = AsyncExitStack()
         """The place of the script that it was opened for, among those of its user."""
         self.turn = asyncio.Lock()
@@ -264,11 +263,8 @@ class HeldSessions:
         self._sessions[held.id] = held
 
     @asynccontextmanager
-    async def turn(self, held: HeldSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
-        """Wait for the turn in this session. Raises SessionLost when it is dead or expired; it is dropped then.
-
-        `user`, with the rights of this turn, is the one that it was opened for.
-        """
+    async def turn(self, held: HeldSession) -> AsyncGenerator[EngineSession]:
+        """Wait for the turn in this session. Raises SessionLost when it is dead or expired; it is dropped then."""
         async with held.turn:
             if self._sessions.get(held.id) is not held or held.is_expired or not await held.engine_session.is_alive():
                 if self._sessions.get(held.id) is held:
@@ -276,8 +272,7 @@ class HeldSessions:
                 raise errors.SessionLost(f"Invalid session Id {held.id}: the session is gone.")
             held.touch()
             try:
-                async with acting(held.files, user, operation_id=operation_id):
-                    yield held.engine_session
+                yield held.engine_session
             finally:
                 held.touch()
 
@@ -407,7 +402,7 @@ class SessionOpener:
     max_kept: int
     max_named: int
     imports: ImportOpener | None = None
-    files: StatementFileAccess | None = None
+    open_result: ResultOpener | None = None
     # A lock exists as long as a task holds it or waits for it.
     _openings: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
@@ -445,20 +440,22 @@ class SessionOpener:
                     if wanted.wants_credentials or wanted.wants_external_token
                     else SessionOptions(database=assignment.database, settings=assignment.settings)
                 )
-                options, files = self._with_files(connector, options)
+                results = self._results(connector)
+                options = replace(options, results=results)
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
-                await stack.enter_async_context(acting(files, user, operation_id=_shown_operation(assignment)))
-                yield await stack.enter_async_context(engine.session(user, options))
+                session = await stack.enter_async_context(engine.session(user, options))
+                with _acting(results, user):
+                    yield session
                 return
             if not (held.named or assignment.keeps_session):
                 stack.push_async_callback(self.held.drop, held.id)
-            turn = self.held.turn(held, user, operation_id=_shown_operation(assignment))
-            session = await stack.enter_async_context(turn)
+            session = await stack.enter_async_context(self.held.turn(held))
             if (script := assignment.lease.operation_id) is not None:
                 held.scripts.add(script)
             await stack.enter_async_context(self.slots.slot(connector.key, user.id))
-            yield session
+            with _acting(held.results, user):
+                yield session
 
     @asynccontextmanager
     async def reattached(self, assignment: Assignment, user: User) -> AsyncGenerator[Attached]:
@@ -545,12 +542,12 @@ class SessionOpener:
         script: UUID | None = None,
         place: AsyncExitStack | None = None,
     ) -> bool:
-        options, files = self._with_files(connector, options)
-        held = HeldSession(record.id, connector.key, user, named=record.named, idle=record.idle, files=files)
+        held = HeldSession(record.id, connector.key, user, named=record.named, idle=record.idle)
         if script is not None and place is not None:
             held.scripts.add(script)
             held.place = place
-        await self.held.open(held, self.connectors.using(connector), options)
+        held.results = self._results(connector)
+        await self.held.open(held, self.connectors.using(connector), replace(options, results=held.results))
         try:
             held.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
         finally:
@@ -558,19 +555,18 @@ class SessionOpener:
                 await self.held.drop(record.id)
         return held.is_recorded
 
+    def _results(self, connector: Connector) -> SessionResults | None:
+        """For one session; None: its engine reads none."""
+        if self.open_result is None or not self.connectors.engine(connector).capabilities.reads_results:
+            return None
+        return SessionResults(self.open_result)
+
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
         return await self.credentials.options(
             user, connector, database=assignment.database, settings=assignment.settings, token=assignment.token
         )
 
-    def _with_files(self, connector: Connector, options: SessionOptions) -> tuple[SessionOptions, SessionFiles | None]:
-        if self.files is None:
-            return options, None
-        capabilities = self.connectors.engine(connector).capabilities
-        files = self.files.of_session(capabilities, read_only=connector.read_only)
-        return (replace(options, files=files) if files is not None else options), files
 
-
-def _shown_operation(assignment: Assignment) -> str:
-    """The id of the operation that its caller knows."""
-    return str(assignment.lease.operation_id or assignment.lease.statement_id)
+def _acting(results: SessionResults | None, user: User) -> AbstractContextManager[None]:
+    """Around a statement of `user` in the session of these results."""
+    return nullcontext() if results is None else results.acting(user)

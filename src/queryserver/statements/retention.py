@@ -36,7 +36,9 @@ _DOOMED_EVERY_S = 2.0
 # No write of a segment takes that long: what is older was left by a process that died.
 _ORPHAN_AGE = timedelta(hours=1)
 
-_OVER = "state = 'available' and expires_at < now()"
+_IS_READ = "exists (select from result_reads where result_reads.statement_id = {id} and lease_until > now())"
+"""Whether a statement reads the result as a table at this moment."""
+_OVER = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
 
 EXPIRE = f"""
 with over as (
@@ -62,7 +64,18 @@ _WITH_RESULT = """
 select coalesce(array_agg(id), '{}') from (
     select id from statements where id = any($1::uuid[]) and state in ('waiting', 'running', 'available')
     union select statement_id from doomed_results where statement_id = any($1::uuid[])
+    union select statement_id from result_reads where statement_id = any($1::uuid[]) and lease_until > now()
 ) as kept
+"""
+
+# A read began before its result was doomed, or it would not have found the result.
+_DOOMED = f"""
+select statement_id from doomed_results where not {_IS_READ.format(id="doomed_results.statement_id")}
+order by since limit $1
+"""
+_UNREAD = f"""
+select coalesce(array_agg(id), '{{}}') from unnest($1::uuid[]) as closed (id)
+where not {_IS_READ.format(id="closed.id")}
 """
 
 KEPT_CHARACTERS = 4000
@@ -146,6 +159,7 @@ _SPENT: Mapping[str, str] = {
     "login counters": "from login_failures where window_started_at < now() - interval '1 day'",
     "login networks": "from login_networks where last_login_at < now() - interval '30 days'",
     "closed sessions": "from sessions where closed_at < now() - interval '30 days'",
+    "reads of results": "from result_reads where lease_until < now() - interval '1 hour'",
     "scripts": "from scripts where not exists (select from statements where script_id = scripts.id)",
 }
 
@@ -202,9 +216,7 @@ class RetentionSweep:
         await self.database.execute(_FORGET_TOKENS)
         await self._expire_results()
         deleted = 0
-        while rows := await self.database.fetch(
-            "select statement_id from doomed_results order by since limit $1", _BATCH
-        ):
+        while rows := await self.database.fetch(_DOOMED, _BATCH):
             left = await self._delete_bytes([row["statement_id"] for row in rows])
             # One line for each reason: a store that is away for hours keeps hundreds of results in every round.
             examples = {error.code: statement_id for statement_id, error in left.items()}
@@ -279,7 +291,7 @@ class RetentionSweep:
                 else:
                     already += 1
         for start in range(0, len(closed), _BATCH):
-            left = await self._delete_bytes(closed[start : start + _BATCH])
+            left = await self._delete_bytes(await self.database.value(_UNREAD, closed[start : start + _BATCH]))
             kept += len(left)
             failures.texts |= {str(statement_id): error.message for statement_id, error in left.items()}
         await self.expire()

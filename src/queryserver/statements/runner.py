@@ -15,7 +15,6 @@ import structlog
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import DatabaseUnavailable, stopping
-from queryserver.files.statement_files import StatementFileAccess
 from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.limits import Slots
@@ -36,6 +35,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.lost import GONE, RETRIED, ended, may_run_again, unless_out_of_reach, within
 from queryserver.statements.model import Assignment, ClaimScope, Intake, Lease, Outcome, QueuePlaces
 from queryserver.statements.scripts import ScriptRun
+from queryserver.statements.session_reach import ResultOpener
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
@@ -108,7 +108,7 @@ class Runner:
     limits: RunnerLimits
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     imports: ImportOpener | None = None
-    files: StatementFileAccess | None = None
+    open_result: ResultOpener | None = None
     metrics: Metrics = UNMEASURED
     import_lost: Callable[[], None] | None = None
     intake: Intake = Intake.OWN
@@ -136,7 +136,7 @@ class Runner:
             max_kept=self.limits.per_user,
             max_named=self.editor.max_sessions_per_connector,
             imports=self.imports,
-            files=self.files,
+            open_result=self.open_result,
         )
 
     @asynccontextmanager

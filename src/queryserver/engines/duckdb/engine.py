@@ -1,75 +1,52 @@
 """The engine `duckdb`: a file below the configured directory, or a private database per session."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable
-from contextlib import asynccontextmanager
-from functools import partial
+import re
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from queryserver import errors
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
+from queryserver.engines.duckdb.processes import Configuration, DuckdbProcesses
+from queryserver.engines.process.engine_process import EngineProcess
+from queryserver.engines.process.loading import ProcessLoader
+from queryserver.engines.process.sessions import Connection, ProcessSession, connected
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.engines.storage_watch import QUOTA_BYTES
-from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSessions
-from queryserver.engines.threaded_loading import ThreadedLoader
+from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS
 from queryserver.identity.model import User
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.limits import NO_FLOOR, DiskFloor, FairPlaces
 from queryserver.sql.literals import DUCKDB
-
-if TYPE_CHECKING:  # the driver is imported when a database is first opened
-    from queryserver.engines.duckdb.connection import DuckdbConnection
-    from queryserver.engines.duckdb.database import Config, DuckdbDatabase
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
 TEMPORARY_MAX_BYTES = 10 * 1024**3
-FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT = "256MB", "64MB"
-"""Of one database file, for all its sessions; of the database that a session has in memory."""
+MEMORY_LIMIT = "256MB"
+"""Of one database, for all its sessions."""
 
 # The place of extensions and secrets: a folder that does not exist, so that none is found or shown.
 _NOWHERE = "/nonexistent"
 
+_PROCESS_BYTES = 1024**3
+"""What a process has beside twice the limit of its database, which counts a part of what a statement takes."""
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
+          "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_LEAST_SHARE = 2
 
-# How long an engine with other settings may go on with the same file until the wait for it is given up.
-_TURN_S = 30.0
-_CHECK_AGAIN_S = 0.05
-
-
-class FilePlace:
-    """The engines that have one file open. `lock` is held while it is opened or closed."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.holders: set[DuckdbEngine] = set()
-
-    async def make_way(self, newcomer: "DuckdbEngine") -> bool:
-        """Idle holders with another configuration let go; False when one is at work. The caller has `lock`."""
-        for holder in list(self.holders):
-            if holder is not newcomer and holder.configuration != newcomer.configuration:
-                if not holder.is_idle:
-                    return False
-                await holder.let_go()
-                self.holders.discard(holder)
-        return True
-
-    async def end_all(self) -> None:
-        """All holders let go, with the sessions that they still have: an internal error has ended the database of all,
-        which DuckDB opens again only after its last connection is closed. The caller has `lock`.
-        """
-        for holder in list(self.holders):
-            await holder.let_go()
-            self.holders.discard(holder)
+OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 
 
 class DuckdbEngine:
-    """One database file, opened at first use and held by this process until `close` (Contract platform 5.11).
+    """One database file, opened at first use by a process of its own, until `close` (Contract platform 5.11).
 
-    `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends.
-    Statements reach no other file, no network, no extension, and no setting but schema, time zone and calendar.
-    Engines that name one file with other settings take turns: an idle one makes way, one at work is waited for.
-    `files`: the open files of the process, shared by its engines. Raises InvalidPath, ConfigurationError.
+    `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends, in a
+    process of its user. Statements reach no other file, no network, no extension, and no setting but schema, time zone
+    and calendar. Engines that name one file with other settings take turns: an idle one makes way, one at work is
+    waited for. `processes`: those of the server, shared by its engines. Raises InvalidPath, ConfigurationError.
     """
 
     dialect = "duckdb"
@@ -84,7 +61,7 @@ class DuckdbEngine:
         threads: int = 2,
         read_only: bool = False,
         max_statements: int = STATEMENT_THREADS,
-        files: dict[Path, FilePlace] | None = None,
+        processes: DuckdbProcesses | None = None,
         cell_max_bytes: int = CELL_MAX_BYTES,
         temporary_max_bytes: int = TEMPORARY_MAX_BYTES,
         quota_bytes: int = QUOTA_BYTES,
@@ -93,14 +70,16 @@ class DuckdbEngine:
         if path == MEMORY and read_only:
             raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
-        self._root = root.resolve() if root is not None else None
         self._read_only = read_only
-        self._cell_max_bytes = cell_max_bytes
-        self._temporary_max_bytes = temporary_max_bytes
-        self._quota_bytes = quota_bytes
-        self._floor = floor
-        self._config: Config = {
-            "memory_limit": memory_limit or (SESSION_MEMORY_LIMIT if self._file is None else FILE_MEMORY_LIMIT),
+        self._processes = processes or DuckdbProcesses()
+        # One user has half of the places at most.
+        share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
+        self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
+        self._open = set[ProcessSession | ProcessLoader]()
+        self._is_closed = False
+        limit = memory_limit or MEMORY_LIMIT
+        config = {
+            "memory_limit": limit,
             "threads": threads,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -112,13 +91,19 @@ class DuckdbEngine:
             "home_directory": _NOWHERE,
         }
         if self._file is None:
-            self._config["temp_directory"] = ""
-        self._sessions = ThreadedSessions("duckdb", max_statements=max_statements)
-        self._place = None
-        if self._file is not None:
-            self._place = ({} if files is None else files).setdefault(self._file, FilePlace())
-        self._uses = 0
-        self._database: DuckdbDatabase | None = None
+            config["temp_directory"] = ""
+        self._configuration: Configuration = {
+            "file": None if self._file is None else str(self._file),
+            "root": None if root is None else str(root.resolve()),
+            "config": config,
+            "read_only": read_only,
+            "cell_max_bytes": cell_max_bytes,
+            "temporary_max_bytes": temporary_max_bytes,
+            "quota_bytes": quota_bytes,
+            "floor_percent": floor.percent,
+            "floor_bytes": floor.min_bytes,
+            "memory_bytes": 2 * _bytes_of(limit) + _PROCESS_BYTES,
+        }
         # DuckDB locks its file against other processes.
         self.capabilities = EngineCapabilities(
             one_process=self._file is not None,
@@ -128,22 +113,9 @@ class DuckdbEngine:
             parameters=DUCKDB.support,
         )
 
-    @property
-    def configuration(self) -> Hashable:
-        """Engines with equal ones share the file."""
-        return self._read_only, self._config["memory_limit"], self._config["threads"], self._temporary_max_bytes
-
-    @property
-    def is_idle(self) -> bool:
-        """No statement of this engine is at work in the file."""
-        return not self._uses
-
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
-        async with (
-            self._opened() as database,
-            self._sessions.session(partial(self._connect, user.id, database, options), user_id=user.id) as session,
-        ):
+        async with self._session(user.id, options) as session:
             yield session
 
     @asynccontextmanager
@@ -154,74 +126,70 @@ class DuckdbEngine:
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
-        def loader(connection: "DuckdbConnection") -> ThreadedLoader:
-            from queryserver.engines.duckdb.database import DuckdbWriter  # noqa: PLC0415 as in `_open`
-
-            writer = DuckdbWriter(connection, self._root)
-            return ThreadedLoader(writer, self._sessions.threads, read_only=self._read_only, user_id=user.id)
-
         async with (
-            self._opened() as database,
-            self._sessions.opened(partial(self._connect, user.id, database, options), loader) as opened,
+            self._connected(user.id, options, is_loader=True) as (connection, _),
+            self._ended(ProcessLoader(connection, read_only=self._read_only)) as loader,
         ):
-            yield opened
+            yield loader
 
     async def ping(self) -> None:
-        async with self._opened() as database:
-            await self._sessions.threads.control(lambda: self._connect(NO_USER, database, SessionOptions()).close())
+        async with self._session(NO_USER, SessionOptions()):
+            pass
 
     async def close(self) -> None:
         """Statements that still run are stopped."""
-        await self._sessions.close()
-        if self._place is not None:
-            async with self._place.lock:
-                await self.let_go()
-                self._place.holders.discard(self)
+        self._is_closed = True
+        for opened in list(self._open):
+            await opened.end()
+        await self._processes.leave(self)
 
-    async def let_go(self) -> None:
-        """Close the file; the next use opens it again. Sessions that are still open are lost."""
-        database, self._database = self._database, None
-        if database is not None:
-            await asyncio.to_thread(database.close)
+    @property
+    def busy(self) -> int:
+        """Statements for which a process is at work."""
+        return self._places.held
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator["DuckdbDatabase | None"]:
-        """The open file, in use while inside; None for databases in memory."""
-        self._uses += 1
+    async def _session(self, user_id: int, options: SessionOptions) -> AsyncGenerator[ProcessSession]:
+        async with (
+            self._connected(user_id, options) as (connection, takes_rows),
+            self._ended(ProcessSession(connection, takes_rows=takes_rows)) as session,
+        ):
+            yield session
+
+    @asynccontextmanager
+    async def _connected(
+        self, user_id: int, options: SessionOptions, *, is_loader: bool = False
+    ) -> AsyncGenerator[tuple[Connection, bool]]:
+        """A connection, and whether it takes statements with many rows of values."""
+        if self._is_closed:
+            raise errors.EngineUnavailable("The engine is closed.")
+        losses = self._processes.losses_of(self, self._file)
+        async with (
+            self._process(user_id) as process,
+            connected(
+                process, user_id, options, places=self._places, losses=losses, is_loader=is_loader
+            ) as (connection, first),
+        ):  # fmt: skip
+            yield connection, first.message.get("takes_rows") is True
+
+    def _process(self, user_id: int) -> AbstractAsyncContextManager[EngineProcess]:
+        if self._file is None:
+            return self._processes.of_user(self, user_id, self._configuration)
+        return self._processes.of_file(self, self._file, self._configuration)
+
+    @asynccontextmanager
+    async def _ended(self, opened: OpenedT) -> AsyncGenerator[OpenedT]:
+        self._open.add(opened)
         try:
-            yield None if self._place is None else await self._shared(self._place)
+            yield opened
         finally:
-            self._uses -= 1
+            await asyncio.shield(opened.end())
+            self._open.discard(opened)
 
-    async def _shared(self, place: FilePlace) -> "DuckdbDatabase":
-        give_up = asyncio.get_running_loop().time() + _TURN_S
-        while asyncio.get_running_loop().time() < give_up:
-            async with place.lock:
-                if self._database is not None and self._database.has_ended:
-                    await place.end_all()
-                if self._database is None and await place.make_way(self):
-                    self._database = await self._sessions.threads.control(self._open, undo=lambda late: late.close())
-                    place.holders.add(self)
-                if self._database is not None and not self._database.has_ended:
-                    return self._database
-            await asyncio.sleep(_CHECK_AGAIN_S)
-        raise errors.EngineUnavailable(
-            "The database file is in use with other settings; try again when those statements have ended."
-        )
 
-    def _open(self) -> "DuckdbDatabase":
-        from queryserver.engines.duckdb.database import DuckdbDatabase  # noqa: PLC0415 with it the driver
-
-        return DuckdbDatabase(
-            self._root,
-            self._file,
-            self._config,
-            read_only=self._read_only,
-            cell_max_bytes=self._cell_max_bytes,
-            temporary_max_bytes=self._temporary_max_bytes,
-            quota_bytes=self._quota_bytes,
-            floor=self._floor,
-        )
-
-    def _connect(self, user_id: int, shared: "DuckdbDatabase | None", options: SessionOptions) -> "DuckdbConnection":
-        return (shared or self._open()).connect(user_id, options, is_private=shared is None)
+def _bytes_of(amount: str) -> int:
+    """Of DuckDB's text for an amount of memory."""
+    found = _AMOUNT.fullmatch(amount.strip())
+    if found is None:
+        raise errors.ConfigurationError([f"memory_limit: {amount!r} must be a number and its unit, such as 512MB"])
+    return int(float(found[1]) * _UNITS[found[2].lower()])

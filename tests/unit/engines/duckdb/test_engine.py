@@ -3,7 +3,6 @@
 import asyncio
 import datetime as dt
 import sys
-import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -20,7 +19,7 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
 from queryserver.engines.duckdb.connection import DuckdbAnswer, DuckdbConnection
-from queryserver.engines.duckdb.engine import DuckdbEngine, FilePlace
+from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.failures import opening_errors, statement_errors
 from queryserver.engines.duckdb.values import sound
 from queryserver.engines.duckdb.wide_results import take_wide_place
@@ -124,7 +123,7 @@ async def test_more_statements_than_threads_wait_their_turn(engine: DuckdbEngine
         operation(three, "SELECT 1") as last,
     ):
         assert (await three.poll(last, wait_s=0.3)).state is OperationState.PENDING
-        assert engine._sessions.threads.busy == 2
+        assert engine.busy == 2
         await one.cancel(first)
         assert (await ended(three, last, within_s=60)).state is OperationState.FINISHED
 
@@ -191,27 +190,13 @@ async def test_an_error_that_leaves_a_transaction_open_still_does(session: Engin
     assert (await failure(session, "SELECT nope FROM t")).place is not None
 
 
-async def test_only_queries_are_sent_again_for_the_place_of_their_error(session, monkeypatch) -> None:
-    sent = list[str]()
-
-    def unbound(_: DuckdbConnection, statement: duckdb.Statement, __: int) -> None:
-        sent.append(statement.query)
-
-    monkeypatch.setattr(DuckdbConnection, "_unbound", unbound)
-    for sql in ("SELECT nope", "INSERT INTO nowhere VALUES (1)", "CREATE TABLE t AS SELECT nope", "DROP TABLE nowhere"):
-        await failure(session, sql)
-    assert sent == ["SELECT nope"]
-
-
-async def test_a_closed_engine_gives_the_file_and_its_threads_back(tmp_path: Path) -> None:
-    others = set(threading.enumerate())
+async def test_a_closed_engine_gives_the_file_and_its_process_back(tmp_path: Path) -> None:
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "CREATE TABLE t (n INTEGER)")
         await engine.close()
         assert not await session.is_alive()
-    own = set(threading.enumerate()) - others
-    assert not [thread for thread in own if thread.name.startswith("duckdb-")]
+    assert not [child for child in psutil.Process().children() if "duckdb.program" in "".join(child.cmdline())]
     holder = "import duckdb, sys; duckdb.connect(sys.argv[1]).execute('FROM t')"
     assert await exit_code(holder, tmp_path / "own.duckdb") == 0
 
@@ -222,58 +207,6 @@ async def test_what_is_no_database_is_told_without_its_path(tmp_path: Path) -> N
     with pytest.raises(EngineUnavailable, match=r"^The file is not a DuckDB database\.$"):
         await engine.ping()
     await engine.close()
-
-
-async def test_a_database_that_an_internal_error_has_ended_is_opened_anew(engine, monkeypatch) -> None:
-    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
-    deep = "(repeat('[', 300) || repeat(']', 300))::JSON"
-    async with engine.session(USER, NO_OPTIONS) as other:
-        await run(other, "CREATE TABLE kept AS SELECT 1 AS n")
-        async with engine.session(USER, NO_OPTIONS) as session:
-            assert (
-                "INTERNAL Error"
-                in (await failure(session, f"CREATE TABLE t AS SELECT json_structure({deep}) AS x")).message
-            )
-        assert "FATAL Error" in (await failure(other, "SELECT 1")).message
-        with pytest.raises(SessionLost):
-            await other.submit("SELECT 1")
-    await engine.ping()
-    async with engine.session(USER, NO_OPTIONS) as session:
-        assert (await run(session, "SELECT n FROM kept")).cell == 1
-
-
-async def test_a_database_that_has_ended_opens_at_once_and_loses_the_sessions_that_remain(engine, monkeypatch) -> None:
-    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
-    async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as reading:
-        await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
-        half_read = await reading.submit("SELECT range AS n FROM range(3000000)")
-        assert (await ended(reading, half_read)).state is OperationState.FINISHED
-        async with engine.session(USER, NO_OPTIONS) as session:
-            await failure(session, "SELECT json_structure((repeat('[', 300) || repeat(']', 300))::JSON)")
-        async with engine.session(USER, NO_OPTIONS) as later:
-            assert (await run(later, "SELECT n FROM kept")).cell == 1
-            with pytest.raises(SessionLost):
-                await idle.submit("SELECT 1")
-            with pytest.raises((SessionLost, StatementRejected)):
-                async for _ in reading.batches(half_read):
-                    pass
-            assert (await run(later, "SELECT n FROM kept")).cell == 1
-
-
-async def test_engines_with_equal_settings_lose_an_ended_database_together(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
-    files: dict[Path, FilePlace] = {}
-    one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, files=files) for _ in range(2))
-    async with two.session(USER, NO_OPTIONS) as remaining:
-        await run(remaining, "SELECT 1")
-        async with one.session(USER, NO_OPTIONS) as session:
-            await failure(session, "SELECT json_structure((repeat('[', 300) || repeat(']', 300))::JSON)")
-        async with one.session(USER, NO_OPTIONS) as session:
-            assert (await run(session, "SELECT 1")).cell == 1
-    async with two.session(USER, NO_OPTIONS) as session:
-        assert (await run(session, "SELECT 1")).cell == 1
-    await one.close()
-    await two.close()
 
 
 CLASSES = sorted(

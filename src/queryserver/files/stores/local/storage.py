@@ -413,6 +413,15 @@ class PrivateStorage(LocalStorage):
     async def close(self) -> None:
         await self._threads.close()
 
+    async def open_file(self, path: str) -> int:
+        """A descriptor for reading a file, which the caller closes. Raises PathNotFound, NotAFile, StorageError."""
+        opening = _Opening(self._tree, path)
+        try:
+            return await self._run(path, opening.open)
+        except BaseException:  # a cancel too: the thread may have opened it, or do so later
+            opening.abandon()
+            raise
+
     async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:
         """As `sweep_orphans`, in all directories; or count only."""
         waiting, removed = [""], 0
@@ -423,6 +432,31 @@ class PrivateStorage(LocalStorage):
                 waiting += await self._run(path, directories_in, self._tree, path)
                 removed += await self._run(path, sweep, self._tree, path, older_than.total_seconds(), dry_run)
         return removed
+
+
+class _Opening:
+    """A descriptor on its way from a thread to a caller that may leave before it is there."""
+
+    def __init__(self, tree: LocalTree, path: str) -> None:
+        self._tree = tree
+        self._path = path
+        self._lock = Lock()
+        self._is_abandoned = False
+        self._file = -1
+
+    def open(self) -> int:
+        file = self._tree.open_file(self._path)
+        with self._lock:
+            if self._is_abandoned:
+                os.close(file)
+            self._file = file
+        return file
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._is_abandoned = True
+            if self._file >= 0:
+                os.close(self._file)
 
 
 class LocalUploadArea(PrivateStorage):

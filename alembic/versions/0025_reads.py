@@ -1,4 +1,4 @@
-"""The API token that a statement came with: it limits what the statement may reach. Only adds.
+"""What statements may reach that read files and results, and which results are being read. Only adds.
 
 Revision: 0025, after 0024
 """
@@ -15,6 +15,14 @@ depends_on = None
 SCHEMA = r"""
 -- What the statement itself may reach (files, results) when it runs; null: it was sent without an API token
 alter table statements add column api_token jsonb;
+
+-- Results that statements read as tables: while the lease lasts they neither expire nor are their bytes deleted
+create table result_reads (
+    id uuid primary key,
+    statement_id uuid not null, -- whose result it is; its record may go meanwhile
+    lease_until timestamptz not null
+);
+create index ix_result_reads_statement_id on result_reads (statement_id);
 """
 
 

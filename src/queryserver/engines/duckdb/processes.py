@@ -1,0 +1,170 @@
+"""The processes of all DuckDB engines of one server: one for each file, one for each user of databases in memory."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from queryserver.engines.process.engine_process import EngineProcess
+from queryserver.engines.process.losses import Losses
+from queryserver.errors.statements import EngineUnavailable
+
+Configuration = Mapping[str, Any]
+"""What the program gets (`program.py`). Engines with equal ones share a process."""
+
+_PROGRAM = "from queryserver.engines.duckdb.program import main; main()"
+
+_TURN_S = 30.0
+"""How long an engine with other settings may go on with the same file until the wait for it is given up."""
+_CHECK_AGAIN_S = 0.05
+_IDLE_S = 60.0
+"""How long a process without sessions is kept for its user."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A process with the sessions that use it."""
+
+    configuration: Configuration
+    process: EngineProcess
+    uses: int = 0
+    idle: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _FilePlace:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the process starts or ends."""
+    held: _Held | None = None
+    engines: set[object] = field(default_factory=set[object])
+    """Those that have used it and are not closed."""
+    losses: Losses = field(default_factory=Losses)
+
+
+class DuckdbProcesses:
+    """Shared by the engines of a server, each of which calls `leave` when it is closed."""
+
+    def __init__(self) -> None:
+        self._files = dict[Path, _FilePlace]()
+        self._users = dict[tuple[object, int], _Held]()
+        self._starting = dict[tuple[object, int], asyncio.Lock]()
+        self._memory_engines = dict[object, Losses]()
+        self._spare: asyncio.Task[EngineProcess] | None = None
+        self._ending = set[asyncio.Task[None]]()
+
+    @asynccontextmanager
+    async def of_file(self, engine: object, file: Path, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
+        """The process that has the file open, in use while inside.
+
+        Engines with other settings take turns: an idle one makes way, one at work is waited for. Raises
+        EngineUnavailable.
+        """
+        place = self._files.setdefault(file, _FilePlace())
+        place.engines.add(engine)
+        held = await self._file_held(place, wanted)
+        try:
+            yield held.process
+        finally:
+            held.uses -= 1
+
+    @asynccontextmanager
+    async def of_user(self, engine: object, user_id: int, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
+        """The process of a user's databases in memory, in use while inside. Raises EngineUnavailable."""
+        key = engine, user_id
+        async with self._starting.setdefault(key, asyncio.Lock()):
+            held = self._users.get(key)
+            if held is None or held.process.has_ended:
+                if held is not None:
+                    await held.process.close()
+                held = self._users[key] = _Held(wanted, await self._started(wanted))
+                self._warm()
+            held.uses += 1
+        if held.idle is not None:
+            held.idle.cancel()
+            held.idle = None
+        try:
+            yield held.process
+        finally:
+            held.uses -= 1
+            if not held.uses and self._users.get(key) is held:
+                loop = asyncio.get_running_loop()
+                held.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
+
+    def losses_of(self, engine: object, file: Path | None) -> Losses:
+        """Of the file, or of the engine's databases in memory."""
+        if file is None:
+            return self._memory_engines.setdefault(engine, Losses())
+        return self._files.setdefault(file, _FilePlace()).losses
+
+    async def leave(self, engine: object) -> None:
+        """End the processes that no other engine uses. Idempotent."""
+        for place in self._files.values():
+            if engine in place.engines:
+                async with place.lock:
+                    place.engines.discard(engine)
+                    if not place.engines and place.held is not None:
+                        await self._end_file(place)
+        self._memory_engines.pop(engine, None)
+        for key in [key for key in self._users if key[0] is engine]:
+            self._end_later(self._users.pop(key))
+        if not self._memory_engines and self._spare is not None:
+            spare, self._spare = self._spare, None
+            with suppress(EngineUnavailable):
+                await (await spare).close()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _file_held(self, place: _FilePlace, wanted: Configuration) -> _Held:
+        """The process with these settings, counted as in use."""
+        give_up = asyncio.get_running_loop().time() + _TURN_S
+        while asyncio.get_running_loop().time() < give_up:
+            async with place.lock:
+                held = place.held
+                if held is not None and (held.process.has_ended or (held.configuration != wanted and not held.uses)):
+                    held = await self._end_file(place)
+                if held is None:
+                    held = place.held = _Held(wanted, await self._started(wanted))
+                if held.configuration == wanted:
+                    held.uses += 1
+                    return held
+            await asyncio.sleep(_CHECK_AGAIN_S)
+        raise EngineUnavailable(
+            "The database file is in use with other settings; try again when those statements have ended."
+        )
+
+    async def _end_file(self, place: _FilePlace) -> None:
+        """The caller has the lock. The file is free when this returns."""
+        held, place.held = place.held, None
+        if held is not None:
+            await asyncio.shield(held.process.close())
+
+    def _end_later(self, held: _Held | None) -> None:
+        if held is not None:
+            if held.idle is not None:
+                held.idle.cancel()
+            ending = asyncio.create_task(held.process.close(), name="engine-process-end")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def _started(self, configuration: Configuration) -> EngineProcess:
+        """A process with that database open; the spare one if there is one."""
+        spare, self._spare = self._spare, None
+        process = None
+        if spare is not None:
+            with suppress(EngineUnavailable):
+                process = await spare
+        if process is None or process.has_ended:
+            process = await EngineProcess.started(_PROGRAM)
+        try:
+            await process.open(configuration)
+        except BaseException:  # a process without an owner must not stay
+            await asyncio.shield(process.close())
+            raise
+        return process
+
+    def _warm(self) -> None:
+        """Have a process ready for the next user."""
+        if self._spare is None:
+            self._spare = asyncio.create_task(EngineProcess.started(_PROGRAM), name="engine-process-spare")

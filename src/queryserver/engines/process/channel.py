@@ -1,0 +1,224 @@
+"""Frames over a Unix socket between the server and an engine process.
+
+A frame is a JSON object and bytes; the server may pass open descriptors with one. The server trusts no frame of a
+process: sizes are limited, nothing but JSON and Arrow is read, and descriptors are accepted in the process only.
+"""
+
+import array
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+_HEAD = struct.Struct("<IQB")
+"""Bytes of the JSON, bytes of the content, number of descriptors."""
+MOST_MESSAGE_BYTES = 32 * 1024 * 1024
+MOST_CONTENT_BYTES = 1024 * 1024 * 1024
+MOST_DESCRIPTORS = 64
+"""The kernel takes 253 with one message."""
+
+Content = bytes | bytearray | memoryview | pa.Buffer
+
+
+class ChannelClosed(Exception):
+    """The other side has closed the channel, or does not keep to the form of frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    message: Mapping[str, Any]
+    content: pa.Buffer = field(repr=False)
+    descriptors: Sequence[int] = ()
+    """Owned by the receiver."""
+
+    @property
+    def kind(self) -> str:
+        return str(self.message.get("kind", ""))
+
+
+def _head(message: Mapping[str, Any], contents: Sequence[Content], descriptors: Sequence[int]) -> bytes:
+    body = orjson.dumps(message)
+    size = sum(memoryview(content).nbytes for content in contents)
+    return _HEAD.pack(len(body), size, len(descriptors)) + body
+
+
+def _read_head(head: bytes | bytearray, *, may_have_descriptors: bool) -> tuple[int, int, int]:
+    message_bytes, content_bytes, descriptors = _HEAD.unpack(head)
+    if message_bytes > MOST_MESSAGE_BYTES or content_bytes > MOST_CONTENT_BYTES:
+        raise ChannelClosed
+    if descriptors > (MOST_DESCRIPTORS if may_have_descriptors else 0):
+        raise ChannelClosed
+    return message_bytes, content_bytes, descriptors
+
+
+def _message(body: bytes | bytearray) -> Mapping[str, Any]:
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise ChannelClosed from None
+    if not isinstance(message, dict):
+        raise ChannelClosed
+    return message
+
+
+class AsyncChannel:
+    """The server's side. One task receives at a time; any number of tasks send.
+
+    A send or receive that fails or is cancelled midway leaves half a frame behind: the channel is closed then.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._loop = asyncio.get_running_loop()
+        self._sending = asyncio.Lock()
+        self._calls = 0
+        self.is_closed = False
+
+    async def send(self, message: Mapping[str, Any], *contents: Content, descriptors: Sequence[int] = ()) -> None:
+        """Raises ChannelClosed."""
+        head = _head(message, contents, descriptors)
+        async with self._sending, self._whole():
+            if descriptors:
+                head = head[await self._send_descriptors(head, descriptors) :]
+            await self._loop.sock_sendall(self._socket, head)
+            for content in contents:
+                await self._loop.sock_sendall(self._socket, memoryview(content).cast("B"))
+
+    async def receive(self) -> Frame:
+        """Raises ChannelClosed."""
+        async with self._whole():
+            head = await self._received(memoryview(bytearray(_HEAD.size)))
+            message_bytes, content_bytes, _ = _read_head(bytes(head), may_have_descriptors=False)
+            body = await self._received(memoryview(bytearray(message_bytes)))
+            content = pa.allocate_buffer(content_bytes)
+            await self._received(memoryview(content))
+            return Frame(_message(bytes(body)), content)
+
+    async def finished(self) -> None:
+        """Send nothing more; returns once the other side has closed its end. What it still sends is dropped."""
+        place = bytearray(64 * 1024)
+        with suppress(ChannelClosed):
+            async with self._whole():
+                self._socket.shutdown(socket.SHUT_WR)
+                while await self._loop.sock_recv_into(self._socket, place):
+                    pass
+
+    def close(self) -> None:
+        """Idempotent. A task that waits in `receive` or `send` gets ChannelClosed."""
+        if not self.is_closed:
+            self.is_closed = True
+            with suppress(OSError):  # wakes the tasks that wait
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._let_go()
+
+    @asynccontextmanager
+    async def _whole(self) -> AsyncGenerator[None]:
+        if self.is_closed:
+            raise ChannelClosed
+        self._calls += 1
+        try:
+            yield
+        except (OSError, ChannelClosed):
+            self.close()
+            raise ChannelClosed from None
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._calls -= 1
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """The descriptor is closed after the last call: the loop must not watch the next file with its number."""
+        if self.is_closed and not self._calls:
+            self._socket.close()
+
+    async def _received(self, place: memoryview) -> memoryview:
+        done = 0
+        while done < len(place):
+            count = await self._loop.sock_recv_into(self._socket, place[done:])
+            if not count:
+                raise ChannelClosed
+            done += count
+        return place
+
+    async def _send_descriptors(self, head: bytes, descriptors: Sequence[int]) -> int:
+        """Descriptors go with the first bytes of a frame; the number of bytes sent."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        while True:
+            try:
+                return self._socket.sendmsg([head], rights)
+            except BlockingIOError:
+                writable = asyncio.Event()
+                self._loop.add_writer(self._socket, writable.set)
+                try:
+                    await writable.wait()
+                finally:
+                    self._loop.remove_writer(self._socket)
+
+
+class Channel:
+    """The side of the process: blocking. One thread receives at a time; any number of threads send."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(True)
+        self._socket = end
+        self._sending = threading.Lock()
+
+    def send(self, message: Mapping[str, Any], *contents: Content) -> None:
+        """Raises ChannelClosed."""
+        head = _head(message, contents, ())
+        with self._sending:
+            try:
+                self._socket.sendall(head)
+                for content in contents:
+                    self._socket.sendall(content)
+            except OSError:
+                raise ChannelClosed from None
+
+    def receive(self) -> Frame:
+        """Raises ChannelClosed."""
+        try:
+            head, descriptors = self._received_head()
+            message_bytes, content_bytes, count = _read_head(head, may_have_descriptors=True)
+            if count != len(descriptors):
+                raise ChannelClosed
+            body = self._received(memoryview(bytearray(message_bytes)))
+            content = pa.allocate_buffer(content_bytes)
+            self._received(memoryview(content))
+        except OSError:
+            raise ChannelClosed from None
+        return Frame(_message(bytes(body)), content, descriptors)
+
+    def close(self) -> None:
+        """Idempotent."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _received_head(self) -> tuple[bytes, Sequence[int]]:
+        head, descriptors = b"", list[int]()
+        while len(head) < _HEAD.size:
+            part, received, _, _ = socket.recv_fds(self._socket, _HEAD.size - len(head), MOST_DESCRIPTORS)
+            if not part:
+                raise ChannelClosed
+            head += part
+            descriptors += received
+        return head, descriptors
+
+    def _received(self, place: memoryview) -> memoryview:
+        done = 0
+        while done < len(place):
+            count = self._socket.recv_into(place[done:])
+            if not count:
+                raise ChannelClosed
+            done += count
+        return place

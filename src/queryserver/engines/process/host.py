@@ -1,0 +1,382 @@
+"""The program of an engine process: it opens one database for the server and runs the sessions of its users.
+
+It has three kinds of channels: one for control, one on which it calls the server, and one for each session, which a
+thread of its own serves. All of it blocks; only the thread of control must answer at any time.
+"""
+
+import itertools
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from queryserver.engines.process.channel import Channel, ChannelClosed, Content, Frame
+from queryserver.engines.process.messages import (
+    BatchReader,
+    BatchWriter,
+    columns_message,
+    error_message,
+    error_of,
+    unpacked,
+    written_message,
+)
+from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
+from queryserver.engines.threaded import DriverAnswer, DriverConnection
+from queryserver.engines.threaded_loading import FeedStopped, TableWriter
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.statements import SessionLost, engine_memory_exceeded
+from queryserver.sql.places import Bound
+
+_TRACE_LINES = -20
+_CALL_S = 120.0
+"""How long the server may take for a call of the process."""
+_LEAVE_S = 2.0
+
+
+class HostedDatabase(Protocol):
+    """The open database of a process. Called in the threads of sessions; raises domain errors."""
+
+    def connect(self, session: int, user_id: int, options: SessionOptions) -> DriverConnection:
+        """A connection for the session of that number."""
+        ...
+
+    def writer(self, connection: DriverConnection) -> TableWriter:
+        """What makes tables over the connection."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """An internal error has ended it: the process must end, too."""
+        ...
+
+    def close(self) -> None:
+        """Called once, when all connections are closed."""
+        ...
+
+
+class ServerCalls:
+    """Calls of the process to the server, from any thread, many at a time."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._numbers = itertools.count(1)
+        self._waiting = dict[int, _Reply]()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        threading.Thread(target=self._receive, name="calls", daemon=True).start()
+
+    def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame:
+        """The answer of the server for the session of that number; with descriptors, which the caller must close.
+
+        Raises domain errors, and SessionLost when the server does not answer.
+        """
+        number, reply = next(self._numbers), _Reply()
+        with self._lock:
+            if self._is_closed:
+                raise SessionLost("The server has gone.")
+            self._waiting[number] = reply
+        try:
+            message = {"call": number, "session": session, "method": method, "arguments": dict(arguments)}
+            self._channel.send(message, content)
+            is_there = reply.is_there.wait(_CALL_S)
+        except ChannelClosed:
+            is_there = False
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+        if not is_there or reply.frame is None:
+            raise SessionLost("The server did not answer in time.")
+        if (error := reply.frame.message.get("error")) is not None:
+            raise error_of(error)
+        return reply.frame
+
+    def _receive(self) -> None:
+        with suppress(ChannelClosed):
+            while True:
+                frame = self._channel.receive()
+                with self._lock:
+                    reply = self._waiting.get(frame.message.get("call", 0))
+                if reply is None:  # it came too late
+                    for descriptor in frame.descriptors:
+                        os.close(descriptor)
+                else:
+                    reply.frame = frame
+                    reply.is_there.set()
+        with self._lock:
+            self._is_closed = True
+            waiting = list(self._waiting.values())
+        for reply in waiting:
+            reply.is_there.set()
+
+
+class _Reply:
+    def __init__(self) -> None:
+        self.is_there = threading.Event()
+        self.frame: Frame | None = None
+
+
+class _Session:
+    """One session, served by a thread."""
+
+    def __init__(self, database: HostedDatabase, channel: Channel, number: int, ended: Callable[[int], None]) -> None:
+        self._database = database
+        self._channel = channel
+        self._number = number
+        self._ended = ended
+        self._connection: DriverConnection | None = None
+        self._writer: TableWriter | None = None
+        self._answer: DriverAnswer | None = None
+        self._batches = BatchWriter()
+        self._feed: _Feed | None = None
+        self._statement: str | Bound | None = None
+        self._at_work = threading.Lock()
+        """Held while the request changes: an interrupt must not reach the next one."""
+        self._request: int | None = None
+
+    def start(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
+        threading.Thread(
+            target=self._serve, args=(user_id, options), kwargs={"is_loader": is_loader}, daemon=True
+        ).start()
+
+    def interrupt(self, request: int | None = None) -> None:
+        """Stop that request, by default any, if it is at work. From the thread of control."""
+        with self._at_work:
+            if self._request is None or request not in (None, self._request):
+                return
+            if self._feed is not None:
+                self._feed.is_stopped = True
+            if self._writer is not None:
+                self._writer.interrupt()
+            elif self._connection is not None:
+                self._connection.interrupt()
+
+    def progress(self) -> int | None:
+        return self._connection.progress() if self._connection is not None and self._writer is None else None
+
+    def _serve(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
+        try:
+            with suppress(ChannelClosed):
+                self._reply(lambda: self._connect(user_id, options, is_loader=is_loader))
+                while self._connection is not None:
+                    frame = self._channel.receive()
+                    self._work_on(frame.message.get("request"))
+                    self._reply(lambda frame=frame: self._handle(frame))
+                    self._work_on(None)
+        finally:
+            with suppress(QueryServerError):
+                self._close_answer()
+                if self._connection is not None:
+                    self._connection.close()
+            self._ended(self._number)
+            self._channel.close()
+
+    def _work_on(self, request: int | None) -> None:
+        with self._at_work:
+            self._request = request
+
+    def _reply(self, work: Callable[[], None]) -> None:
+        """Do it, and send its error instead of its answer. Raises ChannelClosed."""
+        try:
+            work()
+        except QueryServerError as error:
+            self._send_error(error)
+        except MemoryError:
+            self._send_error(engine_memory_exceeded())
+        except ChannelClosed:
+            raise
+        except Exception:  # noqa: BLE001 the outer wall of a session: the server logs what is said here
+            self._channel.send({"kind": "defect", "trace": traceback.format_exc(limit=_TRACE_LINES)})
+        if self._database.has_ended:
+            _leave(1)
+
+    def _send_error(self, error: QueryServerError) -> None:
+        self._channel.send({
+            "kind": "error", "error": error_message(error), "ends": self._database.has_ended,
+            "written": written_message(self._statement) if self._statement is not None else None,
+        })  # fmt: skip
+
+    def _connect(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
+        connection = self._database.connect(self._number, user_id, options)
+        if is_loader:
+            self._writer = self._database.writer(connection)
+        self._connection = connection
+        self._channel.send({"kind": "connected", "takes_rows": connection.takes_rows})
+
+    def _handle(self, frame: Frame) -> None:
+        self._statement = None
+        match frame.kind:
+            case "run":
+                self._run(unpacked(frame.content, object))
+            case "next":
+                self._send_rows()
+            case "close":
+                self._close_answer()
+                self._channel.send({"kind": "closed"})
+            case "exists":
+                exists = self._writing.exists(unpacked(frame.content, TableName))
+                self._channel.send({"kind": "found", "exists": exists})
+            case "drop":
+                self._writing.drop(unpacked(frame.content, TableName))
+                self._channel.send({"kind": "dropped"})
+            case "load":
+                self._load(unpacked(frame.content, TableLoad))
+            case _:  # what is left of a load that has failed
+                pass
+
+    @property
+    def _writing(self) -> TableWriter:
+        assert self._writer is not None  # noqa: S101 the server opened the session as a loader
+        return self._writer
+
+    def _run(self, statement: object) -> None:
+        assert isinstance(statement, str | Bound)  # noqa: S101 both sides are one program
+        assert self._connection is not None  # noqa: S101 requests come when it is connected
+        self._close_answer()
+        self._statement = statement
+        answer = self._answer = self._connection.run(statement)
+        columns = None if answer.columns is None else columns_message(answer.columns)
+        self._channel.send({"kind": "answer", "columns": columns, "modified_rows": answer.modified_rows})
+        if columns is not None:  # without a request: the first rows follow their columns
+            self._batches = BatchWriter()
+            self._send_rows()
+
+    def _send_rows(self) -> None:
+        answer = self._answer
+        assert answer is not None  # noqa: S101 the server has seen its columns
+        batches = answer.next_batches()
+        sizes, contents = self._batches.parts(batches)
+        self._channel.send({"kind": "rows", "parts": sizes, "modified_rows": answer.modified_rows}, *contents)
+
+    def _close_answer(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.close()
+
+    def _load(self, load: TableLoad) -> None:
+        """The batches follow on the channel until `end`, also when the load has failed before."""
+        feed = self._feed = _Feed(self._channel)
+        try:
+            rows = self._writing.write(load, feed.batches())
+        finally:
+            self._feed = None
+            feed.drain()
+        self._channel.send({"kind": "loaded", "rows": rows})
+
+
+class _Feed:
+    """The batches of a load, from the channel of its session."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._reader = BatchReader()
+        self._is_over = False
+        self.is_stopped = False
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Raises FeedStopped when the server gives the load up."""
+        while not self._is_over:
+            frame = self._channel.receive()
+            match frame.kind:
+                case "batches":
+                    yield from self._reader.batches(frame)
+                case "end":
+                    self._is_over = True
+                case _:
+                    self._is_over = self.is_stopped = True
+            if self.is_stopped:
+                raise FeedStopped("the load has ended")
+
+    def drain(self) -> None:
+        """Drop what the server still sends: it reads the answer behind that."""
+        while not self._is_over:
+            self._is_over = self._channel.receive().kind != "batches"
+
+
+class Host:
+    """The sessions of a process, and what the server controls."""
+
+    def __init__(self, control: Channel, database: HostedDatabase) -> None:
+        self._control = control
+        self._database = database
+        self._sessions = dict[int, _Session]()
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Until the server closes the channel, or says so."""
+        with suppress(ChannelClosed):
+            while (frame := self._control.receive()).kind != "stop":
+                self._handle(frame)
+        self._close()
+
+    def _handle(self, frame: Frame) -> None:
+        number = frame.message.get("session", 0)
+        with self._lock:
+            session = self._sessions.get(number)
+        match frame.kind:
+            case "session":
+                (descriptor,) = frame.descriptors
+                channel = Channel(socket.socket(fileno=descriptor))
+                user_id, options = unpacked(frame.content, tuple)
+                session = _Session(self._database, channel, number, self._forget)
+                with self._lock:
+                    self._sessions[number] = session
+                session.start(user_id, options, is_loader=frame.message["is_loader"])
+            case "interrupt" if session is not None:
+                session.interrupt(frame.message["request"])
+            case "progress":
+                progress = session.progress() if session is not None else None
+                self._control.send({"kind": "progress", "request": frame.message["request"], "progress": progress})
+            case _:
+                pass
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._sessions.pop(number, None)
+
+    def _close(self) -> None:
+        """Sessions have a moment to leave; the database is closed when they have, and is safe when they have not."""
+        pause = threading.Event()
+        for _ in range(int(_LEAVE_S / 0.05)):
+            with self._lock:
+                sessions = list(self._sessions.values())
+            if not sessions:
+                self._database.close()
+                _leave(0)
+            for session in sessions:
+                session.interrupt()
+            pause.wait(0.05)
+        _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process now: threads of a driver may not be joined."""
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedDatabase]) -> None:
+    """The main function of an engine process: `sys.argv` has the descriptors of its channels.
+
+    `open_database` gets the server's configuration and the channel of `ServerCalls`, confines the process and opens
+    the database; it raises domain errors. Before that, the process waits for its configuration, with all that it
+    imports in place.
+    """
+    control, calls = (Channel(socket.socket(fileno=int(number))) for number in sys.argv[1:3])
+    try:
+        control.send({"kind": "ready"})
+        configuration = control.receive()
+        try:
+            database = open_database(configuration.message, calls)
+        except QueryServerError as error:
+            control.send({"kind": "error", "error": error_message(error)})
+            return
+        control.send({"kind": "opened"})
+    except ChannelClosed:
+        return
+    Host(control, database).serve()

@@ -1,0 +1,104 @@
+"""Loads into a database in an engine process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+
+import pyarrow as pa
+
+from queryserver.engines.loading import deliver_cancel, refuse_changes, refuse_target, staged
+from queryserver.engines.process.channel import ChannelClosed, Frame
+from queryserver.engines.process.messages import BatchWriter, packed
+from queryserver.engines.process.sessions import STOP_S, Connection
+from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
+from queryserver.errors.statements import SessionLost
+
+
+class ProcessLoader:
+    """A TableLoader over one connection, which `end` closes."""
+
+    def __init__(self, connection: Connection, *, read_only: bool) -> None:
+        self._connection = connection
+        self._read_only = read_only
+        self._call: asyncio.Task[Frame] | None = None
+        self._over = False
+
+    async def exists(self, table: TableName) -> bool:
+        return bool((await self._short("exists", table)).message.get("exists"))
+
+    async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        refuse_changes(read_only=self._read_only)
+        refuse_target(load, exists=await self.exists(load.target))
+        async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+            async with self._connection.places.place(self._connection.user_id):
+                rows, is_late = await self._write(load, batches)
+            await staging.publish(asyncio.sleep(0))  # the process has already taken the last step
+            if is_late:
+                deliver_cancel(None)
+            return rows
+
+    async def drop(self, table: TableName) -> None:
+        refuse_changes(read_only=self._read_only)
+        await self._short("drop", table)
+
+    async def end(self) -> None:
+        """Stop what runs and close the connection. Limited in time, idempotent."""
+        if not self._over:
+            self._over = True
+            await self._stop()
+            await self._connection.leave()
+
+    async def _write(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch]) -> tuple[int, bool]:
+        """The number of rows, and whether a cancel came when they were already committed."""
+        call = await self._begun("load", load)
+        try:
+            await self._feed(batches, call)
+            return (await asyncio.shield(call)).message.get("rows", 0), False
+        except BaseException as error:  # a cancel too: the process must not go on
+            await asyncio.shield(self._stop())
+            has_succeeded = not call.cancelled() and call.exception() is None
+            if not isinstance(error, asyncio.CancelledError) or not has_succeeded:
+                raise
+            return call.result().message.get("rows", 0), True
+
+    async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
+        """Send all batches, or those that come before the process fails: it reads up to the end in any case."""
+        writer = BatchWriter()
+        async for batch in batches:
+            if call.done():
+                break
+            sizes, contents = writer.parts([batch])
+            await self._send({"kind": "batches", "parts": sizes}, *contents)
+        await self._send({"kind": "end"})
+
+    async def _send(self, message: dict[str, object], *contents: pa.Buffer) -> None:
+        """A frame is sent whole, also when the caller is cancelled. A lost process shows in the answer."""
+        sending = asyncio.ensure_future(self._connection.channel.send(message, *contents))
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        with suppress(ChannelClosed):
+            await asyncio.shield(sending)
+
+    async def _short(self, kind: str, table: TableName) -> Frame:
+        return await asyncio.shield(await self._begun(kind, table))
+
+    async def _begun(self, kind: str, content: TableName | TableLoad) -> "asyncio.Task[Frame]":
+        """A request, once the one before it has come to its end, which a cancel may have left behind."""
+        if self._call is not None and not self._call.done():
+            await asyncio.wait({self._call}, timeout=STOP_S)
+        if self._over or (self._call is not None and not self._call.done()):
+            raise SessionLost("Invalid session Id: the session is gone.")
+
+        async def request() -> Frame:
+            await self._connection.send(kind, packed(content))
+            return await self._connection.received()
+
+        call = self._call = asyncio.create_task(request(), name=kind)
+        call.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)  # the request goes before the batches
+        return call
+
+    async def _stop(self) -> None:
+        if self._call is not None and not self._call.done():
+            await self._send({"kind": "abort"})
+            await self._connection.stop(self._call)

@@ -1,0 +1,160 @@
+"""What crosses the channels of an engine process: errors, columns, session options and record batches.
+
+Requests of the server may be pickles, which the process trusts. Nothing of a process is unpickled.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from queryserver import errors
+from queryserver.engines.process.channel import ChannelClosed, Content, Frame
+from queryserver.engines.threaded import Interrupted
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.statements import Character, EngineError, ErrorExcerpt, LineColumn, Octet, Rest, Unit
+from queryserver.formats.columns import Column, ResultType
+from queryserver.sql.places import Bound
+
+_PLACES = {kind.__name__: kind for kind in (Character, Octet, LineColumn, ErrorExcerpt, Rest)}
+_INTERRUPTED = "Interrupted"
+
+Sent = TypeVar("Sent")
+
+
+def packed(value: object) -> bytes:
+    """A value for the process, which reads it with `unpacked`."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked(content: Content, kind: type[Sent]) -> Sent:
+    """In the process: what the server has sent."""
+    value = pickle.loads(content)  # noqa: S301 the server wrote it, which the process trusts
+    assert isinstance(value, kind)  # noqa: S101 both sides are one program
+    return value
+
+
+def error_message(error: QueryServerError) -> dict[str, Any]:
+    """An error as JSON."""
+    message: dict[str, Any] = {
+        "class": _INTERRUPTED if isinstance(error, Interrupted) else type(error).__name__,
+        "code": error.code,
+        "message": error.message,
+        "details": error.details,
+    }
+    if isinstance(error, EngineError):
+        message["sqlstate"] = error.sqlstate
+        if error.place is not None:
+            place = asdict(error.place)
+            if "unit" in place:
+                place["unit"] = place["unit"].name
+            message["place"] = [type(error.place).__name__, place]
+    return message
+
+
+def error_of(message: Mapping[str, Any]) -> QueryServerError:
+    """The error that `error_message` wrote. Raises ChannelClosed for anything else."""
+    try:
+        name, text = message["class"], str(message["message"])
+        if name == _INTERRUPTED:
+            return Interrupted()
+        kind = getattr(errors, name)
+        if not issubclass(kind, QueryServerError):
+            raise ChannelClosed
+        error = errors.remade(kind, str(message["code"]), text, message.get("details"))
+        if isinstance(error, EngineError):
+            error.classed(message.get("sqlstate"))
+            if (place := message.get("place")) is not None:
+                error.at(_place(*place))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise ChannelClosed from None
+    return error
+
+
+def _place(name: str, fields: dict[str, Any]) -> Any:
+    if "unit" in fields:
+        fields = fields | {"unit": Unit[fields["unit"]]}
+    return _PLACES[name](**fields)
+
+
+def columns_message(columns: Sequence[Column]) -> list[list[str]]:
+    return [[column.name, column.type.value, column.native_type, column.comment] for column in columns]
+
+
+def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+    """Raises ChannelClosed."""
+    try:
+        return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in message)
+    except (TypeError, ValueError):
+        raise ChannelClosed from None
+
+
+def written_message(statement: "str | Bound") -> dict[str, Any] | None:
+    """What a Bound notes of the text that was written last, in the process, for positions and values in errors."""
+    if isinstance(statement, str):
+        return None
+    one = statement.rows[statement.row] if statement.rows else statement
+    text, pieces = one.last_written
+    return {"row": statement.row, "text": text, "pieces": pieces}
+
+
+def note_written(statement: "str | Bound", message: Mapping[str, Any] | None) -> None:
+    """Note it in the server's own. Raises ChannelClosed."""
+    if isinstance(statement, str) or message is None:
+        return
+    try:
+        row, text, pieces = message["row"], message["text"], message["pieces"]
+        if statement.rows:
+            statement.row = range(len(statement.rows))[row]
+        one = statement.rows[statement.row] if statement.rows else statement
+        one.note_written(str(text), [(int(start), int(at), int(size)) for start, at, size in pieces])
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ChannelClosed from None
+
+
+class BatchWriter:
+    """Record batches as parts of frames; a schema is sent when it is not that of the batch before."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+
+    def parts(self, batches: Sequence[pa.RecordBatch]) -> tuple[list[list[int]], list[pa.Buffer]]:
+        """Sizes of schema (0: as before) and batch for each batch, and their bytes."""
+        sizes, contents = list[list[int]](), list[pa.Buffer]()
+        for batch in batches:
+            schema_bytes = 0
+            if self._schema is None or not batch.schema.equals(self._schema, check_metadata=True):
+                self._schema = batch.schema
+                schema = batch.schema.serialize()
+                contents.append(schema)
+                schema_bytes = schema.size
+            body = batch.serialize()
+            contents.append(body)
+            sizes.append([schema_bytes, body.size])
+        return sizes, contents
+
+
+class BatchReader:
+    """The batches that a BatchWriter wrote; their columns lie within the bytes of the frames."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+
+    def batches(self, frame: Frame) -> Iterator[pa.RecordBatch]:
+        """Raises ChannelClosed."""
+        at = 0
+        try:
+            for schema_bytes, batch_bytes in frame.message["parts"]:
+                if schema_bytes:
+                    self._schema = pa.ipc.read_schema(frame.content.slice(at, schema_bytes))
+                    at += schema_bytes
+                if self._schema is None:
+                    raise ChannelClosed
+                batch = pa.ipc.read_record_batch(frame.content.slice(at, batch_bytes), self._schema)
+                batch.validate()
+                at += batch_bytes
+                yield batch
+        except (KeyError, TypeError, ValueError, OSError, pa.ArrowException):
+            raise ChannelClosed from None

@@ -1,0 +1,281 @@
+"""Sessions with a database in an engine process."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pyarrow as pa
+import structlog
+
+from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Frame
+from queryserver.engines.process.engine_process import Answer, Cause, EngineProcess
+from queryserver.engines.process.losses import Losses
+from queryserver.engines.process.messages import BatchReader, columns_of, error_of, note_written, packed
+from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
+from queryserver.engines.sessions import FollowingSession
+from queryserver.engines.threaded import Interrupted
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.statements import EngineError, OutcomeUnknown
+from queryserver.formats.columns import Column
+from queryserver.platform.limits import FairPlaces
+from queryserver.sql.places import Bound
+
+log = structlog.get_logger(__name__)
+
+STOP_S = 5.0
+"""How long a statement may take to stop until its process is ended."""
+_INTERRUPT_AGAIN_S = 0.1
+
+
+@dataclass(slots=True)
+class Connection:
+    """One session of a process: requests and their answers, one at a time."""
+
+    process: EngineProcess
+    number: int
+    channel: AsyncChannel
+    user_id: int
+    places: FairPlaces
+    """A user's share of the engine: a place is held while the process works for a request."""
+    losses: Losses
+    request: int = 0
+    """The number of the last one."""
+    statement: str | Bound = field(default="", repr=False)
+    """The one at work."""
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.channel.is_closed and not self.process.has_ended
+
+    async def send(self, kind: str, *contents: bytes) -> None:
+        """Raises the error of the process if it has ended."""
+        self.request += 1
+        try:
+            await self.channel.send({"kind": kind, "request": self.request}, *contents)
+        except ChannelClosed:
+            raise await self._failure() from None
+
+    async def received(self) -> Frame:
+        """The next frame of an answer. Raises its domain error, and that of the process if it ends."""
+        self.process.running.add(self.number)
+        try:
+            frame = await self.channel.receive()
+        except ChannelClosed:
+            raise await self._failure() from None
+        finally:
+            self.process.running.discard(self.number)
+        if frame.kind == "defect":
+            log.error("engine process failed", trace=frame.message.get("trace"))
+            raise RuntimeError("The engine process has failed on the statement.")
+        if (error := frame.message.get("error")) is not None:
+            note_written(self.statement, frame.message.get("written"))
+            raise error_of(error)
+        return frame
+
+    async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
+        """Interrupt until the call has ended. A process that does not react within `STOP_S` is ended."""
+        give_up = asyncio.get_running_loop().time() + STOP_S
+        while not call.done():
+            if asyncio.get_running_loop().time() >= give_up:
+                self.process.kill(Cause.UNRESPONSIVE, self.number)
+            else:
+                self.process.interrupt(self.number, self.request)
+            await asyncio.wait({call}, timeout=_INTERRUPT_AGAIN_S)
+
+    async def _failure(self) -> EngineError:
+        error = await self.process.failure()
+        if self.process.has_ended and (share := self.process.share_of_loss(self.number)):
+            self.losses.note(self.user_id, share)
+        return error
+
+    async def leave(self) -> None:
+        """Returns when the process has closed the session; one that does not within `STOP_S` is ended."""
+        if self.channel.is_closed:
+            return
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.channel.finished()
+        except TimeoutError:
+            self.process.kill(Cause.UNRESPONSIVE, self.number)
+
+
+class ProcessOperation:
+    """One statement of a session."""
+
+    def __init__(self, connection: Connection, statement: str | Bound) -> None:
+        self._connection = connection
+        self._statement = statement
+        self._reader = BatchReader()
+        self._columns: tuple[Column, ...] | None = None
+        self._modified_rows: int | None = None
+        self._has_place = self._is_open = self._is_ahead = self._was_stopped = self._read_to_end = False
+        self._error: QueryServerError | None = None
+        self._call = asyncio.create_task(self._guarded(self._run), name="statement")
+
+    @property
+    def is_running(self) -> bool:
+        return not self._call.done()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self._columns or ()
+
+    async def status(self, wait_s: float) -> OperationStatus:
+        if wait_s > 0 and not self._call.done():
+            await asyncio.wait({self._call}, timeout=wait_s)
+        if self._columns is None and not self._call.done():
+            if not self._has_place:
+                return OperationStatus(OperationState.PENDING)
+            progress = await self._connection.process.progress(self._connection.number)
+            return OperationStatus(OperationState.RUNNING, progress=progress)
+        if self._call.done() and not self._call.cancelled():
+            self._call.result()  # raises a defect
+        if self._error is not None:
+            is_stopped = isinstance(self._error, Interrupted) or self._connection.process.was_unresponsive
+            if self._was_stopped and is_stopped:
+                return OperationStatus(OperationState.CANCELED)
+            if not isinstance(self._error, EngineError):
+                raise self._error
+            return OperationStatus(OperationState.FAILED, error=self._error)
+        return OperationStatus(
+            OperationState.FINISHED, has_result_set=self._columns is not None, modified_rows=self._modified_rows
+        )
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        if self._columns is None:
+            raise OutcomeUnknown("Results have expired: the statement has no rows to read.")
+        while not self._read_to_end:
+            for batch in await self._next():
+                yield batch
+
+    async def logs(self, start: int) -> Sequence[str]:  # noqa: ARG002 there are none
+        return ()
+
+    async def cancel(self) -> None:
+        has_rows_left = self._is_open and self._columns is not None and not self._read_to_end
+        if self.is_running or (self._error is None and has_rows_left):
+            await self._stop()
+
+    async def close(self) -> None:
+        """The rest of the rows is dropped."""
+        if self.is_running:
+            await self._stop()
+        self._read_to_end = True
+        if self._is_open and self._connection.is_usable:
+            self._is_open = False
+            self._call = asyncio.create_task(self._guarded(self._close), name="statement close")
+            if not self._is_ahead:  # nothing is at work
+                await asyncio.wait({self._call}, timeout=_INTERRUPT_AGAIN_S)
+            await self._connection.stop(self._call)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Hold a place of the user's share meanwhile; keep a domain error for `status`."""
+        try:
+            async with self._connection.places.place(self._connection.user_id):
+                self._has_place = True
+                await work()
+        except QueryServerError as error:
+            self._error = self._error or error
+        finally:
+            self._has_place = False
+
+    async def _run(self) -> None:
+        connection = self._connection
+        connection.statement = self._statement
+        self._is_open = True
+        await connection.send("run", packed(self._statement))
+        frame = await connection.received()
+        if (columns := frame.message.get("columns")) is not None:
+            self._columns = columns_of(columns)
+            self._is_ahead = True
+        self._modified_rows = frame.message.get("modified_rows")
+
+    async def _next(self) -> Sequence[pa.RecordBatch]:
+        """The next rows; the process makes those after them meanwhile."""
+        if self._error is None and self._was_stopped:
+            self._error = Interrupted()
+        if self._error is not None:
+            raise self._error
+        batches = list[pa.RecordBatch]()
+
+        async def read() -> None:
+            self._is_ahead = False
+            frame = await self._connection.received()
+            batches.extend(self._reader.batches(frame))
+            self._modified_rows = frame.message.get("modified_rows")
+            if batches:
+                await self._connection.send("next")
+                self._is_ahead = True
+
+        self._call = asyncio.create_task(self._guarded(read), name="statement rows")
+        await asyncio.wait({self._call})
+        if self._error is not None:
+            raise self._error
+        self._call.result()
+        self._read_to_end = not batches
+        return batches
+
+    async def _close(self) -> None:
+        if self._is_ahead:
+            self._is_ahead = False
+            with suppress(EngineError):  # rows that no task reads, or their error
+                await self._connection.received()
+        if self._connection.is_usable:
+            await self._connection.send("close")
+            await self._connection.received()
+
+    async def _stop(self) -> None:
+        self._was_stopped = True
+        if not self._has_place and self._call.cancel():
+            await asyncio.wait({self._call})
+            self._error = self._error or Interrupted()
+            return
+        await self._connection.stop(self._call)
+
+
+@asynccontextmanager
+async def connected(
+    process: EngineProcess,
+    user_id: int,
+    options: SessionOptions,
+    *,
+    places: FairPlaces,
+    losses: Losses,
+    answer: Answer | None = None,
+    is_loader: bool = False,
+) -> AsyncGenerator[tuple[Connection, Frame]]:
+    """A new session of a process, and its first frame. Raises domain errors, and TooManyRequests of `losses`."""
+    losses.require_admitted(user_id)
+    sent = SessionOptions(database=options.database, settings=dict(options.settings))
+    async with process.session(user_id, sent, answer, is_loader=is_loader) as (number, channel, first):
+        yield Connection(process, number, channel, user_id, places, losses), first
+
+
+class ProcessSession(FollowingSession[ProcessOperation]):
+    """An EngineSession over one connection, which `end` closes."""
+
+    gone = "Invalid session Id: the session is gone."
+    unknown = "Results have expired: the engine does not know this statement."
+
+    def __init__(self, connection: Connection, *, takes_rows: bool) -> None:
+        super().__init__()
+        self._connection = connection
+        self.takes_rows = takes_rows
+
+    async def end(self) -> None:
+        """Stop what runs and close the connection. Limited in time, idempotent."""
+        if not self._left:
+            await self._close_operation()
+            self._left = True
+            await self._connection.leave()
+
+    async def _start(self, statement: str | Bound) -> ProcessOperation:
+        return ProcessOperation(self._connection, statement)
+
+    def _token(self, operation: ProcessOperation) -> str:  # noqa: ARG002 no other process continues it
+        return uuid4().hex
+
+    def _is_connected(self) -> bool:
+        return self._connection.is_usable

@@ -1,0 +1,146 @@
+"""Stored results as tables of statements: who may read which, and that it stays while it is read (ADR 75).
+
+The Protocols are `StatementResults` and `OpenResult` of `engines/reach.py`; no engine is known here.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from uuid import UUID, uuid4
+
+from queryserver import errors
+from queryserver.engines.reach import ResultPiece
+from queryserver.errors.files import PathNotFound, StorageError
+from queryserver.formats.columns import Column, Segment
+from queryserver.identity.model import User
+from queryserver.platform.database import Database
+from queryserver.platform.threads import renewed
+from queryserver.results.segments import ResultStore
+from queryserver.statements.model import StatementStatus, StoredResult
+from queryserver.statements.paging import ResultReader
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.states import ACTIVE, StatementState
+from queryserver.statements.status import Access, parse_operation_id
+
+_GONE = frozenset({StatementState.EXPIRED, StatementState.CLOSED})
+
+_BEGIN = "insert into result_reads (id, statement_id, lease_until) values ($1, $2, now() + $3::interval)"
+_RENEW = "update result_reads set lease_until = now() + $2::interval where id = $1 returning true"
+_END = "delete from result_reads where id = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTables:
+    """Opens results for statements; one for the process.
+
+    A read has a row with a lease in the service database (table `result_reads`): no process deletes the bytes of the
+    result until the read has ended, or the process that reads has died.
+    """
+
+    database: Database
+    records: StatementRecords
+    results: ResultStore
+    access: Access
+    reading: ResultReader
+    lease: timedelta
+
+    @asynccontextmanager
+    async def open(self, user: User, operation_id: str, statement_id: int | None) -> AsyncGenerator["OpenTable"]:
+        """As `StatementResults.open`, for this user."""
+        status = await self._status(user, operation_id, statement_id)
+        async with self._read(status.id):
+            # Only now: from here on no sweep deletes what the record names.
+            stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1))
+            if stored is None:
+                raise errors.result_not_found(f"Operation {operation_id} does not exist.")
+            _require_rows(operation_id, stored.status)
+            yield OpenTable(stored, self.results)
+
+    async def _status(self, user: User, operation_id: str, statement_id: int | None) -> StatementStatus:
+        """Of the statement whose rows are wanted. Raises ResultRefused."""
+        try:
+            record = await self.access.own(user, parse_operation_id(operation_id))
+            part = await self.reading.part_of(record.status, statement_id)
+        except errors.OperationNotFound as error:
+            raise errors.result_not_found(error.message) from error
+        except errors.PermissionDenied as error:
+            raise errors.result_denied(f"Operation {operation_id}: {error.message}") from error
+        except errors.InvalidParameter as error:
+            raise errors.ResultRefused(f"Operation {operation_id}: {error.message}") from error
+        if part is None:
+            _require_rows(operation_id, record.status)
+            raise errors.ResultRefused(f"The script {operation_id} has no such result.")
+        status = record.status if part == record.status.id else (await self.access.own(user, part)).status
+        _require_rows(operation_id, status)
+        return status
+
+    @asynccontextmanager
+    async def _read(self, statement_id: UUID) -> AsyncGenerator[None]:
+        read = uuid4()
+        await self.database.execute(_BEGIN, read, statement_id, self.lease)
+        try:
+            async with renewed(partial(self._renew, read), every_s=self.lease.total_seconds() / 3):
+                yield
+        finally:
+            with suppress(errors.DatabaseUnavailable):  # the lease runs out
+                await self.database.execute(_END, read)
+
+    async def _renew(self, read: UUID) -> bool:
+        return bool(await self.database.value(_RENEW, read, self.lease))
+
+
+def _require_rows(operation_id: str, status: StatementStatus) -> None:
+    """Raises ResultRefused unless there is a whole stored result."""
+    if status.state is StatementState.AVAILABLE:
+        return
+    if status.state in _GONE:
+        gone = "has expired" if status.state is StatementState.EXPIRED else "was closed"
+        raise errors.result_expired(f"The result of operation {operation_id} {gone}.")
+    if status.state in ACTIVE:
+        raise errors.ResultRefused(f"Operation {operation_id} has not ended yet: its result cannot be read as a table.")
+    if status.state is StatementState.SUCCESS:
+        raise errors.ResultRefused(f"Operation {operation_id} has no result set.")
+    raise errors.ResultRefused(f"Operation {operation_id} ended without a result: {status.state.wire_status}.")
+
+
+class OpenTable:
+    """`OpenResult` of a result in the store, or in its record."""
+
+    def __init__(self, stored: StoredResult, results: ResultStore) -> None:
+        self._id = stored.status.id
+        self._results = results
+        self._inline = stored.inline
+        self._segments = stored.segments
+        self.columns: tuple[Column, ...] = stored.columns
+        if stored.inline is not None:
+            self.pieces = (ResultPiece(stored.status.rows, len(stored.inline)),)
+        else:
+            self.pieces = tuple(ResultPiece(segment.rows, segment.size_bytes) for segment in stored.segments)
+        self.warning = stored.status.message if stored.status.is_cut_by_server else ""
+
+    async def descriptor(self, number: int) -> int | None:
+        segment = self._segment(number)
+        if segment is None:
+            return None
+        try:
+            return await self._results.open_file(self._id, fence=segment.fence, number=segment.number)
+        except (StorageError, PathNotFound) as error:
+            raise errors.ServiceUnavailable("The result store cannot be reached.") from error
+
+    async def read(self, number: int, start: int, stop: int) -> bytes:
+        segment = self._segment(number)
+        if segment is None:
+            return (self._inline or b"")[start:stop]
+        stop = min(stop, segment.size_bytes)
+        if start >= stop:
+            return b""
+        try:
+            return await self._results.part(self._id, start, stop, fence=segment.fence, number=segment.number)
+        except (StorageError, PathNotFound) as error:
+            raise errors.ServiceUnavailable("The result store cannot be reached.") from error
+
+    def _segment(self, number: int) -> Segment | None:
+        """None: the rows are in the record."""
+        return None if self._inline is not None else self._segments[number]

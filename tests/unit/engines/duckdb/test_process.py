@@ -1,0 +1,150 @@
+"""DuckDB in a process of its own: what its end means, and what it may not take."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.cases import each
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import ended, failure, operation, run
+
+from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.processes import DuckdbProcesses
+from queryserver.engines.process.losses import Losses
+from queryserver.engines.protocol import OperationState
+from queryserver.errors.base import TooManyRequests
+from queryserver.errors.statements import EngineError, SessionLost
+
+MIB = 1024 * 1024
+SLOW = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    yield engine
+    await engine.close()
+
+
+def processes() -> list[psutil.Process]:
+    """The engine processes that this one has started."""
+    found = list[psutil.Process]()
+    for child in psutil.Process().children():
+        try:
+            if "duckdb.program" in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+async def test_a_killed_process_loses_its_statements_and_sessions_and_nothing_that_was_committed(engine) -> None:
+    async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as busy:
+        await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
+        async with operation(busy, SLOW) as handle:
+            while (await busy.poll(handle)).state is not OperationState.RUNNING:  # noqa: ASYNC110 no event
+                await asyncio.sleep(0.01)
+            (process,) = processes()
+            os.kill(process.pid, signal.SIGKILL)
+            status = await ended(busy, handle, within_s=30)
+        assert status.error is not None
+        assert status.error.code == "engine_process_lost"
+        with pytest.raises(SessionLost):
+            await idle.submit("SELECT 1")
+        assert not await idle.is_alive()
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT n FROM kept")).cell == 1
+
+
+@each("sql", "VALUES (len(range(4000000000)))", "SELECT sum(len(range(400000000 + range::INT))) FROM range(10)",
+      "SELECT length(repeat('x', 3000000000::BIGINT // (1 + range))) FROM range(1)")  # fmt: skip
+async def test_what_takes_more_memory_than_the_process_has_is_an_error_of_the_statement(engine, sql: str) -> None:
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "SELECT 1")
+        (process,) = processes()
+        error = await failure(session, sql)
+        assert isinstance(error, EngineError)
+        assert error.code in {"engine_memory_exceeded", "rejected", "engine_error", "engine_process_lost"}
+        if process.is_running():
+            assert process.memory_info().rss < 1800 * MIB
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1")).cell == 1
+
+
+async def test_a_statement_that_cannot_be_stopped_ends_its_process(engine, monkeypatch) -> None:
+    monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 1.0)
+    async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
+        await run_until_running(session, handle)
+        (process,) = processes()
+        os.kill(process.pid, signal.SIGSTOP)
+        await session.cancel(handle)
+        assert (await ended(session, handle)).state is OperationState.CANCELED
+        assert not process.is_running()
+
+
+async def run_until_running(session, handle) -> None:
+    while (await session.poll(handle)).state is not OperationState.RUNNING:  # noqa: ASYNC110 no event
+        await asyncio.sleep(0.01)
+
+
+async def test_the_process_has_nothing_of_the_server_s(engine, monkeypatch) -> None:
+    monkeypatch.setenv("QUERYSERVER_SECRET_OF_A_TEST", "1")
+    await engine.ping()
+    (process,) = processes()
+    environment = process.environ()
+    assert "QUERYSERVER_SECRET_OF_A_TEST" not in environment
+    assert "PATH" not in environment
+    files = {Path(file.path) for file in process.open_files()}
+    assert files <= {engine._file, engine._file.with_name(f"{engine._file.name}.wal")}
+    assert 0 < process.rlimit(psutil.RLIMIT_AS)[0] < 4 * 1024**3
+    assert process.rlimit(psutil.RLIMIT_CORE) == (0, 0)
+    assert process.nice() >= 10
+
+
+async def test_users_of_databases_in_memory_have_processes_of_their_own() -> None:
+    engine = DuckdbEngine()
+    other = USER.__class__(**{**{name: getattr(USER, name) for name in USER.__dataclass_fields__}, "id": USER.id + 1})
+    async with (
+        engine.session(USER, NO_OPTIONS) as one,
+        engine.session(USER, NO_OPTIONS) as two,
+        engine.session(other, NO_OPTIONS) as three,
+    ):
+        for session in (one, two, three):
+            assert (await run(session, "SELECT 1")).cell == 1
+        assert len(engine._processes._users) == 2
+    await engine.close()
+    assert not processes()
+
+
+async def test_engines_with_other_settings_take_turns(tmp_path: Path) -> None:
+    shared = DuckdbProcesses()
+    one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, threads=threads, processes=shared) for threads in (1, 2))
+    for engine in (one, two, one):
+        async with engine.session(USER, NO_OPTIONS) as session:
+            threads = (await run(session, "SELECT current_setting('threads')")).cell
+            assert threads == (1 if engine is one else 2)
+    await one.close()
+    await two.close()
+    assert not processes()
+
+
+def test_who_ends_processes_again_and_again_waits_longer_each_time() -> None:
+    now = [0.0]
+    losses, waits = Losses(lambda: now[0]), list[float]()
+    for _ in range(6):
+        losses.note(1, 1.0)
+        try:
+            losses.require_admitted(1)
+            waits.append(0)
+        except TooManyRequests as error:
+            waits.append(error.retry_after.total_seconds())
+            now[0] += waits[-1]
+    losses.require_admitted(1)
+    losses.require_admitted(2)
+    assert waits[:2] == [0, 0]
+    assert waits[2] > 0
+    assert waits[2:] == sorted(waits[2:])
