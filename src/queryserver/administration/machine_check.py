@@ -1,4 +1,4 @@
-"""This machine: free space of the directories of the service, and the limit of open files."""
+"""This machine: free space of the directories of the service, the limit of open files, and what confines processes."""
 
 import asyncio
 import shutil
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from queryserver.administration.doctor import Finding
+from queryserver.platform.confinement import KernelSupport, detected
 from queryserver.platform.limits import DiskFloor, affordable_connections, disk_floor
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding
@@ -68,3 +69,21 @@ async def examine_limits(settings: Settings) -> Sequence[Finding]:
     well = f"The limit of open files permits the {settings.desktop.max_connections} connections of {_CONNECTIONS}."
     to_do = f"Raise the hard limit (ulimit -Hn, LimitNOFILE of systemd), or lower {_CONNECTIONS} to {permitted}."
     return [Finding(area, one.state, one.what, to_do) for one in found] or [Finding.ok(area, well)]
+
+
+async def examine_confinement() -> Sequence[Finding]:
+    """What the kernel takes from the processes that run DuckDB and read files of users."""
+    return [_confinement(await asyncio.to_thread(detected))]
+
+
+def _confinement(support: KernelSupport) -> Finding:
+    area = "confinement"
+    missing = [
+        *([] if support.landlock_abi else ["no Landlock: they open all files that the service may open"]),
+        *([] if support.seccomp else ["no seccomp: they may start programs, connect and signal other processes"]),
+    ]
+    if not missing:
+        what = f"Landlock (version {support.landlock_abi}) and seccomp confine the processes that work for users."
+        return Finding.ok(area, what)
+    what = f"The processes that work for users have limits of memory and time, but {', and '.join(missing)}."
+    return Finding.warning(area, what, "See Security in docs/operations.md: kernels and containers that permit it.")

@@ -134,6 +134,7 @@ def _others(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
     if settings.desktop.auth.jwt.key_server_url:
         yield AreaCheck(source_check.KEY_SERVERS, partial(source_check.examine_key_servers, settings))
     yield AreaCheck("disk", partial(machine_check.examine_disks, settings))
+    yield AreaCheck("confinement", machine_check.examine_confinement)
 
 
 @app.command("is_worker_alive")

@@ -83,6 +83,7 @@ async def test_a_deployment_that_is_well_has_no_error_and_is_left_as_it_was(
         "file stores": "ok",
         "engines": "ok",
         "disk": "ok",
+        "confinement": found["confinement"][0]["state"],
         "limits": found["limits"][0]["state"],
     }
     told = " ".join(one["what"] for one in found["instances"])

@@ -1,4 +1,4 @@
-"""A process gives up what it does not need, before it works on anything of a user.
+"""A process gives up what it does not need, before it works on anything of a user (ADR 75).
 
 Call `confine` first, before other imports: Landlock and the capabilities hold for the calling thread and those that it
 starts, and NumPy and Arrow start threads when they are imported. The paths of Python stay readable. Then import, and

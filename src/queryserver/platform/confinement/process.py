@@ -4,7 +4,6 @@ import os
 import resource
 import signal
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -157,7 +156,6 @@ def _held_by_the_kernel(confinement: Confinement) -> Confined:
 def runtime_paths() -> Iterator[Path]:
     """What this Python and its libraries read while they run. Some of it may not exist."""
     yield from map(Path, _SYSTEM)
-    modules = {*sys.path, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
     # An empty entry is the working directory.
-    yield from (Path(one) for one in sorted(modules) if one)
+    yield from (Path(one) for one in sys.path if one)
     yield Path(sys.base_prefix, "lib")

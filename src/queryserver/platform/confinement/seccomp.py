@@ -1,7 +1,6 @@
 """seccomp: a process gives up system calls, by a program of the kernel that judges each call (seccomp(2))."""
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, create_string_buffer
@@ -38,7 +37,7 @@ _CLONE_THREAD = 0x00010000
 _X32 = 0x40000000
 _PRIO_PROCESS = 0
 _IOPRIO_WHO_PROCESS = 1
-_TYPE_OF_SOCKET = 0xF
+_AF_UNIX, _SOCK_STREAM, _TYPE_OF_SOCKET = 1, 1, 0xF
 # fcntl and ioctl: which process gets the signals of a descriptor; ioctl: input for a terminal.
 _F_SETOWN, _F_SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
@@ -180,10 +179,10 @@ _JUDGES: Mapping[str, Callable[[int], list[_Instruction]]] = {
     "ioctl": lambda _: _none_of(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX),
     # Event loops wake themselves through a pair. A pair of datagram sockets could send to any address.
     "socketpair": lambda _: [
-        *_only(0, socket.AF_UNIX),
+        *_only(0, _AF_UNIX),
         _argument(1),
         _Instruction(_AND, _TYPE_OF_SOCKET),
-        _Instruction(_IF_EQUAL, socket.SOCK_STREAM, then=1),
+        _Instruction(_IF_EQUAL, _SOCK_STREAM, then=1),
         _refuse(),
         _ALLOWED,
     ],

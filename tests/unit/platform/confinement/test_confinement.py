@@ -1,4 +1,4 @@
-"""A process that confines itself: what it cannot do any more, what still works, and with what it ends. Issue 33, 1."""
+"""A process that confines itself: what it cannot do any more, what still works, and with what it ends. Rule T33."""
 
 import errno
 import json

@@ -1,0 +1,31 @@
+"""What `doctor` says of the confinement of processes: never an error."""
+
+import pytest
+
+from queryserver.administration import machine_check
+from queryserver.administration.doctor import State
+from queryserver.platform.confinement import KernelSupport, detected
+
+
+@pytest.mark.parametrize(
+    ("support", "state", "said", "not_said"),
+    [
+        (KernelSupport(7, seccomp=True), State.OK, ["version 7"], ["no "]),
+        (KernelSupport(0, seccomp=True), State.WARNING, ["no Landlock"], ["no seccomp"]),
+        (KernelSupport(4, seccomp=False), State.WARNING, ["no seccomp"], ["no Landlock"]),
+        (KernelSupport(0, seccomp=False), State.WARNING, ["no Landlock", "no seccomp"], []),
+    ],
+)
+async def test_says_what_the_kernel_permits(monkeypatch, support, state, said, not_said):
+    monkeypatch.setattr(machine_check, "detected", lambda: support)
+    (finding,) = await machine_check.examine_confinement()
+    assert finding.state is state
+    assert bool(finding.to_do) is (state is State.WARNING)
+    assert all(one in finding.what for one in said)
+    assert not any(one in finding.what for one in not_said)
+
+
+async def test_says_it_of_this_kernel():
+    (finding,) = await machine_check.examine_confinement()
+    support = detected()
+    assert finding.state is (State.OK if support.landlock_abi and support.seccomp else State.WARNING)
