@@ -18,6 +18,7 @@ from queryserver_client.files import Files
 from queryserver_client.history import History
 from queryserver_client.imports import Imports
 from queryserver_client.metadata import Metadata
+from queryserver_client.named_results import NamedResults, with_results
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
 from queryserver_client.statement import FIRST_ROWS, WAIT_S, OnLog, OnProgress, Statement, canceling, statement_of
@@ -55,6 +56,7 @@ class Connection:
         allow_truncated: bool = False,
         run_all: bool = True,
         parameter_rows: ParameterRows | None = None,
+        results: NamedResults | None = None,
     ) -> Result:
         """Run a statement to its end, and give its result. A small one is one call.
 
@@ -63,8 +65,10 @@ class Connection:
 
         `connector` is an id, a key of the settings or a dialect; "" the default. `parameters` are values for `?` or, by
         name, `:name`; `parameter_rows` are many of them, for each of which a statement that changes rows runs, at most
-        10,000 in a call and, where the engine has transactions, in one (Contract editor 4.6). `limit` is the most rows
-        to keep (else the server's default), `timeout` the seconds after which the server ends the statement. When the
+        10,000 in a call and, where the engine has transactions, in one (Contract editor 4.6). `results` are results,
+        statements or their ids, of any connector: `{orders}` in the text is the result of that name as a table, on
+        DuckDB (Contract editor 6.5). `limit` is the most rows to keep (else the server's default), `timeout` the
+        seconds after which the server ends the statement. When the
         waiting task is canceled, or a callback fails, the statement is canceled, also at the engine, and a result that
         is there already is deleted.
 
@@ -73,6 +77,7 @@ class Connection:
         """
         # A script of many rows of values is refused: one statement runs for each.
         run_all = run_all and parameter_rows is None
+        sql = with_results(sql, results)
         fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all), 0.0
         if parameter_rows is not None:
             rows = fields["parameter_rows"] = [encode_parameters(row) for row in parameter_rows]
@@ -100,6 +105,7 @@ class Connection:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
+        results: NamedResults | None = None,
     ) -> list[Result]:
         """Run all statements of a script as `query` does, and give the result of each, in their order.
 
@@ -108,7 +114,7 @@ class Connection:
         the results of those before it (`Status.statements`).
         """
         key = str(uuid.uuid4())
-        fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=True)
+        fields = _fields(with_results(sql, results), parameters, database, session_id, limit, timeout, run_all=True)
         with _telling(key):
             callbacks = on_progress is not None or on_log is not None
             whole = await self._execute(connector, fields, wait_s=0.0 if callbacks else WAIT_S, key=key)
@@ -136,12 +142,14 @@ class Connection:
         allow_truncated: bool = False,
         idempotency_key: str | None = None,
         run_all: bool = True,
+        results: NamedResults | None = None,
     ) -> Statement:
         """Start a statement, or all of a script, and return; the arguments are those of `query`.
 
         `idempotency_key`: a program that may die between submitting and noting the id gives a key of its own; the same
         submitted again with it is the same statement (Contract editor 4.4).
         """
+        sql = with_results(sql, results)
         fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all)
         key = idempotency_key or str(uuid.uuid4())
         with _telling(key):

@@ -203,8 +203,7 @@ class Result:
         return f"editor/download/{self.operation_id}"
 
     def _params(self, kind: str) -> dict[str, str]:
-        self._require_rows()
-        self._require_whole()
+        self.require_readable()
         return {"format": kind, "allow_truncated": "true" if self.allow_truncated else "false"}
 
     async def _arrow(self) -> AsyncGenerator[Any, None]:
@@ -218,6 +217,11 @@ class Result:
         async with aclosing(source) as chunks, aclosing(arrow.batches(chunks)) as items:
             async for item in items:
                 yield item
+
+    def require_readable(self) -> None:
+        """Raises NoResultSet, and Truncated unless `allow_truncated`, when not all rows of the query can be read."""
+        self._require_rows()
+        self._require_whole()
 
     def _require_rows(self) -> None:
         if not self.has_rows:

@@ -28,6 +28,7 @@ from queryserver_client import connection as core
 from queryserver_client.credentials import Secret, TokenSource, hidden, hidden_values
 from queryserver_client.encoding import ParameterRows, Parameters
 from queryserver_client.errors import ConfigurationError
+from queryserver_client.named_results import NamedResults
 from queryserver_client.result import PAGE_ROWS
 from queryserver_client.result import Result as AsyncResult
 from queryserver_client.retries import Retries
@@ -400,6 +401,7 @@ class Connection:
         allow_truncated: bool = False,
         run_all: bool = True,
         parameter_rows: ParameterRows | None = None,
+        results: NamedResults | None = None,
     ) -> Result:
         """As the async `query`. The callbacks run in the connection's thread."""
         call = partial(
@@ -416,6 +418,7 @@ class Connection:
             allow_truncated=allow_truncated,
             run_all=run_all,
             parameter_rows=parameter_rows,
+            results=results,
         )
         return Result(self.loop, self.loop.run(call))
 
@@ -432,6 +435,7 @@ class Connection:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
+        results: NamedResults | None = None,
     ) -> list[Result]:
         """As the async `script`. The callbacks run in the connection's thread."""
         call = partial(
@@ -446,6 +450,7 @@ class Connection:
             on_progress=on_progress,
             on_log=on_log,
             allow_truncated=allow_truncated,
+            results=results,
         )
         return [Result(self.loop, result) for result in self.loop.run(call)]
 
@@ -462,6 +467,7 @@ class Connection:
         allow_truncated: bool = False,
         idempotency_key: str | None = None,
         run_all: bool = True,
+        results: NamedResults | None = None,
     ) -> Statement:
         call = partial(
             self.core.submit,
@@ -475,6 +481,7 @@ class Connection:
             allow_truncated=allow_truncated,
             idempotency_key=idempotency_key,
             run_all=run_all,
+            results=results,
         )
         return Statement(self.loop, self.loop.run(call))
 

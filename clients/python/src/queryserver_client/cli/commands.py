@@ -88,6 +88,11 @@ def sql(
         list[str] | None,
         typer.Option("-p", "--param", help="name=value for :name, or a value for ?. name:date=2024-01-31 has a type."),
     ] = None,
+    result: Annotated[
+        list[str] | None,
+        typer.Option("-r", "--result", help="name=id: {name} in the SQL is that result as a table, on DuckDB."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the result at the server, and print its id.")] = False,
     database: Annotated[str | None, typer.Option("-d", "--database")] = None,
     output: AnyForm = None,
     to: Annotated[Path | None, typer.Option("--to", help="Write into a file; its suffix names the form.")] = None,
@@ -98,9 +103,12 @@ def sql(
     """Run SQL and print its result, or open a prompt."""
     from queryserver_client.cli import sql as command  # noqa: PLC0415
 
-    given: dict[str, Any] = {"connector": connector, "database": database, "limit": limit, "timeout": timeout}
+    given: dict[str, Any] = {
+        "connector": connector, "database": database, "limit": limit, "timeout": timeout, "is_kept": keep,
+    }  # fmt: skip
     words = [*([statement] if statement is not None else []), *(values or [])]
-    _run(lambda: command.run(given, words, file, parameter or [], output, to, is_expanded=expanded))
+    named = command.Named(parameter or [], result or [])
+    _run(lambda: command.run(given, words, file, named, output, to, is_expanded=expanded))
 
 
 @app.command()

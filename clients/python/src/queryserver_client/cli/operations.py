@@ -25,6 +25,7 @@ _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
 _SHORT_ID = 8
+_ID_CHARACTERS = 36
 
 
 def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
@@ -66,6 +67,29 @@ def cancel(db: "Connection", ids: Sequence[str]) -> int:
         else:
             print(f"{operation_id}  {state}")
     return 1 if failures else 0
+
+
+def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
+    """Ids of operations by the names that `name=id` gives them; the first characters of an id in the history do."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, sign, wanted = text.partition("=")
+        if not (sign and name.isidentifier()):
+            raise WrongUse(f"-r {text}: give name=id")
+        if name in found:
+            raise WrongUse(f"-r {name} is given twice")
+        found[name] = _stored_id(db, wanted)
+    return found
+
+
+def _stored_id(db: "Connection", given: str) -> str:
+    if len(given) == _ID_CHARACTERS:
+        return given
+    _require_long_enough(given)
+    ids = _beginning_with(given, (entry.operation_id for entry in db.history.search(limit=_LOOKED_AT)))
+    if len(ids) != 1:
+        raise WrongUse(f"{given}: {len(ids)} of the newest statements begin so")
+    return ids[0]
 
 
 def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | None) -> None:
@@ -115,8 +139,7 @@ def _whole_id(db: "Connection", given: str) -> str | None:
         return str(UUID(given))
     except ValueError:
         pass
-    if len(given) < 4:
-        raise WrongUse(f"{given}: give at least four characters of the id")
+    _require_long_enough(given)
     found = _beginning_with(given, (entry.operation_id for entry in _active(db)))
     if not found:
         with suppress(PermissionDenied):
@@ -124,6 +147,11 @@ def _whole_id(db: "Connection", given: str) -> str | None:
     if len(found) > 1:
         raise WrongUse(f"{given}: {len(found)} running statements begin so")
     return found[0] if found else None
+
+
+def _require_long_enough(given: str) -> None:
+    if len(given) < 4:
+        raise WrongUse(f"{given}: give at least four characters of the id")
 
 
 def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ class Settings:
     database: str | None = None
     limit: int | None = None
     timeout: float | None = None
+    is_kept: bool = False
+    """Results stay at the server."""
 
 
 class StatementFailed(Exception):
@@ -35,7 +38,8 @@ def results(
     *,
     session_id: int | None = None,
 ) -> "Generator[Result, None, None]":
-    """The result of each statement of a script; to be closed. The server deletes a result when the next one is wanted.
+    """The result of each statement of a script; to be closed. The server deletes a result when the next one is wanted,
+    unless it is to be kept.
 
     Ctrl-C, and closing it early, cancels what runs, also at the engine. Raises StatementFailed.
     """
@@ -56,7 +60,7 @@ def results(
 
     result = _waited(db, first)
     while True:
-        with result:
+        with nullcontext(result) if settings.is_kept else result:
             yield result
             if not result.core.statement.has_more_statements:
                 return

@@ -1,30 +1,42 @@
 """`qs sql`: where the text comes from, and where its results go."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queryserver_client.cli.failures import FAILED, INCOMPLETE, WrongUse, say
 from queryserver_client.cli.forms import BINARY, Form
 from queryserver_client.cli.login import open_connection
+from queryserver_client.cli.operations import results_of
 from queryserver_client.cli.output import form_of, write
 from queryserver_client.cli.parameters import parameters_of
 from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
+from queryserver_client.named_results import with_results
 
 if TYPE_CHECKING:
+    from queryserver_client.encoding import Parameters
     from queryserver_client.sync import Connection, Result
 
 SHOWN_ROWS = 1000
 """The most rows of a table; they are in hand when the statement has ended."""
 
 
+@dataclass(frozen=True)
+class Named:
+    """What the command line gives by name, as it stands there."""
+
+    parameters: Sequence[str]
+    results: Sequence[str]
+
+
 def run(
     given: "dict[str, Any]",
     words: Sequence[str],
     file: Path | None,
-    named: Sequence[str],
+    named: Named,
     output: Form | None,
     to: Path | None,
     *,
@@ -34,28 +46,41 @@ def run(
     settings = Settings(**given)
     text, values = _text(words, file)
     if text is None:
-        if output is not None or to is not None or named:
-            raise WrongUse("-o, --to and -p need a statement")
+        if output is not None or to is not None or named.parameters or named.results or settings.is_kept:
+            raise WrongUse("-o, --to, --keep, -p and -r need a statement")
         from queryserver_client.cli.prompt import converse  # noqa: PLC0415
 
         with open_connection() as db:
             return converse(db, settings, is_expanded=is_expanded)
     if not text.strip():
         raise WrongUse("there is no statement")
-    form, parameters = form_of(output, to), parameters_of(named, values)
+    form, parameters = form_of(output, to), parameters_of(named.parameters, values)
     code, written = 0, 0
     try:
-        with open_connection() as db, closing(results(db, settings, text, parameters)) as each:
+        with open_connection() as db, closing(_results(db, settings, text, parameters, named.results)) as each:
             for result in each:
                 if result.has_rows and written and (form in BINARY or to is not None):
                     raise WrongUse("the script has more than one result, and the form holds one")
                 written += result.has_rows
                 code = _put(db, result, form, to, is_expanded=is_expanded) or code
+                if settings.is_kept and result.has_rows:
+                    print(f"kept: {result.operation_id}", file=sys.stderr)
             if to is not None and not written:
                 raise WrongUse("the statement has no result set: nothing was written")
     except StatementFailed:
         return FAILED
     return code
+
+
+def _results(
+    db: "Connection", settings: Settings, text: str, parameters: "Parameters | None", named: Sequence[str]
+) -> "Generator[Result, None, None]":
+    """As `running.results`, with the results that the command line names as tables."""
+    try:
+        text = with_results(text, results_of(db, named))
+    except ValueError as error:
+        raise WrongUse(str(error)) from error
+    return results(db, settings, text, parameters)
 
 
 def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> None:
