@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 from tests.bench import (
     client_parts,
+    duckdb_parts,
     engine_parts,
     fleet_parts,
     hostile_part,
@@ -36,6 +37,8 @@ _ALONE = {
     "search": search_parts.search,
     "tokens": platform_parts.tokens,
     "configuration": platform_parts.configuration,
+    "duckdb": duckdb_parts.duckdb_rows,
+    "tpch": duckdb_parts.tpch,
     "hostile": hostile_part.hostile,
     "taskserver": fleet_parts.task_server,
     "takeover": fleet_parts.take_over,
@@ -60,7 +63,7 @@ async def _run(names: list[str]) -> None:
     for name in names:
         with tempfile.TemporaryDirectory(prefix="qsb") as folder:
             for measured in await _measure(name, Path(folder)):
-                print(f"{measured.what:<62} {measured.value:>14} {measured.target}", flush=True)
+                print(f"{measured.what:<76} {measured.value:>14} {measured.target}", flush=True)
                 results.append({"what": measured.what, "value": measured.value, "target": measured.target})
     _keep(results)
 

@@ -16,7 +16,7 @@ from queryserver_client import Connection, Result, connect
 
 ROWS = 1_000_000
 _TIMES = 5
-_MIXED = """SELECT i AS id, i * 3 AS big, i / 7.0::DOUBLE AS ratio, (i % 1000)::DECIMAL(10, 2) AS price,
+MIXED = """SELECT i AS id, i * 3 AS big, i / 7.0::DOUBLE AS ratio, (i % 1000)::DECIMAL(10, 2) AS price,
 i % 2 = 0 AS flag, 'item ' || i AS label, md5(i::VARCHAR) AS code, DATE '2020-01-01' + (i % 1000)::INTEGER AS day,
 TIMESTAMP '2020-01-01' + to_seconds(i) AS at, (i % 100)::SMALLINT AS small FROM range({rows}) AS r(i)"""
 
@@ -25,7 +25,7 @@ async def client(bench: Bench) -> list[Measured]:
     """A result of a million rows of ten columns, against the same rows in Arrow files on the disk."""
     packed, plain = bench.data_dir / "packed.arrow", bench.data_dir / "plain.arrow"
     async with connect(bench.server.base_url, token=bench.tokens[0]) as db:
-        result = await db.query("duckdb", _MIXED.format(rows=ROWS), limit=ROWS)
+        result = await db.query("duckdb", MIXED.format(rows=ROWS), limit=ROWS)
         grown = await _growth(result)
         table = await result.arrow()
         mib = table.nbytes / 2**20

@@ -118,7 +118,7 @@ async def bench_server(
 
 async def login_without_limit(defaults: EmbeddedDefaults) -> str:
     """The sample database for a login of the measurements: its own one has few connections."""
-    connection = await asyncpg.connect(defaults.service_dsn)
+    connection = await asyncpg.connect(defaults.sample_admin_dsn or defaults.service_dsn)
     try:
         await connection.execute(f"CREATE ROLE bench LOGIN PASSWORD '{PASSWORD}'")
         await connection.execute(f"GRANT {SAMPLE_OWNER} TO bench")

@@ -243,6 +243,15 @@ def _settings(hdfs: HdfsCluster, s3: S3Address, local: Path) -> Mapping[str, str
         "webhdfs_url": hdfs.webhdfs_url,
         "service_user": SERVICE_USER,
     }
+    return {
+        "QUERYSERVER__HADOOP__HDFS_CLUSTERS": json.dumps({"default": cluster}),
+        "QUERYSERVER__FILEBROWSER__LOCAL_ROOT": str(local),
+        **s3_settings(s3),
+    }
+
+
+def s3_settings(s3: S3Address) -> Mapping[str, str]:
+    """What a server needs to read and write this store as `s3a`."""
     account = {
         "access_key_id": s3.access_key_id,
         "secret_access_key": s3.secret_access_key,
@@ -251,11 +260,7 @@ def _settings(hdfs: HdfsCluster, s3: S3Address, local: Path) -> Mapping[str, str
         "path_style": True,
         "is_secure": False,
     }
-    return {
-        "QUERYSERVER__HADOOP__HDFS_CLUSTERS": json.dumps({"default": cluster}),
-        "QUERYSERVER__AWS__AWS_ACCOUNTS": json.dumps({"default": account}),
-        "QUERYSERVER__FILEBROWSER__LOCAL_ROOT": str(local),
-    }
+    return {"QUERYSERVER__AWS__AWS_ACCOUNTS": json.dumps({"default": account})}
 
 
 def _hdfs(cluster: HdfsCluster) -> Store:

@@ -1,0 +1,127 @@
+"""DuckDB by itself in a process of its own: what DuckDB behind the server is compared with, in the same run.
+
+The child runs this file as a script, so that it can use another release of DuckDB: extensions are published as packages
+some time after a release, and only that release loads them.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One statement: its time with all its rows read, and the processor time of the process in it."""
+
+    seconds: float
+    processor_s: float
+    rows: int
+    first_row: str
+    """As Python shows it; "" unless the rows were read as rows."""
+
+
+class PlainDuckdb:
+    """An open database of the child. One statement at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def run(self, sql: str, *, into: str = "rows") -> Ran:
+        """Run a statement and read its result `into` "rows" of Python, an Arrow "table", or a file of this path."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"sql": sql, "into": into}).encode() + b"\n")
+        line = await self._process.stdout.readline()
+        assert line, f"DuckDB by itself has ended while it ran {sql[:200]}"
+        return Ran(**json.loads(line))
+
+
+@asynccontextmanager
+async def plain_duckdb(
+    database: Path | str,
+    config: Mapping[str, Any],
+    *,
+    packages: Path | None = None,
+    first: Sequence[str] = (),
+    arrow_files: Mapping[str, Path] = MappingProxyType({}),
+) -> AsyncGenerator[PlainDuckdb]:
+    """A child process with this database open.
+
+    `packages` is a folder whose DuckDB is used in place of the server's. `first` are statements to begin with.
+    `arrow_files` are tables by their names.
+    """
+    tables = json.dumps({name: str(file) for name, file in arrow_files.items()})
+    options = [str(database), json.dumps(dict(config)), str(packages or ""), tables]
+    command = [sys.executable, "-I", __file__, *options]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    try:
+        plain = PlainDuckdb(process)
+        for statement in first:
+            await plain.run(statement)
+        yield plain
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _main() -> None:
+    if sys.argv[3]:
+        sys.path.insert(0, sys.argv[3])
+    import duckdb  # the parent needs nothing of it
+
+    connection = duckdb.connect(sys.argv[1], config=json.loads(sys.argv[2]))
+    for name, file in json.loads(sys.argv[4]).items():
+        from pyarrow import dataset  # not every Python that runs this has it
+
+        connection.register(name, dataset.dataset(file, format="ipc"))
+    for line in sys.stdin:
+        print(json.dumps(_ran(connection, **json.loads(line))), flush=True)
+
+
+def _ran(connection: Any, *, sql: str, into: str) -> dict[str, Any]:
+    used, began, first_row = _processor_s(), time.perf_counter(), ""
+    if into == "rows":
+        found = connection.execute(sql).fetchall()
+        rows, first_row = len(found), str(found[:1])
+    elif into == "table":
+        # A relation: the result of `execute` copies its rows once more.
+        rows = connection.sql(sql).to_arrow_table().num_rows
+    else:
+        rows = _written(connection.sql(sql), into)
+    seconds, processor_s = time.perf_counter() - began, _processor_s() - used
+    return {"seconds": seconds, "processor_s": processor_s, "rows": rows, "first_row": first_row}
+
+
+def _written(relation: Any, path: str) -> int:
+    """Rows in an Arrow stream that is packed as the server packs its segments."""
+    import pyarrow as pa  # not every Python that runs this has it
+
+    options, rows = pa.ipc.IpcWriteOptions(compression="lz4"), 0
+    with (
+        relation.to_arrow_reader(100_000) as reader,
+        pa.OSFile(path, "wb") as sink,
+        pa.ipc.new_stream(sink, reader.schema, options=options) as writer,
+    ):
+        for batch in reader:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    _main()
