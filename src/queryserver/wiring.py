@@ -89,6 +89,7 @@ async def open_services(
             accounts=accounts,
             connectors=connectors,
             imports=import_files.imports.session,
+            files=storage.statement_files,
             import_lost=import_files.import_lost.set,
             objects_changed=cache.objects_changed,
             notices=notices,

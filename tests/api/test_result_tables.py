@@ -25,7 +25,7 @@ async def user_of(caller: Caller) -> User:
 
 
 def session_of(caller: Caller) -> SessionResults:
-    opener = caller.api.running.statements.runner.open_result
+    opener = caller.api.running.statements.reach.open_result
     assert opener is not None
     return SessionResults(opener)
 

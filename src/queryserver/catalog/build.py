@@ -52,6 +52,7 @@ def metadata_services(
         cache=cache,
         may_run=statements.runner.may_run,
         forwarding=statements.forwarding,
+        reach=statements.reach,
         metrics=metrics,
         on_answer=on_answer,
     )

@@ -152,7 +152,7 @@ class Explanations:
         held = self.held.get(session_id)
         if held is None or held.user_id != user.id:
             raise SessionLost(f"Invalid session Id {session_id}: the session is gone.")
-        async with self.held.turn(held) as session:
+        async with self.held.turn(held, user) as session:
             yield session
 
 

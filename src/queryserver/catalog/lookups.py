@@ -23,6 +23,7 @@ from queryserver.platform.limits import Slots
 from queryserver.platform.metrics import Metrics
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.forwarding import Flights, Forwarding
+from queryserver.statements.session_reach import Reach
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,7 @@ class Lookups:
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
     forwarding: Forwarding
+    reach: Reach
     metrics: Metrics
     on_answer: AnswerListener | None
     _flights: Flights = field(default_factory=Flights, init=False)
@@ -188,10 +190,12 @@ class Lookups:
             raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
+            # A query of metadata changes nothing, and so writes no file.
+            reach = self.reach.of_session(self.connectors.engine(connector).capabilities, read_only=True)
             try:
-                async with self.connectors.using(connector) as engine:
+                async with self.connectors.using(connector) as engine, reach.acting(user):
                     try:
-                        yield engine, options
+                        yield engine, reach.given_to(options)
                     except (errors.OutcomeUnknown, errors.SessionLost) as error:  # repeating a lookup is safe
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:

@@ -23,6 +23,7 @@ from queryserver.files.part_uploads import PartUploading
 from queryserver.files.places import FileSystems, StorageAudit, Stores
 from queryserver.files.protocol import FileSystem
 from queryserver.files.repository import OperationRecords, TransferRecords
+from queryserver.files.statement_files import StatementFileAccess
 from queryserver.files.transfers import Transfers
 from queryserver.files.trash import Deletions, Trash
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites
@@ -58,6 +59,7 @@ class StorageServices:
     part_uploads: PartUploading
     upload_space: UploadSpace
     orphans: OrphanSweep
+    statement_files: StatementFileAccess
 
 
 Builder = Callable[[Settings], FileSystem | None]
@@ -143,6 +145,9 @@ async def open_storage(
             part_uploads=PartUploading(stores, PartUploads(database), upload_rules, orphans, audit, threads.uploads),
             upload_space=UploadSpace(upload_rules, stores, browser.local_root, threads.uploads, disk_floor(settings)),
             orphans=orphans,
+            statement_files=StatementFileAccess(
+                stores, upload_rules, orphans, audit, max_scanned=browser.listing_scan_limit
+            ),
         )
 
 

@@ -24,7 +24,7 @@ class Creations:
         path = _named(path, is_directory=True)
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
-            await _check_new_parents(place)
+            await check_new_parents(place)
             # Some stores make it under a reserved name first.
             async with self._orphans.recorded(caller, path):
                 await place.storage.mkdir(path.path)
@@ -64,7 +64,7 @@ async def _require_file(place: Place) -> None:
         raise errors.NotAFile(f"{place.path} is not a file.")
 
 
-async def _check_new_parents(place: Place) -> None:
+async def check_new_parents(place: Place) -> None:
     """An existing parent may have any name; one that would be made needs a name for new directories."""
     parent = place.path.parent
     while not parent.is_root:

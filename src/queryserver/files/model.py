@@ -425,6 +425,11 @@ class PathReader:
             raise errors.InvalidPath("/.reserved is closed.")
         return StoragePath(scheme, "/".join(names))
 
+    @property
+    def spellings(self) -> frozenset[str]:
+        """All words for the schemes of the configured stores, in lower case."""
+        return frozenset(word for word, scheme in _SCHEMES.items() if scheme in self.configured)
+
     def _scheme(self, text: str) -> tuple[Scheme | None, str]:
         if not (match := _WITH_SCHEME.fullmatch(text)):
             return None, text
@@ -464,3 +469,33 @@ class PathReader:
         if account.lower() != self.azure_account.lower():
             raise errors.UnknownAuthority("The path names another account than the configured one.")
         return f"{container}{slash}{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class PathSpelling:
+    """How one caller writes the paths of a store: with which word for the scheme, and which authority."""
+
+    root: str
+    account: str = ""
+    """Behind the container, with `@`; empty: it is not written."""
+
+    @classmethod
+    def read(cls, text: str, path: StoragePath) -> Self:
+        """That of `text`, which a `PathReader` has read as `path`."""
+        match = _WITH_SCHEME.fullmatch(text)
+        word, slashes, rest = match.groups() if match else (path.scheme.value, "///", "")
+        first = rest.partition("/")[0]
+        match path.scheme:
+            case Scheme.HDFS:
+                return cls(f"{word}://{first if len(slashes) == 2 else ''}/")
+            case Scheme.FILE:
+                return cls(f"{word}:///")
+            case Scheme.ABFS:
+                return cls(f"{word}://", "".join(first.partition("@")[1:]))
+            case _:
+                return cls(f"{word}://")
+
+    def of(self, path: StoragePath) -> str:
+        """Another path of the same store, with a scheme."""
+        first, slash, rest = path.path.partition("/")
+        return f"{self.root}{first}{self.account if first else ''}{slash}{rest}"

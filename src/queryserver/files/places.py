@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from queryserver import errors
 from queryserver.files.model import (
@@ -110,6 +111,11 @@ class Stores:
         self._file_systems = {file_system.scheme: file_system for file_system in file_systems}
         self._reader = reader
         self._homes = homes or {}
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """What paths of these stores may begin with, in lower case and without `://`."""
+        return self._reader.spellings
 
     def caller(self, user: User, doas: str | None = None) -> Caller:
         """Raises ImpersonationNotAllowed, InvalidParameter (no user name)."""
@@ -288,6 +294,9 @@ class FileSystems:
         return facts
 
 
+_NO_FACTS: Mapping[str, str] = MappingProxyType({})
+
+
 class Noted:
     """What the work adds to its audit event."""
 
@@ -302,7 +311,9 @@ class StorageAudit:
         self._audit = audit
 
     @contextmanager
-    def event(self, caller: Caller, operation: str, path: StoragePath | str) -> Generator[Noted]:
+    def event(
+        self, caller: Caller, operation: str, path: StoragePath | str, *, facts: Mapping[str, str] = _NO_FACTS
+    ) -> Generator[Noted]:
         """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
         noted, outcome = Noted(), "interrupted"
         try:
@@ -312,7 +323,7 @@ class StorageAudit:
             outcome = error.code
             raise
         finally:
-            self.record(caller, operation, path, outcome, size_bytes=noted.size_bytes)
+            self.record(caller, operation, path, outcome, size_bytes=noted.size_bytes, facts=facts)
 
     def settled(self, transfer: Transfer, outcome: str) -> None:
         """Write the event of a move or copy that another process had begun: that one could not."""
@@ -328,6 +339,7 @@ class StorageAudit:
         outcome: str = "ok",
         *,
         size_bytes: int | None = None,
+        facts: Mapping[str, str] = _NO_FACTS,
     ) -> None:
         self._audit.record(
             caller.user.username,
@@ -336,4 +348,5 @@ class StorageAudit:
             outcome=outcome,
             effective_user=caller.acting.name,
             size_bytes=size_bytes,
+            facts=facts,
         )

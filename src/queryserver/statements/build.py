@@ -12,6 +12,7 @@ from uuid import UUID
 import structlog
 
 from queryserver.connectors.registry import Connectors
+from queryserver.files.statement_files import StatementFileAccess
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import Streams
 from queryserver.platform.computing_protocol import Computing
@@ -39,6 +40,7 @@ from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Broker, Runner, RunnerLimits
+from queryserver.statements.session_reach import Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import ChangedStates, StateSignals
@@ -111,6 +113,7 @@ class StatementServices:
     signals: StateSignals
     changed_states: ChangedStates
     forwarding: Forwarding
+    reach: Reach
 
 
 def statement_services(
@@ -120,6 +123,7 @@ def statement_services(
     accounts: AccountServices,
     connectors: Connectors,
     imports: ImportOpener,
+    files: StatementFileAccess,
     import_lost: Callable[[], None],
     objects_changed: Callable[[int, str], Awaitable[None]],
     notices: Notices,
@@ -133,9 +137,9 @@ def statement_services(
 ) -> StatementServices:
     """All of them; nothing runs before `runner.running` and `queue.listening` are entered.
 
-    `broker` is there where the task server is on. `imports` opens the session of an import, `import_lost` is called
-    when one has ended with its server; `objects_changed` is called with user and connector after statements that may
-    change tables.
+    `broker` is there where the task server is on. `files` are those of the stores, for statements. `imports` opens the
+    session of an import, `import_lost` is called when one has ended with its server; `objects_changed` is called with
+    user and connector after statements that may change tables.
     """
     editor, records, signals = settings.editor, kept.records, StateSignals()
     allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
@@ -160,6 +164,7 @@ def statement_services(
         budget=rendering,
     )
     tables = ResultTables(kept.database, records, kept.results, access, reading, editor.lease_timeout)
+    reach = Reach(files, tables.open)
     runner = Runner(
         # Names this process among all that ever lived, so that a lease is never taken for another's.
         f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}",
@@ -180,7 +185,7 @@ def statement_services(
         metrics=metrics,
         imports=imports,
         import_lost=import_lost,
-        open_result=tables.open,
+        reach=reach,
         intake=_intake(role, has_workers=broker is not None),
         broker=broker,
     )
@@ -241,6 +246,7 @@ def statement_services(
         signals=signals,
         changed_states=ChangedStates(kept.database, signals, runner.runs),
         forwarding=forwarding,
+        reach=reach,
     )
 
 

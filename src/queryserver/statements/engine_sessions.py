@@ -7,15 +7,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TypeAlias
@@ -35,7 +28,7 @@ from queryserver.platform.deployment import Sealer
 from queryserver.platform.limits import Slots
 from queryserver.statements.execution import Attached
 from queryserver.statements.model import Assignment
-from queryserver.statements.session_reach import ResultOpener, SessionResults
+from queryserver.statements.session_reach import NO_REACH, NOTHING_REACHED, Reach, SessionReach
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
 log = structlog.get_logger(__name__)
@@ -160,19 +153,27 @@ class CredentialBook:
 class HeldSession:
     """One open engine session with the task that keeps it open. Statements take turns in the order of their calls."""
 
-    def __init__(self, session_id: int, connector: str, user: User, *, named: bool, idle: timedelta) -> None:
-        """`idle`: how long it is kept without use."""
+    def __init__(
+        self,
+        session_id: int,
+        connector: str,
+        user: User,
+        *,
+        named: bool,
+        idle: timedelta,
+        reach: SessionReach = NOTHING_REACHED,
+    ) -> None:
+        """`idle`: how long it is kept without use. `reach`: what its options give it."""
         self.id = session_id
         self.connector = connector
         self.user_id = user.id
         self.named = named
+        self.reach = reach
         self._user = user
         self._token_expires_at: int | None = None
         self.is_recorded = False
         self.scripts: set[UUID] = set()
         """Operations that run in it: between two statements of a script it is in use as well."""
-        self.results: SessionResults | None = None
-        """What its statements may read as tables, where the engine can."""
         self.place = AsyncExitStack()
         """The place of the script that it was opened for, among those of its user."""
         self.turn = asyncio.Lock()
@@ -263,8 +264,11 @@ class HeldSessions:
         self._sessions[held.id] = held
 
     @asynccontextmanager
-    async def turn(self, held: HeldSession) -> AsyncGenerator[EngineSession]:
-        """Wait for the turn in this session. Raises SessionLost when it is dead or expired; it is dropped then."""
+    async def turn(self, held: HeldSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
+        """Wait for the turn in this session. Raises SessionLost when it is dead or expired; it is dropped then.
+
+        `user` is the one that it was opened for, with the rights of this turn.
+        """
         async with held.turn:
             if self._sessions.get(held.id) is not held or held.is_expired or not await held.engine_session.is_alive():
                 if self._sessions.get(held.id) is held:
@@ -272,7 +276,8 @@ class HeldSessions:
                 raise errors.SessionLost(f"Invalid session Id {held.id}: the session is gone.")
             held.touch()
             try:
-                yield held.engine_session
+                async with held.reach.acting(user, operation_id=operation_id):
+                    yield held.engine_session
             finally:
                 held.touch()
 
@@ -402,7 +407,7 @@ class SessionOpener:
     max_kept: int
     max_named: int
     imports: ImportOpener | None = None
-    open_result: ResultOpener | None = None
+    reach: Reach = NO_REACH
     # A lock exists as long as a task holds it or waits for it.
     _openings: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
@@ -440,22 +445,20 @@ class SessionOpener:
                     if wanted.wants_credentials or wanted.wants_external_token
                     else SessionOptions(database=assignment.database, settings=assignment.settings)
                 )
-                results = self._results(connector)
-                options = replace(options, results=results)
+                reach = self._reach(connector)
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
-                session = await stack.enter_async_context(engine.session(user, options))
-                with _acting(results, user):
-                    yield session
+                await stack.enter_async_context(reach.acting(user, operation_id=_operation_id(assignment)))
+                yield await stack.enter_async_context(engine.session(user, reach.given_to(options)))
                 return
             if not (held.named or assignment.keeps_session):
                 stack.push_async_callback(self.held.drop, held.id)
-            session = await stack.enter_async_context(self.held.turn(held))
+            turn = self.held.turn(held, user, operation_id=_operation_id(assignment))
+            session = await stack.enter_async_context(turn)
             if (script := assignment.lease.operation_id) is not None:
                 held.scripts.add(script)
             await stack.enter_async_context(self.slots.slot(connector.key, user.id))
-            with _acting(held.results, user):
-                yield session
+            yield session
 
     @asynccontextmanager
     async def reattached(self, assignment: Assignment, user: User) -> AsyncGenerator[Attached]:
@@ -542,12 +545,12 @@ class SessionOpener:
         script: UUID | None = None,
         place: AsyncExitStack | None = None,
     ) -> bool:
-        held = HeldSession(record.id, connector.key, user, named=record.named, idle=record.idle)
+        reach = self._reach(connector)
+        held = HeldSession(record.id, connector.key, user, named=record.named, idle=record.idle, reach=reach)
         if script is not None and place is not None:
             held.scripts.add(script)
             held.place = place
-        held.results = self._results(connector)
-        await self.held.open(held, self.connectors.using(connector), replace(options, results=held.results))
+        await self.held.open(held, self.connectors.using(connector), reach.given_to(options))
         try:
             held.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
         finally:
@@ -555,11 +558,9 @@ class SessionOpener:
                 await self.held.drop(record.id)
         return held.is_recorded
 
-    def _results(self, connector: Connector) -> SessionResults | None:
-        """For one session; None: its engine reads none."""
-        if self.open_result is None or not self.connectors.engine(connector).capabilities.reads_results:
-            return None
-        return SessionResults(self.open_result)
+    def _reach(self, connector: Connector) -> SessionReach:
+        capabilities = self.connectors.engine(connector).capabilities
+        return self.reach.of_session(capabilities, read_only=connector.read_only)
 
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
         return await self.credentials.options(
@@ -567,6 +568,6 @@ class SessionOpener:
         )
 
 
-def _acting(results: SessionResults | None, user: User) -> AbstractContextManager[None]:
-    """Around a statement of `user` in the session of these results."""
-    return nullcontext() if results is None else results.acting(user)
+def _operation_id(assignment: Assignment) -> str:
+    """The id that the caller knows: of the script, where the statement is one of several."""
+    return str(assignment.lease.operation_id or assignment.lease.statement_id)

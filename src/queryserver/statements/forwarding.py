@@ -15,7 +15,7 @@ import structlog
 from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
-from queryserver.identity.model import User
+from queryserver.identity.model import ApiTokenLimits, User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database, Notices
 from queryserver.platform.threads import Tasks
@@ -174,7 +174,8 @@ class Forwarding:
         """The answer of the process `target`; waits until canceled. Raises the errors of its handler."""
         request_id = uuid4()
         named = {"kind": kind, "connector": connector.key, "arguments": list(arguments)}
-        request = {**named, "budget_s": budget.total_seconds()}
+        token = None if user.api_token is None else user.api_token.stored
+        request = {**named, "api_token": token, "budget_s": budget.total_seconds()}
         answered = self._waiting[request_id] = asyncio.Event()
         try:
             await self._database.execute(_ADD, request_id, target, user.id, orjson.dumps(request))
@@ -237,6 +238,9 @@ class Forwarding:
             connector = self._connectors.find(request["connector"])
         if user is None or connector is None:
             raise errors.EngineUnavailable("The server that holds the data does not know this user or connector.")
+        # A process of a former version sends no token.
+        if (token := request.get("api_token")) is not None:
+            user = user.narrowed(ApiTokenLimits.of_stored(token))
         work = partial(self.run_here, user, connector, request["kind"], request["arguments"])
         return await self._flights.join(object(), work, budget=budget)
 

@@ -35,7 +35,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.lost import GONE, RETRIED, ended, may_run_again, unless_out_of_reach, within
 from queryserver.statements.model import Assignment, ClaimScope, Intake, Lease, Outcome, QueuePlaces
 from queryserver.statements.scripts import ScriptRun
-from queryserver.statements.session_reach import ResultOpener
+from queryserver.statements.session_reach import NO_REACH, Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
@@ -108,7 +108,7 @@ class Runner:
     limits: RunnerLimits
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     imports: ImportOpener | None = None
-    open_result: ResultOpener | None = None
+    reach: Reach = NO_REACH
     metrics: Metrics = UNMEASURED
     import_lost: Callable[[], None] | None = None
     intake: Intake = Intake.OWN
@@ -136,7 +136,7 @@ class Runner:
             max_kept=self.limits.per_user,
             max_named=self.editor.max_sessions_per_connector,
             imports=self.imports,
-            open_result=self.open_result,
+            reach=self.reach,
         )
 
     @asynccontextmanager

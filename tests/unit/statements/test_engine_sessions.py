@@ -57,7 +57,7 @@ async def test_one_statement_at_a_time_in_the_order_of_asking() -> None:
     order: list[int] = []
 
     async def statement(number: int) -> None:
-        async with setting.held.turn(held):
+        async with setting.held.turn(held, ANA):
             order.append(number)
             await asyncio.sleep(0.01)
             order.append(number)
@@ -72,7 +72,7 @@ async def test_a_dead_session_is_dropped_and_said_to_be_gone() -> None:
     held = await setting.open()
     next(iter(setting.engine._sessions)).is_lost = True
     with pytest.raises(SessionLost, match=r"^Invalid session Id 1"):
-        async with setting.held.turn(held):
+        async with setting.held.turn(held, ANA):
             pass
     assert setting.held.get(1) is None
     assert setting.forgotten == [1]
@@ -84,7 +84,7 @@ async def test_who_waited_for_a_dropped_session_does_not_close_its_successor() -
     await setting.held.drop(1)
     new = await setting.open()
     with pytest.raises(SessionLost):
-        async with setting.held.turn(old):
+        async with setting.held.turn(old, ANA):
             pass
     assert setting.held.get(1) is new
     await setting.held.aclose()
@@ -93,7 +93,7 @@ async def test_who_waited_for_a_dropped_session_does_not_close_its_successor() -
 async def test_a_session_in_use_is_never_idle() -> None:
     setting = Setting()
     held = await setting.open(idle_s=0.05)
-    async with setting.held.turn(held):
+    async with setting.held.turn(held, ANA):
         await asyncio.sleep(0.1)
         await setting.held.drop_idle()
         assert setting.held.get(1) is held
@@ -110,7 +110,7 @@ async def test_a_session_that_is_taken_while_others_close_stays_open() -> None:
 
     async def use() -> None:
         await until(lambda: setting.held.get(slow.id) is None)
-        async with setting.held.turn(taken):
+        async with setting.held.turn(taken, ANA):
             await asyncio.sleep(0.2)
             assert setting.open_at_engine == 1
 
@@ -179,7 +179,7 @@ async def test_room_is_made_at_the_cost_of_what_was_left_longest() -> None:
     other = await setting.open(10, named=False, user=User(2, "bob"))
     busy = setting.held.get(1)
     assert busy is not None
-    async with setting.held.turn(busy):
+    async with setting.held.turn(busy, ANA):
         await setting.held.make_room(ANA.id, keep=2)
     assert [one for one in range(1, 5) if setting.held.get(one)] == [1, 4]
     assert setting.held.get(9) is not None

@@ -1,0 +1,200 @@
+"""Glob patterns over the paths of a store, as DuckDB reads them (Contract editor 14.3).
+
+A pattern is matched name by name. Only directories that can hold matches are listed: those below the first name with a
+wildcard. Where the store lists whole trees, a `**` costs one call for a thousand files instead of one a directory.
+"""
+
+import asyncio
+import fnmatch
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+
+from queryserver.errors.files import NotADirectory, PathNotFound, SymlinkNotFollowed, too_many_entries
+from queryserver.files.model import FileStatus
+from queryserver.files.protocol import FlatStorage, Storage
+
+MAX_FOUND = 100_000
+"""Files of one pattern, or entries of one directory."""
+_MAX_WAITING = 100_000
+_SIDE_BY_SIDE = 8
+_BATCH = 5000
+
+_WILD = re.compile(r"[*?\[]")
+_DEEP = "**"
+
+_Matches = Callable[[str], object]
+_States = frozenset[int]
+"""How many names of a pattern the names so far may stand for: several numbers behind a `**`."""
+
+
+def is_pattern(path: str) -> bool:
+    return _WILD.search(path) is not None
+
+
+class Pattern:
+    """The names of a pattern. It is matched from its first name on."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._matchers: list[_Matches] = [
+            re.compile(fnmatch.translate(name)).match if is_pattern(name) else name.__eq__ for name in names
+        ]
+        wild = next((number for number, name in enumerate(names) if is_pattern(name)), len(names))
+        self.fixed = min(wild, max(len(names) - 1, 0))
+        """How many names from the first on are those of directories, without a wildcard."""
+
+    @property
+    def start(self) -> tuple[str, _States]:
+        """The directory above all matches, and the states in it."""
+        return "/".join(self._names[: self.fixed]), self._closed({self.fixed})
+
+    def after(self, states: _States, name: str) -> _States:
+        """The states in or at the entry `name` of a directory with these states; none: it leads to no match."""
+        reached = set[int]()
+        for state in states:
+            if state == len(self._names):
+                continue
+            if self._names[state] == _DEEP:
+                reached.add(state)
+            elif self._matchers[state](name):
+                reached.add(state + 1)
+        return self._closed(reached)
+
+    def is_match(self, states: _States) -> bool:
+        """Whether a file with these states matches."""
+        return len(self._names) in states
+
+    def leads_on(self, states: _States) -> bool:
+        """Whether a directory with these states may hold matches."""
+        return any(state < len(self._names) for state in states)
+
+    def next_names(self, states: _States) -> Sequence[str] | None:
+        """The only names that can follow; None: the directory must be listed to know them."""
+        names = [self._names[state] for state in states if state < len(self._names)]
+        return None if any(map(is_pattern, names)) else list(dict.fromkeys(names))
+
+    def goes_deep(self, states: _States) -> bool:
+        return any(state < len(self._names) and self._names[state] == _DEEP for state in states)
+
+    def _closed(self, states: Iterable[int]) -> _States:
+        """With those behind a `**`, which may stand for no directory."""
+        closed = set(states)
+        for state in sorted(closed):
+            while state < len(self._names) and self._names[state] == _DEEP:
+                state += 1  # noqa: PLW2901 follows a chain of `**`
+                closed.add(state)
+        return frozenset(closed)
+
+
+@dataclass(slots=True)
+class Globbing:
+    """One search in a store. `container_levels` is that of the store, `max_scanned` a number of entries."""
+
+    storage: Storage
+    pattern: Pattern
+    container_levels: int
+    max_scanned: int
+    _found: list[FileStatus] = field(default_factory=list[FileStatus], init=False)
+    _waiting: deque[tuple[str, _States]] = field(default_factory=deque[tuple[str, _States]], init=False)
+    _scanned: int = field(default=0, init=False)
+
+    async def run(self) -> Sequence[FileStatus]:
+        """The files that match, in any order. A directory that vanishes meanwhile has none.
+
+        Raises too_many_entries, PermissionDenied for a directory that may not be listed, and as the store.
+        """
+        self._waiting.append(self.pattern.start)
+        running, done = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
+        try:
+            while self._waiting or running:
+                while self._waiting and len(running) < _SIDE_BY_SIDE:
+                    path, states = self._waiting.popleft()
+                    running.add(asyncio.create_task(self._visit(path, states), name="glob"))
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            # Of several that failed at once only the first is raised.
+            await asyncio.gather(*running, *done, return_exceptions=True)
+        return self._found
+
+    async def _visit(self, path: str, states: _States) -> None:
+        try:
+            names = self.pattern.next_names(states)
+            if names is not None:
+                await self._go_to(path, states, names)
+            elif self._lists_trees(path) and self.pattern.goes_deep(states):
+                await self._search_tree(path, states)
+            else:
+                await self._search_directory(path, states)
+        except (PathNotFound, NotADirectory):
+            return
+        except SymlinkNotFollowed:
+            # A wildcard passes links over; that the path before it leads through one is an error.
+            if (path, states) == self.pattern.start:
+                raise
+
+    def _lists_trees(self, path: str) -> bool:
+        return isinstance(self.storage, FlatStorage) and bool(path) and path.count("/") + 1 >= self.container_levels
+
+    async def _go_to(self, path: str, states: _States, names: Sequence[str]) -> None:
+        for name in names:
+            reached, entry = self.pattern.after(states, name), f"{path}/{name}" if path else name
+            if self.pattern.is_match(reached):
+                with suppress(PathNotFound):
+                    found = await self.storage.stat(entry)
+                    self._take([found] if found.is_file else [])
+            if self.pattern.leads_on(reached):
+                self._enter(entry, reached)
+
+    async def _search_directory(self, path: str, states: _States) -> None:
+        async with aclosing(self.storage.list_directory(path, batch_size=_BATCH)) as batches:
+            async for batch in batches:
+                self._count(len(batch.entries))
+                for entry in batch.entries:
+                    reached = self.pattern.after(states, entry.name)
+                    if entry.is_file and self.pattern.is_match(reached):
+                        self._take([entry])
+                    elif entry.is_directory and self.pattern.leads_on(reached):
+                        self._enter(entry.path, reached)
+
+    async def _search_tree(self, path: str, states: _States) -> None:
+        """All files below a directory of a flat store."""
+        if not isinstance(self.storage, FlatStorage):
+            return
+        below = len(path) + 1
+        # Files of one directory follow each other: its states are computed once.
+        parent, at_parent = "", states
+        async with aclosing(self.storage.list_tree(path)) as batches:
+            async for entries in batches:
+                self._count(len(entries))
+                for entry in entries:
+                    if not entry.is_file:
+                        continue
+                    directory, _, name = entry.path[below:].rpartition("/")
+                    if directory != parent:
+                        parent, at_parent = directory, states
+                        for each in directory.split("/") if directory else ():
+                            at_parent = self.pattern.after(at_parent, each)
+                    if self.pattern.is_match(self.pattern.after(at_parent, name)):
+                        self._take([entry])
+
+    def _enter(self, path: str, states: _States) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            raise too_many_entries(f"The pattern goes through more than {_MAX_WAITING} directories.")
+        self._waiting.append((path, states))
+
+    def _take(self, files: Sequence[FileStatus]) -> None:
+        if len(self._found) + len(files) > MAX_FOUND:
+            raise too_many_entries(f"The pattern matches more than {MAX_FOUND} files.")
+        self._found += files
+
+    def _count(self, entries: int) -> None:
+        self._scanned += entries
+        if self._scanned > self.max_scanned:
+            raise too_many_entries(f"The pattern goes through more than {self.max_scanned} entries.")
