@@ -473,12 +473,19 @@ class HistoryParameters(Fields):
     doc_text: TextOrNothing = None
     doc_connector: TextOrNothing = None
     # A page beyond the end is empty, and the offset of this one still fits PostgreSQL's bigint.
-    page: Annotated[int, Whole(1), BeforeValidator(_as_int64), AfterValidator(lambda page: min(page, PAGE_MAX))] = 1
+    page: Annotated[
+        int,
+        Whole(1),
+        BeforeValidator(_as_int64),
+        AfterValidator(lambda page: min(page, PAGE_MAX)),
+        WithJsonSchema({"type": "integer", "minimum": 1}),
+    ] = 1
     limit: Annotated[
         int,
         Whole(),
         BeforeValidator(_as_int64),
         AfterValidator(lambda limit: limit if 1 <= limit <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX),
+        WithJsonSchema({"type": "integer"}),
     ] = 50
     is_active: Flag = Field(default=False, description="Only statements that wait or run.")
     is_notification_manager: Flag = False
