@@ -20,7 +20,7 @@ from scripts.api_texts import TABLES, Row, Texts, error_codes, rows, texts, with
 from queryserver.api.application import create_application, routes_of
 from queryserver.api.calls import OperationRoute
 from queryserver.api.schemas import generated, requests
-from queryserver.api.schemas.fields import Flag
+from queryserver.api.schemas.fields import EMPTY_ALLOWED, FORM_PATTERN, Flag
 from queryserver.api.schemas.requests.storage import StorageFields
 
 REF = "#/components/schemas/{model}"
@@ -75,6 +75,25 @@ def _or_null(field: Mapping[str, Any]) -> dict[str, Any]:
     return {"anyOf": [inside, _NULL], **outside}
 
 
+def with_empty(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An object in which each word or number that may be absent may be the empty text, which is the same."""
+    required = schema.get("required", ())
+    properties = {
+        name: field if name in required else _or_empty(field) for name, field in schema.get("properties", {}).items()
+    }
+    return {**schema, "properties": properties}
+
+
+def _or_empty(field: Mapping[str, Any]) -> dict[str, Any]:
+    if choices := field.get("anyOf"):
+        return {**field, "anyOf": [_or_empty(choice) for choice in choices]}
+    if "enum" in field:
+        return {**field, "enum": [*field["enum"], ""]}
+    if field.get("type") == "integer":
+        return {**field, "type": ["integer", "string"], "maxLength": 0}
+    return dict(field)
+
+
 def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
     choices = [choice for choice in schema.get("anyOf", ()) if choice != _NULL]
     kept = {key: value for key, value in schema.items() if key != "anyOf"}
@@ -114,24 +133,38 @@ def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
     if repeats or not _is_deep(plain):
         return plain
     description = plain.pop("description", None)
+    pattern = plain.pop(FORM_PATTERN, None)
     plain.pop("default", None)
-    return {**_JSON_TEXT, "contentSchema": plain, **({"description": description} if description else {})}
+    kept = {"pattern": pattern, "description": description}
+    return {**_JSON_TEXT, "contentSchema": plain, **{key: text for key, text in kept.items() if text}}
 
 
 def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
     """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
     schema = model.model_json_schema()
-    required = schema.get("required", ())
-    properties: dict[str, dict[str, Any]] = schema["properties"]
     return [
-        {
-            "name": name,
-            "in": "query",
-            "required": name in required,
-            "schema": tidy(_plain_flag(_form_field(_inlined(field, schema), repeats=field.get("type") == "array"))),
-        }
-        for name, field in properties.items()
+        _query_parameter(name, field, schema, takes_empty=issubclass(model, requests.ImportFields))
+        for name, field in schema["properties"].items()
     ]
+
+
+def _query_parameter(
+    name: str, field: Mapping[str, Any], model: Mapping[str, Any], *, takes_empty: bool
+) -> dict[str, Any]:
+    """`takes_empty`: whether the empty text counts as absent in every optional field of the call."""
+    required = name in model.get("required", ())
+    plain = _form_field(_inlined(field, model), repeats=field.get("type") == "array")
+    takes_empty = (
+        (takes_empty and not required) or _FLAG.items() <= plain.items() or EMPTY_ALLOWED.items() <= plain.items()
+    )
+    schema = tidy(_plain_flag({key: value for key, value in plain.items() if key not in EMPTY_ALLOWED}))
+    allowed = EMPTY_ALLOWED if takes_empty and not _allows_empty(schema) else {}
+    return {"name": name, "in": "query", "required": required, **allowed, "schema": schema}
+
+
+def _allows_empty(schema: Mapping[str, Any]) -> bool:
+    """Whether the empty text fits the schema of a parameter or of a form field."""
+    return "string" in schema.get("type", ()) and not schema.keys() & {"enum", "pattern", "minLength", "format"}
 
 
 def _plain_flag(field: dict[str, Any]) -> dict[str, Any]:
@@ -523,10 +556,14 @@ def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> No
     used = {row.request for row in operations if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}
     for name, schema in definitions_of(list(models.values())).items():
-        schemas[name] = schema if name in _WITHOUT_NULLS else with_null(schema)
+        takes_empty = name in models and issubclass(models[name], requests.ImportFields)
+        described = with_empty(schema) if takes_empty else schema
+        schemas[name] = described if name in _WITHOUT_NULLS else with_null(described)
     for name, model in models.items():
         schemas[f"{name}Form"] = as_form(schemas[name], repeats=repeated_fields(model))
         schemas[f"{name}Parts"] = as_form(schemas[name], repeats=repeated_fields(model))
+        for field in schemas[name].get("properties", {}).values():
+            field.pop(FORM_PATTERN, None)
 
 
 def _drop_unused(document: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Fields of requests."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -8,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from scripts.describe_api import query_parameters
+from scripts.describe_api import as_form, query_parameters
+from scripts.export_openapi import TARGET
 from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.api.schemas import requests
-from queryserver.api.schemas.fields import Fields, Flag, Text, parse
+from queryserver.api.schemas.fields import FORM_PATTERN, Fields, Flag, Text, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -354,6 +356,14 @@ class TestQueries:
         parameters = parse(HistoryParameters, {"page": str(2**63 - 1)})
         assert parameters.page * parameters.limit < 2**63
 
+    def test_an_empty_flag_or_state_is_allowed_as_it_is_read(self):
+        for model, name in ((HistoryParameters, "is_active"), (requests.TaskListParameters, "state")):
+            parse(model, {name: ""})
+            described = {one["name"]: one for one in query_parameters(model)}
+            assert described[name]["allowEmptyValue"] is True
+        with pytest.raises(InvalidParameter, match="state must be one of queued, "):
+            parse(requests.TaskListParameters, {"state": " "})
+
     @each("number", 2**63, 10**30)
     def test_history_numbers_have_no_largest_one_also_in_their_description(self, number: int):
         parse(HistoryParameters, {"page": str(number), "limit": str(number)})
@@ -381,6 +391,39 @@ class TestQueries:
 
     def test_events_start_at_the_first_line(self):
         assert parse(EventsParameters, {}).log_from == 0
+
+
+class TestScopes:
+    @each(
+        ("text", "names"),
+        ("query", ["query"]),
+        (" query ,\timport\r\n,, ", ["query", "import"]),
+        ('["query"]', ["query"]),
+        (' [ "query" , "files:read" ] ', ["query", "files:read"]),
+        ("", None),
+        (",", None),
+        ("[]", None),
+        ("Query", None),
+        ("query import", None),
+        ("query,x", None),
+        ('["x"]', None),
+        ("query\x1c", None),
+        ("query\n]", None),
+    )
+    def test_a_form_takes_the_lists_that_its_description_allows(self, text: str, names: list[str] | None):
+        pattern = re.compile(as_form(requests.NewApiTokenRequest.model_json_schema(), repeats=frozenset())
+                             ["properties"]["scopes"]["pattern"])  # fmt: skip
+        assert (pattern.search(text) is not None) == (names is not None)
+        if names:
+            assert list(parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text}).scopes) == names
+
+    @each("text", "Query", "query import", '["x"]', "query\x1c")
+    def test_what_is_no_scope_is_refused_with_the_scopes_that_there_are(self, text: str):
+        with pytest.raises(InvalidParameter, match=r"^scopes\.0 must be one of query, files:read, "):
+            parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text})
+
+    def test_no_description_shows_the_pattern_of_forms_elsewhere(self):
+        assert FORM_PATTERN not in TARGET.read_text(encoding="utf-8")
 
 
 class TestSessions:

@@ -110,6 +110,9 @@ def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 T = TypeVar("T")
 
+EMPTY_ALLOWED: dict[str, Any] = {"allowEmptyValue": True}
+"""Added to the schema of a query parameter: its empty text counts as absent, though its schema does not allow it."""
+
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 """Text exactly as decoded; another JSON type is refused."""
 
@@ -260,6 +263,20 @@ def filled(*names: str) -> dict[str, Any]:
     for name in reversed(names[1:]):
         schema = {"type": "object", **given(name, **schema)}
     return given(names[0], **schema)
+
+
+FORM_PATTERN = "x-form-pattern"
+"""Key of the schema of a field: the pattern of its text in a form, where that is more than JSON text."""
+
+
+def list_pattern(*words: str) -> str:
+    """What a form may hold of an array of one or more of `words`: a JSON array, or a list with commas."""
+    word = "(?:" + "|".join(map(re.escape, words)) + ")"
+    blank = r"[ \t\r\n]*"
+    array = rf'\[{blank}"{word}"{blank}(?:,{blank}"{word}"{blank})*\]'
+    commas = r"[, \t\r\n]*"
+    listed = rf"{commas}{word}(?:{blank},{commas}{word})*{commas}"
+    return rf"^(?:{blank}{array}{blank}|{listed})$"
 
 
 def any_of(*choices: Mapping[str, Any]) -> ConfigDict:

@@ -70,13 +70,17 @@ def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
     return tuple(value)
 
 
-class MetadataParameters(Fields):
+class ImportFields(Fields):
+    """Fields of a call of the importer. The empty text counts as absent in each (Contract importer 2.3)."""
+
+
+class MetadataParameters(ImportFields):
     file_path: Filled = Field(description="The reference of an upload, or a path of a store.")
     import_type: GivenOrigin
     encoding: FileEncoding | None = Field(default=None, description="Of a text. Detected by default.")
 
 
-class HeaderParameters(Fields):
+class HeaderParameters(ImportFields):
     """Query of guess_header. Separators are raw or with backslash escapes."""
 
     file_path: Filled = Field(description="The reference of an upload, or a path of a store.")
@@ -133,7 +137,7 @@ class PreviewParameters(ColumnParameters):
     connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
 
-class SqlTypesParameters(Fields):
+class SqlTypesParameters(ImportFields):
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
     connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
@@ -220,7 +224,7 @@ def _column(value: Any) -> ImportColumn:
 class CreateTableRequest(ColumnParameters):
     """Fields of create_table, in a form or as JSON. Separators are raw or with backslash escapes."""
 
-    connector: Name = Field(description="Id of a connector, or its dialect.")
+    connector: Name = Field(description="Id of a connector, or its dialect.", json_schema_extra={"minLength": 1})
     database: Annotated[Text, AfterValidator(_named)] | None = None
     table: Annotated[Filled, AfterValidator(_named)]
     if_exists: Literal["error", "append", "replace"] = Field(

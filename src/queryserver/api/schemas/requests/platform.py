@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from pydantic.json_schema import SkipJsonSchema
 
 from queryserver.api.schemas.fields import (
+    EMPTY_ALLOWED,
+    FORM_PATTERN,
     INT64_MAX,
     MAX_ENTRIES,
     Capped,
@@ -24,6 +26,7 @@ from queryserver.api.schemas.fields import (
     any_of,
     given,
     json_of,
+    list_pattern,
     must,
     one_of,
     unquoted,
@@ -167,10 +170,13 @@ class RevokeTokenRequest(Fields):
     all: _EndsAll = Field(default=False, description="End every login of that user.")
 
 
+_WHITE_SPACE = " \t\r\n"
+
+
 def _listed(value: Any, reading: ValidationInfo) -> Any:
-    """A JSON array, natively or as text, or a comma list."""
-    if isinstance(value, str) and not value.lstrip().startswith("["):
-        return [name for part in value.split(",") if (name := part.strip())]
+    """A JSON array, natively or as text, or a comma list, with the white space of JSON."""
+    if isinstance(value, str) and not value.lstrip(_WHITE_SPACE).startswith("["):
+        return [name for part in value.split(",") if (name := part.strip(_WHITE_SPACE))]
     return json_of(value, reading)
 
 
@@ -181,11 +187,17 @@ def _token_id(value: Any) -> Any:
         raise must("be the id of an API token.") from None
 
 
+def _scope(value: Any) -> Any:
+    if value not in set(Scope):
+        raise must(f"be one of {', '.join(Scope)}.")
+    return value
+
+
 ScopeNames: TypeAlias = Annotated[
-    Few[tuple[Annotated[Scope, one_of(*Scope)], ...]],
+    Few[tuple[Annotated[Scope, BeforeValidator(_scope), one_of(*Scope)], ...]],
     BeforeValidator(_listed),
     Field(
-        json_schema_extra={"minItems": 1},
+        json_schema_extra={"minItems": 1, FORM_PATTERN: list_pattern(*Scope)},
         description="What the token is for: a JSON array of scopes; in a form also a comma list.",
     ),
 ]
@@ -296,8 +308,8 @@ def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _state(value: Any) -> Any:
-    """Blank text is absent."""
-    if isinstance(value, str) and not value.strip():
+    """Empty text is absent."""
+    if value == "":
         return None
     if value not in set(TaskState):
         raise must(f"be one of {', '.join(TaskState)}.")
@@ -306,7 +318,10 @@ def _state(value: Any) -> Any:
 
 class TaskListParameters(Fields):
     state: Annotated[
-        TaskState | None, BeforeValidator(_state), one_of(*TaskState), Field(description="Only tasks in that state.")
+        TaskState | None,
+        BeforeValidator(_state),
+        one_of(*TaskState),
+        Field(description="Only tasks in that state.", json_schema_extra=EMPTY_ALLOWED),
     ] = None
     name: Annotated[
         TextOrNothing, Field(description="Only tasks of that name; `statement`: only jobs of statements.")

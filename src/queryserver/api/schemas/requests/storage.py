@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from queryserver.api.schemas.fields import (
+    EMPTY_ALLOWED,
     MAX_ENTRIES,
     Capped,
     Fields,
@@ -305,8 +306,8 @@ MAX_PAGE_SIZE = 10_000
 SortBy = Literal["type", "name", "atime", "mtime", "user", "group", "size"]
 
 
-Doas: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"^(?!\.+$)[\w@.+-]{1,150}$"})]
-"""Name of a user, as whom a call acts."""
+Doas: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"^(?!\.+$)[\w@.+-]{1,150}$", **EMPTY_ALLOWED})]
+"""Name of a user, as whom a call acts; empty: as the caller."""
 
 _PATH_REQUIRED = ConfigDict(json_schema_extra={"required": ["path"]})
 """Of the description: what reads the path is shared with the path form, which has it in its address."""

@@ -1,0 +1,119 @@
+"""The document and the readers of requests agree about each text of a form or a query, one field at a time."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from jsonschema_rs import Draft202012Validator
+from pydantic import BaseModel, ValidationError
+from scripts.api_texts import Row, rows
+from scripts.describe_api import FORM
+from tests.openapi.test_completeness import COMPONENTS, OPERATIONS, Described, resolved
+
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import JSON_DEPTH
+from queryserver.platform.text import MAX_DEPTH, boolean_of
+
+BIG = 2**63 - 1
+TEXTS = (
+    *("", " ", "x", "X", "ä", ".", "a,b", "1,2", "null", "[]", "{}", '"x"', "true", "TRUE", "nay", "query"),
+    *("0", "1", "-1", "+1", "1.5", "1e3", " 1", "1 ", *map(str, (BIG, BIG + 1, -BIG, -BIG - 1, 10**30, -(10**30)))),
+)
+"""Besides these, the words of each field, and the numbers at its bounds."""
+BLANK = {"", " "}
+LEFT_TO_THE_CALL: Mapping[str, set[str] | None] = {
+    # A text that must not be blank is refused by the call, after its other fields were read.
+    **dict.fromkeys(("path", "src_path", "dest_path", "name", "file_path", "table"), BLANK),
+    # Looked up in lists that the call has, whatever their case: encodings, users, applications.
+    **dict.fromkeys(("encoding", "doas", "app_name")),
+    # Grammars that no schema can say.
+    "date_format": None,
+    # Token calls read their fields themselves: their errors have a form of their own.
+    **dict.fromkeys(("username", "password", "token", "refresh", "all")),
+}
+"""Texts of these fields that no reader refuses alone, or all (None)."""
+
+
+@cache
+def validator(schema: str) -> Draft202012Validator:
+    whole = {**json.loads(schema), "components": COMPONENTS} if "$ref" in schema else json.loads(schema)
+    return Draft202012Validator(whole, validate_formats=True)
+
+
+def readings(text: str) -> Iterator[Any]:
+    """What a text of a form may stand for: itself, a flag, a number, one value of many."""
+    yield text
+    yield [text]
+    flag = boolean_of(text)
+    if flag is not None:
+        yield flag
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        yield int(text)
+    elif re.fullmatch(r"[+-]?[0-9]+\.[0-9]+", text):
+        yield float(text)
+
+
+def is_described(schema: Mapping[str, Any], text: str, *, takes_empty: bool) -> bool:
+    fits = validator(json.dumps(schema)).is_valid
+    return (takes_empty and text == "") or any(fits(reading) for reading in readings(text))
+
+
+def is_read(model: type[BaseModel], name: str, text: str) -> bool:
+    """Whether the reader of the call has no complaint about this field."""
+    if text == "" and issubclass(model, requests.ImportFields):
+        return not model.model_fields[name].is_required()
+    value = [text] if name in getattr(model, "REPEATABLE", ()) else text
+    try:
+        model.model_validate({name: value}, context={JSON_DEPTH: MAX_DEPTH})
+    except ValidationError as error:
+        return all(problem["loc"][:1] != (name,) for problem in error.errors())
+    return True
+
+
+def fields(one: Described, row: Row) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """Name, schema, and whether the empty text is allowed all the same."""
+    if row.method == "POST":
+        body = resolved(one.bodies[FORM]["schema"]) if FORM in one.bodies else {}
+        yield from ((name, field, False) for name, field in body.get("properties", {}).items())
+    else:
+        for parameter in one.spec.get("parameters", ()):
+            if parameter["in"] == "query":
+                yield parameter["name"], parameter["schema"], parameter.get("allowEmptyValue", False)
+
+
+def chosen_texts(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for part in schema:
+            yield from chosen_texts(part)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "enum":
+                yield from map(str, value)
+            elif key in {"minimum", "maximum"}:
+                yield from (str(int(value) + step) for step in (-1, 0, 1))
+            else:
+                yield from chosen_texts(value)
+
+
+def test_every_text_that_the_document_allows_is_read_and_no_other_one():
+    seen: set[tuple[str, str]] = set()
+    wrong: list[str] = []
+    for one in OPERATIONS:
+        row = rows()[one.spec["operationId"]]
+        if (model := row.request_model) is None:
+            continue
+        for name, schema, takes_empty in fields(one, row):
+            # What JSON text holds is an annotation, and asserted by no schema; headers of a row have no model.
+            if "contentMediaType" in schema or name not in model.model_fields or (model.__name__, name) in seen:
+                continue
+            seen.add((model.__name__, name))
+            for text in dict.fromkeys((*TEXTS, *chosen_texts(schema))):
+                if name in LEFT_TO_THE_CALL and (LEFT_TO_THE_CALL[name] is None or text in LEFT_TO_THE_CALL[name]):
+                    continue
+                described = is_described(schema, text, takes_empty=takes_empty)
+                if described != is_read(model, name, text):
+                    wrong.append(f"{one.key} {name}={text!r}: {'refused' if described else 'accepted'} against it")
+    assert wrong == []
+    assert len(seen) > 150
