@@ -422,15 +422,8 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
                 assert outcome.reason == ""
                 assert "in use by another server" in outcome.warnings
             assert await other.database.fetch("select connector, owner from engine_owners order by connector") == before
-        tests = ConnectionTests(
-            EngineBuilder(holder.services.settings),
-            EngineBuilder.build,
-            holder.services.stored_connectors,
-            holder.services.statements.runner.may_hold,
-        )
-        async with tests.running():
-            outcome = await tests.test(user, GivenConnector(id=stored["id"]))
-            assert (outcome.reason, outcome.warnings) == ("", "")
+        outcome = await holder.services.connection_tests.test(user, GivenConnector(id=stored["id"]))
+        assert (outcome.reason, outcome.warnings) == ("", "")
 
 
 async def test_certificates_that_are_not_verified_are_a_warning(keeper: Keeper) -> None:

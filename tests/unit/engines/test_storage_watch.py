@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,10 +11,13 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, operation, run, started
 
-from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.protocol import Engine, EngineSession
+from queryserver.engines.duckdb.connection import DuckdbConnection
+from queryserver.engines.duckdb.database import DuckdbDatabase
+from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.engines.sqlite.storage import TEMPORARY_DIRECTORY, temporary_bytes
+from queryserver.engines.threaded import ThreadedSessions
+from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
 MIB = 1024 * 1024
@@ -52,8 +57,34 @@ class SmallDisk:
         return DiskFloor(min_bytes=ROOM, usage=self.usage)
 
 
-def new_engine(dialect: str, root: Path, *, floor: DiskFloor = NO_FLOOR, quota_bytes: int = 1024 * MIB) -> Engine:
-    make = DuckdbEngine if dialect == "duckdb" else SqliteEngine
+class DuckdbHere:
+    """DuckDB in threads of this process: the disk of a test is not that of another process."""
+
+    def __init__(self, *, path: str, root: Path, floor: DiskFloor, quota_bytes: int) -> None:
+        self._sessions = ThreadedSessions("duckdb")
+        self._open = partial(
+            DuckdbDatabase, root, root / path, {}, read_only=False, cell_max_bytes=MIB, temporary_max_bytes=QUOTA,
+            quota_bytes=quota_bytes, floor=floor,
+        )  # fmt: skip
+        self._database: DuckdbDatabase | None = None
+
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
+        return self._sessions.session(partial(self._connect, user.id, options), user_id=user.id)
+
+    async def close(self) -> None:
+        await self._sessions.close()
+        if self._database is not None:
+            self._database.close()
+
+    def _connect(self, user_id: int, options: SessionOptions) -> DuckdbConnection:
+        self._database = self._database or self._open()
+        return self._database.connect(user_id, options, is_private=False)
+
+
+def new_engine(
+    dialect: str, root: Path, *, floor: DiskFloor = NO_FLOOR, quota_bytes: int = 1024 * MIB
+) -> SqliteEngine | DuckdbHere:
+    make = DuckdbHere if dialect == "duckdb" else SqliteEngine
     return make(path=f"own.{dialect}", root=root, floor=floor, quota_bytes=quota_bytes)
 
 
@@ -62,14 +93,14 @@ def dialect(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-EngineOf = Callable[..., Engine]
+EngineOf = Callable[..., SqliteEngine | DuckdbHere]
 
 
 @pytest.fixture
 async def engine_of(tmp_path: Path, dialect: str) -> AsyncGenerator[EngineOf]:
-    made = list[Engine]()
+    made = list[SqliteEngine | DuckdbHere]()
 
-    def make(**limits: object) -> Engine:
+    def make(**limits: object) -> SqliteEngine | DuckdbHere:
         made.append(new_engine(dialect, tmp_path, **limits))  # pyright: ignore[reportArgumentType]
         return made[-1]
 
@@ -132,9 +163,11 @@ async def test_a_file_at_its_quota_takes_rows_again_once_others_are_deleted(
     engine_of: EngineOf, dialect: str, tmp_path: Path
 ) -> None:
     some = ROWS[dialect].replace("2000000000", "900000" if dialect == "duckdb" else "50000")
-    async with engine_of().session(USER, NO_OPTIONS) as session:
+    unlimited = engine_of()
+    async with unlimited.session(USER, NO_OPTIONS) as session:
         await run(session, f"CREATE TABLE t AS {some}")
         await run(session, "CREATE TABLE last AS SELECT 1 AS n")
+    await unlimited.close()
     limited = engine_of(quota_bytes=QUOTA)
     async with limited.session(USER, NO_OPTIONS) as session:
         assert await code_of(session, f"INSERT INTO t {some}") == "insufficient_storage"
