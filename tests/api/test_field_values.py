@@ -261,11 +261,6 @@ async def test_rows_may_be_nested_and_be_null(ana: Caller):
     assert await cells(ana, "postgresql", "SELECT row('small'::row_kind) AS r") == [[{"field0": "small"}]]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="The server puts expressions around DuckDB's statements, and constant folding is off, as long as DuckDB runs"
-    " in its process (ADR 43).",
-)
 @pytest.mark.parametrize(
     ("name", "names", "data"),
     [

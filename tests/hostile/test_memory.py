@@ -185,7 +185,7 @@ class TestStatements:
                 "SELECT n, repeat('x', n * 10000) AS big FROM generate_series(1, 9) n",
                 " in row 6 of column big",
             ),
-            ("duckdb", "SELECT [true for i in range(10000)] AS big", " of column big"),
+            ("duckdb", "SELECT [true for i in range(10000)] AS big", " in row 0 of column big"),
             ("mysql", "rows 2 wide 70000", " in row 0 of column"),
         ],
         ids=["sqlite_blob", "sqlite_row", "postgresql_cell", "postgresql_row", "nested", "any_engine"],

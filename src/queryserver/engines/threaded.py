@@ -48,15 +48,6 @@ def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> N
             os.setpriority(os.PRIO_PROCESS, number or threading.get_native_id(), niceness)
 
 
-def with_lower_priority(call: Callable[[], Answered]) -> Answered:
-    """What `call` gives. It runs in a thread of its own, and so the threads that it starts inherit the priority.
-
-    Only for libraries whose threads never run Python.
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="low-priority", initializer=lower_priority) as thread:
-        return thread.submit(call).result()
-
-
 class DriverThreads:
     """Threads of one engine: `max_statements` for statements, a few more so that opening and closing never wait.
 

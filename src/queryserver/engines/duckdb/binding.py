@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import duckdb
 
@@ -46,7 +46,7 @@ class MarkedStatement:
 
     text: str
     statement: duckdb.Statement
-    values: Sequence[Native]
+    values: list[Any]
 
 
 class _Marks:
@@ -105,7 +105,7 @@ def _native(one: Parameter) -> "Native | None":
     return value
 
 
-def marks_of(bound: Bound) -> tuple[str, Sequence[Native]]:
+def marks_of(bound: Bound) -> tuple[str, list[Any]]:
     """The text with marks, and their values."""
     marks = _Marks()
     return bound.written(marks.write), marks.values
@@ -132,7 +132,7 @@ def marked(
     try:
         statements = connection.extract_statements(text)
         outside = _outside(tokens_of(text), bound)
-    except (duckdb.Error, errors.StatementRejected):  # no place for a parameter, or marks are more tokens than allowed
+    except duckdb.Error:  # no place for a parameter
         bound.written(DUCKDB.write)
         return None
     names = {str(number) for number in range(1, len(values) + 1)}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from weakref import WeakSet
 
 import duckdb
 import pyarrow as pa
@@ -15,13 +14,12 @@ import pyarrow as pa
 from queryserver.engines.catalog_queries import identifier, literal, qualified
 from queryserver.engines.connections import MEMORY, refuse_links
 from queryserver.engines.duckdb.connection import DuckdbConnection
-from queryserver.engines.duckdb.failures import FATAL, opening_errors, statement_errors
-from queryserver.engines.duckdb.guard import SESSION_SETTINGS, StoredDefinitions
+from queryserver.engines.duckdb.failures import opening_errors
+from queryserver.engines.duckdb.guard import SESSION_SETTINGS
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.storage_watch import StorageWatch, size_of
-from queryserver.engines.threaded import with_lower_priority
 from queryserver.engines.threaded_loading import TableWriter
 from queryserver.formats.conversion import arrow_type
 from queryserver.platform.limits import DiskFloor
@@ -36,8 +34,6 @@ _UNLOCKED_SETTINGS = (
 
 # The order matters: nothing can be set after the last.
 _LOCK_DOWN = (
-    # Constants would be computed while planning: without the memory limit, and several times (ADR 43).
-    "SET disabled_optimizers = 'expression_rewriter,statistics_propagation'",
     f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
@@ -72,7 +68,6 @@ class DuckdbDatabase:
         self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
         """By an internal error: all its connections refuse work from then on."""
-        self._connections = WeakSet[DuckdbConnection]()
         self._room = self._watch = None
         if file is not None:
             self._room = TemporaryRoom(file.parent, temporary_max_bytes, floor)
@@ -81,9 +76,7 @@ class DuckdbDatabase:
         if file is not None and root is not None:
             refuse_links(root, file)
         with opening_errors():
-            self.native = with_lower_priority(
-                lambda: duckdb.connect(file or MEMORY, read_only=read_only, config=config)
-            )
+            self.native = duckdb.connect(file or MEMORY, read_only=read_only, config=config)
             try:
                 # Another engine with the same settings may have it open, and locked down, already.
                 if self.native.execute("SELECT current_setting('lock_configuration')").fetchone() != (True,):
@@ -91,26 +84,22 @@ class DuckdbDatabase:
                         self.native.execute(setting)
                 if self._room is not None:
                     self._room.apply(self.native)
-                self._stored = None if file is None else StoredDefinitions(self.native)
             except BaseException:  # it must not stay open, whatever failed
                 self.native.close()
                 raise
 
-    def connect(self, user_id: int, options: SessionOptions, *, is_private: bool) -> DuckdbConnection:
+    def connect(self, options: SessionOptions, *, is_private: bool) -> DuckdbConnection:
         """A connection; that of an `is_private` database closes the database, too."""
         with opening_errors():
             connection = DuckdbConnection(
                 self.native.cursor(),
                 self._root,
                 self.native if is_private else None,
-                user_id=user_id,
                 cell_max_bytes=self._cell_max_bytes,
                 room=self._room,
                 watch=self._watch,
-                stored=self._stored,
                 has_ended=self._probe,
             )
-        self._connections.add(connection)
         # DuckDB refuses settings that are locked or unknown.
         wished = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
         if options.database:
@@ -124,19 +113,16 @@ class DuckdbDatabase:
         return connection
 
     def close(self) -> None:
-        """Connections that are still open are stopped and closed first: they would keep the file open."""
-        for connection in list(self._connections):
-            connection.end()
         self.native.close()
 
     def _probe(self) -> bool:
         try:
             with self.native.cursor() as probe:
                 probe.execute("SELECT 1")
-        except FATAL:
-            self.has_ended = True
-        except duckdb.Error:
+        except duckdb.ConnectionException:
             pass  # closed
+        except duckdb.Error:
+            self.has_ended = True
         return self.has_ended
 
 
@@ -152,20 +138,18 @@ _EXISTS = """
 class DuckdbWriter(TableWriter):
     """One transaction, in which the staging table becomes the target."""
 
-    def __init__(self, connection: DuckdbConnection, root: Path | None) -> None:
+    def __init__(self, connection: DuckdbConnection) -> None:
         super().__init__(connection)
         self._connection = connection
         self._native = connection.native
-        self._held = connection.held
-        self._root = root
 
     def exists(self, table: TableName) -> bool:
-        with self._held, statement_errors(self._root):
+        with self._connection.engine_errors():
             _, schema = self._place(table)
             return self._native.execute(_EXISTS, [schema, table.name]).fetchall() == [(True,)]
 
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        with self._held, self._connection.writing(), statement_errors(self._root):
+        with self._connection.writing(), self._connection.engine_errors():
             place = self._place(load.target)
             staging, target = qualified(*place, load.staging.name), qualified(*place, load.target.name)
             try:
@@ -185,7 +169,7 @@ class DuckdbWriter(TableWriter):
             return rows
 
     def drop(self, table: TableName) -> None:
-        with self._held, statement_errors(self._root):
+        with self._connection.engine_errors():
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._place(table), table.name)}")
 
     def _place(self, table: TableName) -> tuple[str, str]:

@@ -27,9 +27,14 @@ _WHY_CLOSED = (
     ("No such file", "The database file does not exist."),
 )
 
-# An internal error of a statement that runs ends DuckDB's database instance: all its connections refuse work from
-# then on. One while it is planned does not.
-FATAL: tuple[type[duckdb.Error], ...] = (duckdb.FatalException, duckdb.InternalException)
+_IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
+
+
+def may_have_ended(text: str) -> bool:
+    """Whether the database may be closed to all its connections: an internal error of a statement that runs does that,
+    one of the planner does not.
+    """
+    return _IS_FATAL.search(text) is not None
 
 
 @contextmanager

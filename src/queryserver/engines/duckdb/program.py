@@ -34,11 +34,11 @@ class HostedDuckdb:
 
     def connect(self, session: int, user_id: int, options: SessionOptions) -> DuckdbConnection:  # noqa: ARG002
         database = self._shared or self._open(None)
-        return database.connect(user_id, options, is_private=self._shared is None)
+        return database.connect(options, is_private=self._shared is None)
 
     def writer(self, connection: DriverConnection) -> TableWriter:
         assert isinstance(connection, DuckdbConnection)  # noqa: S101 `connect` made it
-        return DuckdbWriter(connection, self._root)
+        return DuckdbWriter(connection)
 
     def close(self) -> None:
         if self._shared is not None:

@@ -4,7 +4,6 @@ import asyncio
 import datetime as dt
 import sys
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 
@@ -17,16 +16,18 @@ from hypothesis import strategies as st
 from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
+from tests.refusals import raises_code
 
 from queryserver.engines.duckdb.connection import DuckdbAnswer, DuckdbConnection
+from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.failures import opening_errors, statement_errors
 from queryserver.engines.duckdb.values import sound
-from queryserver.engines.duckdb.wide_results import take_wide_place
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, ResultType
+from queryserver.platform.limits import NO_FLOOR
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.places import Bound, StatementParameters
 from queryserver.sql.positions import position_of
@@ -209,6 +210,56 @@ async def test_what_is_no_database_is_told_without_its_path(tmp_path: Path) -> N
     await engine.close()
 
 
+DEEP = (
+    "(repeat('[', 300 + range::INT) || repeat(']', 300 + range::INT))::JSON"  # no constant: that is one while it plans
+)
+
+
+def opened_database(directory: Path) -> DuckdbDatabase:
+    return DuckdbDatabase(
+        directory, directory / "own.duckdb", {}, read_only=False, cell_max_bytes=MIB, temporary_max_bytes=MIB,
+        quota_bytes=1024 * MIB, floor=NO_FLOOR,
+    )  # fmt: skip
+
+
+def connected(database: DuckdbDatabase) -> DuckdbConnection:
+    return database.connect(NO_OPTIONS, is_private=False)
+
+
+def test_an_internal_error_of_a_statement_that_runs_has_ended_the_database(tmp_path: Path) -> None:
+    database = opened_database(tmp_path)
+    connection = connected(database)
+    connection.run("CREATE TABLE kept AS SELECT 1 AS n")
+    with pytest.raises(StatementRejected, match="INTERNAL Error"):
+        connection.run(f"CREATE TABLE t AS SELECT json_structure({DEEP}) AS x FROM range(1)")
+    assert database.has_ended
+    assert not connection.is_usable
+    connection.close()
+    database.close()
+    again = opened_database(tmp_path)
+    assert rows(connected(again).run("FROM kept")) == 1
+
+
+def test_an_internal_error_of_rows_that_are_read_later_has_ended_the_database(tmp_path: Path) -> None:
+    database = opened_database(tmp_path)
+    connection, text = connected(database), "CASE WHEN range < 500000 THEN '1' ELSE {} END"
+    with pytest.raises(StatementRejected, match="INTERNAL Error"):
+        rows_of_all(connection.run(f"SELECT json_structure({text.format(DEEP)}::JSON) FROM range(500100)"))
+    assert database.has_ended
+    assert not connection.is_usable
+
+
+def test_an_internal_error_of_the_planner_ends_nothing(tmp_path: Path) -> None:
+    database = opened_database(tmp_path)
+    connection = connected(database)
+    with pytest.raises(StatementRejected, match="INTERNAL Error"):
+        connection.run("SELECT reservoir_quantile(5, NULL::INT[])")
+    with pytest.raises(StatementRejected, match="INTERNAL Error: of a text"):
+        connection.run("SELECT error('INTERNAL Error: of a text')")
+    assert not database.has_ended
+    assert rows(connection.run("SELECT 1")) == 1
+
+
 CLASSES = sorted(
     {
         member
@@ -254,11 +305,8 @@ def test_paths_and_traces_are_cut() -> None:
     assert caught.value.message == 'IO Error: no room in "x.duckdb"'
 
 
-_WIDE = "SELECT " + ", ".join(f"range AS c{number}" for number in range(600)) + " FROM range(3)"
-
-
-def opened(user_id: int) -> DuckdbConnection:
-    return DuckdbConnection(duckdb.connect(":memory:"), Path("/nowhere"), user_id=user_id)
+def opened(cell_max_bytes: int = 16 * MIB) -> DuckdbConnection:
+    return DuckdbConnection(duckdb.connect(":memory:"), Path("/nowhere"), cell_max_bytes=cell_max_bytes)
 
 
 def rows(answer: DuckdbAnswer) -> int:
@@ -270,7 +318,7 @@ def rows_of_all(answer: DuckdbAnswer) -> int:
 
 
 def test_an_error_of_a_later_batch_shows_no_part_of_a_statement_with_values() -> None:
-    connection = opened(7005)
+    connection = opened()
     values = StatementParameters(read_parameters(["s3cret"]))
     text = "SELECT CAST(CASE WHEN range < 500000 THEN '1' ELSE ? END AS INT) AS a FROM range(500100)"
 
@@ -288,38 +336,68 @@ def test_an_error_of_a_later_batch_shows_no_part_of_a_statement_with_values() ->
     connection.close()
 
 
-def test_a_second_result_of_a_user_waits_for_the_first() -> None:
-    first, second = opened(7001), opened(7001)
-    answer = first.run(_WIDE)
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(second.run, _WIDE)
-        assert rows(answer) == 3
-        assert not waiting.done()
-        answer.close()
-        following = waiting.result(timeout=60)
-    assert rows(following) == 3
-    following.close()
-    first.close()
-    second.close()
+@each("value, kind", [
+    ("repeat('x', 1048576 + 1)", "cell"), ("repeat('x', 1048576 + 1)::BLOB", "cell"), ("range(200000)", "cell"),
+    ("[repeat('é', 600000)]", "cell"), ("repeat('x', 1000000), repeat('y', 1000000), repeat('z', 1000000)", "row"),
+])  # fmt: skip
+def test_a_large_value_ends_its_statement_and_not_its_session(value: str, kind: str) -> None:
+    connection = opened(cell_max_bytes=MIB)
+    with raises_code(f"{kind}_too_large", match="in row 0 of column big" if kind == "cell" else "^Row 0 "):
+        connection.run(f"SELECT 1 AS small, {value} AS big")
+    with raises_code(f"{kind}_too_large", match="(?i)row 5000 "):
+        rows_of_all(
+            connection.run(
+                f"SELECT range, {value} AS big FROM range(5000, 5001) "
+                f"UNION ALL BY NAME SELECT range FROM range(5000) ORDER BY 1"
+            )
+        )
+    assert rows(connection.run("SELECT repeat('x', 1048576)")) == 1
+    connection.close()
 
 
-def test_a_result_that_is_never_closed_is_not_waited_for_for_ever() -> None:
-    first, second = opened(7002), opened(7002)
-    answer = first.run(_WIDE)
-    with pytest.raises(StatementRejected, match="500 columns"):
-        take_wide_place(7002, wait_s=0.01)
-    answer.close()
-    second.run(_WIDE).close()
-    first.close()
-    second.close()
+@each("sql", [
+    "SELECT range AS n, 'x' || range AS s, {'a': [range]} AS t FROM range(300000)",
+    "SELECT union_value(n := range)::UNION(n BIGINT, s VARCHAR) AS u FROM range(9000)",
+    "SELECT CASE WHEN range = 4000 THEN DATE 'infinity' ELSE DATE '2024-01-01' END AS d FROM range(9000)",
+])  # fmt: skip
+def test_vectors_come_as_batches_of_a_few_mib_in_order(sql: str) -> None:
+    connection = opened()
+    answer, batches = connection.run(sql), list[pa.RecordBatch]()
+    while found := answer.next_batches():
+        batches.extend(found)
+    values = [value for batch in batches for value in batch.column(0).to_pylist()]
+    plain = [value for (value,) in database().execute(f"SELECT #1 FROM ({sql})").fetchall()]
+    assert [str(value) for value in values] == ["infinity" if value == dt.date.max else str(value) for value in plain]
+    assert max(batch.nbytes for batch in batches) <= 4 * MIB
+    connection.close()
 
 
-def test_a_failing_statement_frees_its_place() -> None:
-    first = opened(7003)
-    with pytest.raises(StatementRejected):
-        first.run(_WIDE.replace("range AS c0", "CAST('x' || range AS INTEGER) AS c0"))
-    first.run(_WIDE).close()
-    first.close()
+COUNTING = "SELECT range AS n FROM range(300000)"
+
+
+def test_small_vectors_are_joined() -> None:
+    connection = opened()
+    assert len(connection.run(COUNTING).next_batches()) == 1
+    connection.close()
+
+
+@each("statement, names", [
+    ("SELECT nextval('s') AS a, nextval('s') AS a", ["a", "a"]),
+    ("INSERT INTO t VALUES (5, 6) RETURNING i, i, I, i_1", ["i", "i", "i", "i_1"]),
+    ("INSERT INTO t VALUES (5, 6) RETURNING *", ["i", "i_1"]),
+    ("UPDATE t SET i = 1 RETURNING i, INTERVAL 1 MONTH AS i, UHUGEINT '1' AS j", ["i", "i", "j"]),
+    ("EXECUTE p", ["a", "a"]),
+    ("SELECT 1 AS a, 2 AS a, TIMETZ '10:20:30+02' AS a_1", ["a", "a", "a_1"]),
+])  # fmt: skip
+def test_columns_have_the_names_that_duckdb_gives_them(statement: str, names: list[str]) -> None:
+    connection = opened()
+    for sql in ("CREATE SEQUENCE s", "CREATE TABLE t (i INT, i_1 INT)", "PREPARE p AS SELECT 1 AS a, 2 AS a"):
+        connection.run(sql)
+    answer = connection.run(statement)
+    assert [column.name for column in answer.columns or ()] == names
+    for batch in answer.next_batches():
+        assert batch.schema.names == names
+    connection.close()
 
 
 COLUMN = (Column("v", ResultType.DATE, ""),)
