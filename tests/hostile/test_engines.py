@@ -19,6 +19,8 @@ from tests.refusals import raises_code
 
 from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.engines.duckdb.connection import DuckdbConnection
+from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
 from queryserver.engines.protocol import EngineSession, OperationState
@@ -28,7 +30,7 @@ from queryserver.identity.model import User
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import sample_tables
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.limits import NO_FLOOR, DiskFloor
 from queryserver.platform.settings.tree import Settings
 
 MIB = 1024 * 1024
@@ -126,6 +128,14 @@ BEYOND_THE_TYPES = {
 }
 
 
+def opened(directory: Path, *, temporary_max_bytes: int = 1024 * MIB, floor: DiskFloor = NO_FLOOR) -> DuckdbDatabase:
+    """In this process, whose disk and settings a test can change."""
+    return DuckdbDatabase(
+        directory, directory / "own.duckdb", {"memory_limit": "60MB", "threads": 1}, read_only=False,
+        cell_max_bytes=MIB, temporary_max_bytes=temporary_max_bytes, quota_bytes=1024 * MIB, floor=floor,
+    )  # fmt: skip
+
+
 @pytest.fixture
 async def duckdb_engine(tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
@@ -160,16 +170,14 @@ class TestSettingsOfDuckdb:
             assert (await run(ana, year)).cell == 2566
             assert (await run(ben, year)).cell == 2023
 
-    async def test_a_session_has_its_own_value_of_each_setting_of_the_whole_database(
-        self, duckdb_engine: DuckdbEngine, ana: EngineSession
-    ) -> None:
-        assert duckdb_engine._database is not None
-        duckdb_engine._database.native.execute("SET GLOBAL Calendar = 'buddhist'")
-        duckdb_engine._database.native.execute("SET GLOBAL TimeZone = 'Asia/Bangkok'")
-        settings = "SELECT current_setting('Calendar'), current_setting('TimeZone')"
-        assert (await run(ana, settings)).rows == [("gregorian", "UTC")]
-        async with duckdb_engine.session(BEN, NO_OPTIONS) as ben:
-            assert (await run(ben, settings)).rows == [("gregorian", "UTC")]
+    def test_a_session_has_its_own_value_of_each_setting_of_the_whole_database(self, tmp_path: Path) -> None:
+        database = opened(tmp_path)
+        early = database.connect(NO_OPTIONS, is_private=False)
+        database.native.execute("SET GLOBAL Calendar = 'buddhist'")
+        database.native.execute("SET GLOBAL TimeZone = 'Asia/Bangkok'")
+        for connection in (early, database.connect(NO_OPTIONS, is_private=False)):
+            settings = connection.native.execute("SELECT current_setting('Calendar'), current_setting('TimeZone')")
+            assert settings.fetchall() == [("gregorian", "UTC")]
 
     @each("statement", PATHS_OF_THE_SERVER)
     async def test_no_statement_shows_a_path_of_the_server(
@@ -222,31 +230,28 @@ class TestTypesOfDuckdb:
 
 class TestDiskOfDuckdb:
     @staticmethod
-    async def spill(session: EngineSession) -> None:
-        await run(session, "CREATE OR REPLACE TABLE s AS SELECT range n, md5(range::VARCHAR) m FROM range(1500000)")
-        await run(session, "CREATE OR REPLACE TABLE o AS SELECT a.m, a.n FROM s a ORDER BY a.m, a.n")
+    def spill(connection: DuckdbConnection) -> None:
+        connection.run("CREATE OR REPLACE TABLE s AS SELECT range n, md5(range::VARCHAR) m FROM range(1500000)")
+        connection.run("CREATE OR REPLACE TABLE o AS SELECT a.m, a.n FROM s a ORDER BY a.m, a.n")
 
     @pytest.mark.slow
-    async def test_temporary_files_stop_at_the_floor_and_reading_goes_on(self, tmp_path: Path) -> None:
+    def test_temporary_files_stop_at_the_floor_and_reading_goes_on(self, tmp_path: Path) -> None:
         free = [100 * 1024 * MIB]
         floor = DiskFloor(min_bytes=1024 * MIB, usage=lambda _: Usage(1024**4, free[0]), clock=lambda: float(free[0]))
-        engine = DuckdbEngine(path="own.duckdb", root=tmp_path, memory_limit="60MB", threads=1, floor=floor)
-        async with engine.session(ANA, NO_OPTIONS) as session:
-            await self.spill(session)
-            free[0] = 1024 * MIB
-            with raises_code("insufficient_storage"):
-                await self.spill(session)
-            assert (await run(session, "SELECT count(*) FROM o")).cell == 1_500_000
-            free[0] = 90 * 1024 * MIB
-            await self.spill(session)
-        await engine.close()
+        connection = opened(tmp_path, floor=floor).connect(NO_OPTIONS, is_private=False)
+        self.spill(connection)
+        free[0] = 1024 * MIB
+        with raises_code("insufficient_storage"):
+            self.spill(connection)
+        (batch,) = connection.run("SELECT count(*) FROM o").next_batches()
+        assert batch.to_pylist() == [{"count_star()": 1_500_000}]
+        free[0] = 90 * 1024 * MIB
+        self.spill(connection)
 
-    async def test_temporary_files_have_a_limit_of_their_own(self, tmp_path: Path) -> None:
-        engine = DuckdbEngine(path="own.duckdb", root=tmp_path, memory_limit="60MB", threads=1, temporary_max_bytes=MIB)
-        async with engine.session(ANA, NO_OPTIONS) as session:
-            with pytest.raises(StatementRejected, match="temporary files of this database"):
-                await self.spill(session)
-        await engine.close()
+    def test_temporary_files_have_a_limit_of_their_own(self, tmp_path: Path) -> None:
+        connection = opened(tmp_path, temporary_max_bytes=MIB).connect(NO_OPTIONS, is_private=False)
+        with pytest.raises(StatementRejected, match="temporary files of this database"):
+            self.spill(connection)
 
 
 class TestThreads:

@@ -69,16 +69,16 @@ class DuckdbHere:
         self._database: DuckdbDatabase | None = None
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
-        return self._sessions.session(partial(self._connect, user.id, options), user_id=user.id)
+        return self._sessions.session(partial(self._connect, options), user_id=user.id)
 
     async def close(self) -> None:
         await self._sessions.close()
         if self._database is not None:
             self._database.close()
 
-    def _connect(self, user_id: int, options: SessionOptions) -> DuckdbConnection:
+    def _connect(self, options: SessionOptions) -> DuckdbConnection:
         self._database = self._database or self._open()
-        return self._database.connect(user_id, options, is_private=False)
+        return self._database.connect(options, is_private=False)
 
 
 def new_engine(
