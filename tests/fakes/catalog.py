@@ -74,6 +74,10 @@ class FakeCatalogEngine(FakeEngine):
         """Whether each caller may see something else."""
         self._capabilities = replace(self.capabilities, acts_as_caller=acts)
 
+    def give_files(self) -> None:
+        """Statements and samples can name files from now on."""
+        self._capabilities = replace(self.capabilities, reads_files=True, writes_files=True)
+
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         await self.ping()

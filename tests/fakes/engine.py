@@ -14,6 +14,8 @@ Statements (words separated by spaces, `then` joins a result with its end):
     values 1 null             one column of these integers
     columns a a               one row of 1, 2, … under these names;   columns a b then rows 0: no row
     set x 1 / get x           a variable of the session; an unset one is refused
+    from <path>               one row: the content of a file, where the fake reads files (`READS_FILES`)
+    copy <path> <text>        writes a file, and finishes
     <blank>                   finishes without a result set
 
 Values of parameters are words of the statement, where the fake takes them (`TAKES_WORDS`).
@@ -23,7 +25,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -35,6 +37,8 @@ from queryserver.engines.protocol import (
     OperationStatus,
     SessionOptions,
 )
+from queryserver.engines.reach import StatementFiles
+from queryserver.errors.base import QueryServerError, remade
 from queryserver.errors.statements import (
     EngineUnavailable,
     OutcomeUnknown,
@@ -51,6 +55,8 @@ TAKES_WORDS = EngineCapabilities(
     reports_progress=True, parameters=ParameterSupport({ParameterType.BIGINT, ParameterType.VARCHAR})
 )
 """Of a fake whose statements have parameters."""
+READS_FILES = EngineCapabilities(reads_files=True, writes_files=True)
+"""Of a fake whose statements read and write files of stores."""
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -71,6 +77,9 @@ class Script:
     failure: str | None = None
     is_denied: bool = False
     assign: tuple[str, str] | None = None
+    file: str | None = None
+    content: str | None = None
+    """What is written to the file; None: it is read."""
 
     @property
     def has_result_set(self) -> bool:
@@ -131,7 +140,7 @@ class FakeEngine:
             raise StatementRejected(f"unknown setting {name}")
         self.sessions_opened += 1
         self.options.append(options)
-        session = FakeSession(self)
+        session = FakeSession(self, options.files)
         self._sessions.add(session)
         try:
             yield session
@@ -152,8 +161,9 @@ class FakeEngine:
 class FakeSession:
     """One session of the fake. `is_lost` may be set by a test: the session then takes no statement."""
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, engine: FakeEngine, files: StatementFiles | None = None) -> None:
         self._engine = engine
+        self._files = files
         self._operation: _Operation | None = None
         self._variables: dict[str, str] = {}
         self.is_lost = False
@@ -259,10 +269,32 @@ class FakeSession:
         elif script.failure is not None and not script.has_result_set:
             refusal = StatementDenied if script.is_denied else StatementRejected
             operation.state, operation.error = OperationState.FAILED, refusal(script.failure)
+        elif script.file is not None:
+            await self._work_on_file(operation, script.file)
         else:
             operation.state = OperationState.FINISHED
             if script.assign is not None:
                 self._variables[script.assign[0]] = script.assign[1]
+
+    async def _work_on_file(self, operation: _Operation, path: str) -> None:
+        script, files = operation.script, self._files
+        try:
+            if files is None:
+                raise StatementRejected("The fake engine has got no files.")
+            if script.content is None:
+                found = await files.require_readable(path)
+                content = await files.read(path, offset=0, length=found.size, version=found.version)
+                operation.script = replace(script, text=content.decode())
+            else:
+                async with files.write(path, overwrite=True) as sink:
+                    await sink.send(script.content.encode())
+        except QueryServerError as error:
+            operation.state, operation.error = (
+                OperationState.FAILED,
+                remade(StatementRejected, error.code, error.message),
+            )
+        else:
+            operation.state = OperationState.FINISHED
 
 
 _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
@@ -282,6 +314,8 @@ _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
     (r"values (.*)", lambda found: _values(found[1].split())),
     (r"columns (.*) then rows 0", lambda found: Script(names=tuple(found[1].split()), rows=0)),
     (r"columns (.*)", lambda found: Script(names=tuple(found[1].split()), rows=1)),
+    (r"from (\S+)", lambda found: Script(names=("content",), rows=1, file=found[1])),
+    (r"copy (\S+) (.*)", lambda found: Script(file=found[1], content=found[2])),
     (r"set (\w+) (\w+)", lambda found: Script(assign=(found[1], found[2]))),
 )
 

@@ -1,0 +1,206 @@
+"""Files in statements, with the rights of their callers, in whatever session and process (Contract editor 4.7)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.api.driving import Api, Caller, open_api
+from tests.api.storage.conftest import Files, storage_settings
+from tests.cases import each
+from tests.fakes.catalog import FakeCatalogEngine
+
+INTERPRETERS: dict[str, Any] = {
+    "lake": {"interface": "fake", "options": {"files": True}},
+    "frozen": {"interface": "fake", "options": {"files": True}, "read_only": True},
+    "blind": {"interface": "fake"},
+    "shelf": {"interface": "fake", "options": {"catalog": True}},
+}
+
+
+@pytest.fixture(scope="module")
+async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Files]:
+    directory = tmp_path_factory.mktemp("statement-files")
+    tables = {"notebook": {"interpreters": INTERPRETERS}, "editor": {"cancel_wait_s": 30}}
+    async with open_api(storage_settings(directory, shared_database_dsn, tables=tables)) as api:
+        yield Files(api, directory / "files")
+
+
+@pytest.fixture
+def api(files: Files) -> Api:
+    return files.api
+
+
+@pytest.fixture
+async def ana(files: Files) -> Caller:
+    return await with_home(files, "ana")
+
+
+@pytest.fixture
+async def bob(files: Files) -> Caller:
+    return await with_home(files, "bob")
+
+
+async def with_home(files: Files, name: str, *, admin: bool = False) -> Caller:
+    """A new user with a file `own` in the home, whose content is the name."""
+    caller = await files.api.user(name, admin=admin)
+    home = files.root / "user" / caller.username
+    home.mkdir(parents=True)
+    (home / "own").write_text(caller.username)
+    return caller
+
+
+def own(caller: Caller) -> str:
+    return f"file:///user/{caller.username}/own"
+
+
+async def program_of(caller: Caller, *scopes: str) -> Caller:
+    """A program that calls with a new API token of the user."""
+    made = await caller.post_json("token/api_tokens/new", name=f"program {uuid4()}", scopes=scopes)
+    assert made.status_code == 200, made.text
+    return Caller(caller.api, caller.username, {"Authorization": f"Bearer {made.json()['value']}"})
+
+
+async def session_of(caller: Caller, dialect: str = "lake") -> int:
+    return (await caller.told("editor/create_session", session=json.dumps({"type": dialect})))["session"]["id"]
+
+
+async def read(caller: Caller, path: str, dialect: str = "lake", **fields: Any) -> str:
+    """The content of a file by a statement, or code and message of its failure."""
+    body = await caller.run(dialect, f"from {path}", **fields)
+    if body["status"]:
+        return f"{body['code']} {body['message']}"
+    return (await caller.page(body["history_uuid"]))["data"][0][0]
+
+
+async def refusal(caller: Caller, statement: str, dialect: str = "lake", **fields: Any) -> str:
+    body = await caller.run(dialect, statement, **fields)
+    assert body["status"] == 1, body
+    return f"{body['code']} {body['message']}"
+
+
+@pytest.mark.item(97)
+async def test_two_users_on_one_connector_read_their_own_files_and_never_the_other_ones(ana: Caller, bob: Caller):
+    async def reads(caller: Caller, other: Caller, **fields: Any) -> None:
+        for _ in range(10):
+            assert await read(caller, own(caller), **fields) == caller.username
+            found = await read(caller, own(other), **fields)
+            assert found.startswith(f"permission_denied {own(other)}: "), found
+
+    sessions = [await session_of(caller) for caller in (ana, bob)]
+    await asyncio.gather(
+        reads(ana, bob),
+        reads(bob, ana),
+        reads(ana, bob, session_id=sessions[0]),
+        reads(bob, ana, session_id=sessions[1]),
+    )
+
+
+async def test_a_statement_writes_where_the_storage_calls_would_and_the_file_is_theirs(
+    files: Files, ana: Caller, bob: Caller
+):
+    path = f"file:///user/{ana.username}/new.txt"
+    assert (await ana.run("lake", f"copy {path} some text"))["status"] == 0
+    downloaded = await ana.get("storage/download", path=path)
+    assert downloaded.text == "some text"
+    assert (await refusal(bob, f"copy {path} other")).startswith(f"permission_denied {path}: ")
+    assert (await refusal(ana, "copy file:///etc/x text")).startswith("path_not_found ")
+    assert (await refusal(ana, "copy file:///x text")).startswith("permission_denied file:///x: ")
+    assert (await ana.get("storage/download", path=path)).text == "some text"
+
+
+@pytest.mark.item(99)
+@each("scopes, may_read, may_write", (("query",), False, False), (("query", "files:read"), True, False),
+    (("query", "files:write"), False, True), (("query", "files:read", "files:write"), True, True))  # fmt: skip
+@each("in_session", False, True)
+async def test_the_scopes_of_an_api_token_limit_its_statements_in_a_session_of_the_user_too(
+    ana: Caller, scopes: tuple[str, ...], *, may_read: bool, may_write: bool, in_session: bool
+):
+    program = await program_of(ana, *scopes)
+    fields = {"session_id": await session_of(ana)} if in_session else {}
+    assert await read(ana, own(ana), **fields) == ana.username
+    lacks = f"permission_denied {own(ana)}: The API token of this statement lacks the scope files:"
+    found = await read(program, own(ana), **fields)
+    assert found == (ana.username if may_read else f"{lacks}read.")
+    target = f"file:///user/{ana.username}/{uuid4()}"
+    body = await program.run("lake", f"copy {target} text", **fields)
+    assert (body["status"] == 0) is may_write
+    script = await program.run("lake", f"ddl; from {own(ana)}", run_all="true", **fields)
+    assert (script["status"] == 0) is may_read
+    # The program leaves no limits behind for those who come after it.
+    assert await read(ana, own(ana), **fields) == ana.username
+
+
+@pytest.mark.item(99)
+async def test_the_token_of_an_administrator_reads_no_homes_of_others(files: Files, ana: Caller):
+    root = await with_home(files, "root", admin=True)
+    assert await read(root, own(ana)) == ana.username
+    program = await program_of(root, "query", "files:read")
+    assert (await read(program, own(ana))).startswith("permission_denied ")
+    assert await read(program, own(root)) == root.username
+
+
+async def test_a_statement_that_another_process_runs_keeps_the_limits_of_its_token(api: Api, ana: Caller):
+    program = await program_of(ana, "query")
+    await program.run("lake", f"from {own(ana)}")
+    stored = "select api_token from statements where user_id = (select id from users where username = $1)"
+    rows = await api.database.fetch(f"{stored} order by history_id desc limit 1", ana.username)
+    assert rows[0]["api_token"]["scopes"] == ["query"]
+    assert await read(ana, own(ana)) == ana.username
+    rows = await api.database.fetch(f"{stored} order by history_id desc limit 1", ana.username)
+    assert rows[0]["api_token"] is None
+
+
+async def test_a_read_only_connector_reads_files_and_writes_none(ana: Caller):
+    assert await read(ana, own(ana), "frozen") == ana.username
+    target = f"file:///user/{ana.username}/new"
+    assert (await refusal(ana, f"copy {target} text", "frozen")).startswith("rejected ")
+
+
+async def test_an_engine_that_reads_no_files_gets_none(ana: Caller):
+    assert "got no files" in await refusal(ana, f"from {own(ana)}", "blind")
+
+
+async def test_a_sample_reads_files_with_the_rights_of_its_caller_and_writes_none(api: Api, ana: Caller, bob: Caller):
+    shelf = api.shelf
+    assert isinstance(shelf, FakeCatalogEngine)
+    shelf.give_files()
+    shelf.sample = f"from {own(ana)}"
+    sample = await ana.told("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
+    assert sample["rows"] == [[ana.username]]
+    refused = await bob.post("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
+    assert f"{own(ana)}: " in refused.json()["message"]
+    assert "another user's" in refused.json()["message"]
+    shelf.sample = f"copy file:///user/{ana.username}/new text"
+    refused = await ana.post("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
+    assert "read-only" in refused.text
+
+
+@pytest.mark.item(98)
+async def test_the_audit_log_names_the_files_that_a_statement_opens_and_those_it_may_not(
+    ana: Caller, bob: Caller, audited: list[dict[str, Any]]
+):
+    audited.clear()
+    operation = (await ana.run("lake", f"from {own(ana)}"))["history_uuid"]
+    denied = (await ana.run("lake", f"from {own(bob)}"))["history_uuid"]
+    target = f"file:///user/{ana.username}/new"
+    written = (await ana.run("lake", f"copy {target} text"))["history_uuid"]
+    found = [event for event in audited if event["operation"].startswith("statement.") and "path" in event]
+    assert [
+        (event["operation"], event["user"], event["path"], event["outcome"], event["operation_id"]) for event in found
+    ] == [
+        ("statement.read", ana.username, own(ana), "ok", operation),
+        ("statement.read", ana.username, own(bob), "permission_denied", denied),
+        ("statement.write", ana.username, target, "ok", written),
+    ]
+
+
+async def test_what_the_server_keeps_of_a_write_is_gone_with_it(api: Api, ana: Caller):
+    target = f"file:///user/{ana.username}/new"
+    assert (await ana.run("lake", f"copy {target} text"))["status"] == 0
+    unfinished = "select count(*) from unfinished_writes where directory = $1"
+    assert await api.database.value(unfinished, f"user/{ana.username}") == 0
+    listed = await ana.get("storage/list", path=f"file:///user/{ana.username}")
+    assert [entry["name"] for entry in listed.json()["files"]] == ["new", "own"]
