@@ -48,6 +48,9 @@ from queryserver.sql.places import Bound
 # into one batch only where their size is known: 16,384 rows of numbers are read 1.3 times as fast.
 _VECTOR_ROWS, _ROWS_OF_KNOWN_SIZE = 2048, 16_384
 
+_SMALL_BYTES = 1024 * 1024
+"""Batches of this size on average are joined: that copies them."""
+
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
 _TRANSACTION = "SELECT txid_current()"
@@ -432,9 +435,11 @@ class DuckdbAnswer:
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         with self._around():
             batches, size = list[pa.RecordBatch](), 0
-            while self._ahead is not None and size < BATCH_BYTES:
-                batches.append(self._ahead)
+            while self._ahead is not None:
                 size += self._ahead.nbytes
+                if batches and size > BATCH_BYTES:
+                    break
+                batches.append(self._ahead)
                 self._ahead = self._next()
             return [
                 piece
@@ -461,7 +466,7 @@ class DuckdbAnswer:
 
 def _joined(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
     """Small ones as one: whoever passes it on takes some 50 µs for each batch. Arrow joins no sparse unions."""
-    if len(batches) < 2 or size_bytes > 2 * BATCH_BYTES:
+    if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
         return batches
     try:
         return [pa.concat_batches(batches)]
