@@ -50,6 +50,7 @@ class StatementFilesContract(StorageBasis):
             assert list(pieces) == [whole[at : at + size] for at, size in ranges]
             assert await files.read(found.path, offset=0, length=len(whole)) == whole
 
+    @pytest.mark.item(96)
     async def test_patterns_find_partitions_and_their_paths_can_be_opened(self, files: SessionFiles, top: str):
         parts = [f"{top}/t/year={year}/month={month}/p 0.csv" for year in (2024, 2025) for month in (1, 2)]
         async with files.acting(ALICE):
@@ -101,6 +102,7 @@ class StatementFilesContract(StorageBasis):
                     continue
                 assert await files.read(f"{top}/{name}", offset=0, length=999) == name.encode()
 
+    @pytest.mark.item(97)
     async def test_a_block_that_fails_leaves_nothing_and_the_old_file_as_it_was(
         self, files: SessionFiles, storage: Storage, base: str, top: str
     ):
@@ -133,6 +135,7 @@ class StatementFilesContract(StorageBasis):
             await files.remove(f"{top}/old")
             assert await names(storage, base) == []
 
+    @pytest.mark.item(100)
     async def test_absent_paths_and_directories_are_no_files(
         self, files: SessionFiles, storage: Storage, base: str, top: str
     ):
@@ -149,6 +152,7 @@ class StatementFilesContract(StorageBasis):
                 async with files.write(f"{top}/d", overwrite=True) as sink:
                     await sink.send(b"x")
 
+    @pytest.mark.item(101)
     async def test_a_file_that_was_changed_is_not_read_as_if_it_were_the_old_one(
         self, files: SessionFiles, storage: Storage, base: str, top: str
     ):
@@ -170,6 +174,7 @@ class OwnersOfFilesContract(StorageBasis):
     async def close_to_others(self, storage: Storage, base: str) -> None:
         """Nothing, where homes are closed by themselves."""
 
+    @pytest.mark.item(95)
     async def test_the_files_of_one_user_are_none_for_the_statements_of_another(
         self, file_system: FileSystem, files: SessionFiles, storage: Storage, base: str
     ):

@@ -1,4 +1,4 @@
-"""Glob patterns over the paths of a store, as DuckDB reads them (Contract editor 14.3).
+"""Glob patterns over the paths of a store, as DuckDB reads them (Contract editor 4.7.4).
 
 A pattern is matched name by name. Only directories that can hold matches are listed: those below the first name with a
 wildcard. Where the store lists whole trees, a `**` costs one call for a thousand files instead of one a directory.

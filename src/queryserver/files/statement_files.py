@@ -1,4 +1,4 @@
-"""Files of the stores for the statements of engine sessions, with the rights of their callers (Contract editor 14)."""
+"""Files of the stores for the statements of engine sessions, with the rights of their callers (Contract editor 4.7)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence

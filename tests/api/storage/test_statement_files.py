@@ -81,7 +81,7 @@ async def refusal(caller: Caller, statement: str, dialect: str = "lake", **field
     return f"{body['code']} {body['message']}"
 
 
-@pytest.mark.item(97)
+@pytest.mark.item(95)
 async def test_two_users_on_one_connector_read_their_own_files_and_never_the_other_ones(ana: Caller, bob: Caller):
     async def reads(caller: Caller, other: Caller, **fields: Any) -> None:
         for _ in range(10):
@@ -98,6 +98,7 @@ async def test_two_users_on_one_connector_read_their_own_files_and_never_the_oth
     )
 
 
+@pytest.mark.item(97)
 async def test_a_statement_writes_where_the_storage_calls_would_and_the_file_is_theirs(
     files: Files, ana: Caller, bob: Caller
 ):
@@ -142,6 +143,7 @@ async def test_the_token_of_an_administrator_reads_no_homes_of_others(files: Fil
     assert await read(program, own(root)) == root.username
 
 
+@pytest.mark.item(99)
 async def test_a_statement_that_another_process_runs_keeps_the_limits_of_its_token(api: Api, ana: Caller):
     program = await program_of(ana, "query")
     await program.run("lake", f"from {own(ana)}")

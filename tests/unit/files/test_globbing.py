@@ -50,6 +50,7 @@ async def matches(storage: Storage, pattern: str, *, levels: int = 0, max_scanne
     return sorted(status.path.removeprefix("lake/") for status in await search.run())
 
 
+@pytest.mark.item(96)
 @each("pattern", "*", "*.csv", "*/*.csv", "**", "**/*.csv", "a/**", "a/**/x.csv", "**/s.csv", "a/*", "c/[!a].csv",
     "c/[^a].csv", "c/[a-b].csv", "c/{a,b}.csv", "{a,b}/*.csv", "c/{a}.csv", "c/s*r.csv", "c/s[*]r.csv", "c/[]]-.csv",
     "a/nope.csv", "nope/*.csv", "a/x.csv", "A/*.csv", "**a/*.csv", "a/**x.csv", "?/*.csv", "??/*.csv", "*/sub/*.csv",

@@ -1,4 +1,4 @@
-"""Files in statements: the rights of their callers, audit events, writes that appear whole (Contract editor 14)."""
+"""Files in statements: the rights of their callers, audit events, writes that appear whole (Contract editor 4.7)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -197,6 +197,7 @@ async def test_paths_come_back_as_the_statement_writes_them():
             assert await content(files, found) == b"x"
 
 
+@pytest.mark.item(100)
 @each("path, code", ("s3a://lake/../x", "invalid_path"), ("s3a://lake/%2e%2e/x", "invalid_path"),
     ("s3a://lake/a\0b", "invalid_path"), ("s3a://lake/" + "n" * 256, "invalid_path"), ("gs://lake/x", "unknown_scheme"),
     ("hdfs:///x", "storage_not_configured"), ("s3a://lake/._qs_upload_x", "invalid_path"), ("", "missing_parameter"),
@@ -242,6 +243,7 @@ async def test_links_are_refused_and_left_out():
                 await call("s3a://lake/link")
 
 
+@pytest.mark.item(101)
 async def test_reads_are_ranges_of_the_version_that_the_statement_saw_first():
     file_system = lake("a.csv")
     files = GivenFiles(file_system).session()
@@ -330,6 +332,7 @@ async def test_a_file_appears_with_the_end_of_its_block_and_not_before():
     assert given.audit.details == [{"user": "ana", "effective": "ana", "size": 3_000_002, "operation_id": "op-1"}]
 
 
+@pytest.mark.item(97)
 @each("failure", ValueError("of the engine"), asyncio.CancelledError())
 async def test_a_block_that_fails_leaves_the_old_file_or_none(failure: BaseException):
     file_system = lake("old.csv")
