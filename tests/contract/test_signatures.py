@@ -30,6 +30,7 @@ from queryserver.engines.protocol import (
     ResumableSession,
     TableLoader,
 )
+from queryserver.engines.reach import FileSink, StatementFiles
 from queryserver.files.protocol import (
     CheckedWrites,
     ClusterFileSystem,
@@ -145,6 +146,8 @@ ADAPTERS = (
     Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),
     Adapter(FileSystem, "tests.fakes.storage_faults", "FaultyFileSystem"),
     Adapter(ResultStore, "tests.fakes.results", "MemoryResults"),
+    Adapter(StatementFiles, "queryserver.files.statement_files", "SessionFiles"),
+    Adapter(FileSink, "queryserver.files.statement_files", "_Body"),
 )
 
 # Test classes that inherit the engine contract, by file.
