@@ -21,6 +21,7 @@ from tests.e2e.harness import ServerProcess, running_server
 from tests.fuzz.hooks import ANSWERED, KNOWN, TOKEN
 
 _HOOKS = Path(__file__).parent / "hooks.py"
+_PROJECT = Path(__file__).parents[2]
 _PASSWORD = "correct horse battery"
 _SECONDS = 600
 _CHECKS = (
@@ -56,6 +57,7 @@ async def fuzz(seconds: int, *options: str) -> Run:
             answered.touch()
             environment = {
                 "SCHEMATHESIS_HOOKS": str(_HOOKS),
+                "PYTHONPATH": str(_PROJECT),
                 TOKEN: token,
                 KNOWN: json.dumps(await _known(http)),
                 ANSWERED: str(answered),

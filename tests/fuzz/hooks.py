@@ -10,6 +10,7 @@ from typing import Any
 import schemathesis
 from schemathesis import AuthContext, Case, CheckContext, HookContext, Response
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from tests.fuzz.forms import is_allowed_as_sent
 
 TOKEN = "QUERYSERVER_FUZZ_TOKEN"
 """Environment variable with the administrator's access token."""
@@ -92,6 +93,10 @@ _BEYOND_SCHEMAS = (
     "begin must not be above end", "begin and end must enclose",
     # The kind of a schedule, and whether it is new, decides what it needs; addresses and connectors must exist.
     "schedule", "notify", "connectors: there is no connector", "sources: there is no source", "offset must be below",
+    # An operation has only the statements of its script that were begun.
+    "statement_id: this operation has",
+    # The letters that an encoding has.
+    "contents cannot be written as",
     # The statement decides which values it needs, the connector which settings it takes.
     "parameters: ", "settings: ", "statement: ", "scopes: ",
     "operationId is required", "statement is required", "session.type is required",
@@ -108,7 +113,7 @@ _BEYOND_SCHEMAS = (
 @schemathesis.check
 def invalid_is_refused(context: CheckContext, response: Response, case: Case) -> None:
     """A call that the document does not allow is not carried out."""
-    if not _is_special(case):
+    if not (_is_special(case) or _is_allowed_as_sent(response, case)):
         negative_data_rejection(context, response, case)
 
 
@@ -123,6 +128,22 @@ def valid_is_accepted(context: CheckContext, response: Response, case: Case) -> 
 
 def _is_special(case: Case) -> bool:
     return case.operation.label in _WITH_THE_BEARER or any(case is one for one in _known_were_put)
+
+
+def _is_allowed_as_sent(response: Response, case: Case) -> bool:
+    """Whether nothing but a form was made wrong, and its bytes are those of one that the document allows."""
+    places = case.meta.components if case.meta is not None else {}
+    body, media = response.request.body, case.media_type
+    if (
+        media is None
+        or not isinstance(body, str | bytes)
+        or {place.value for place in places if places[place].mode.is_negative} != {"body"}
+    ):
+        return False
+    raw = case.operation.definition.raw["requestBody"]["content"][media]["schema"]
+    content = body.encode() if isinstance(body, str) else body
+    components = case.operation.schema.raw_schema["components"]
+    return is_allowed_as_sent(content, str(response.request.headers["Content-Type"]), raw, components)
 
 
 def _is_beyond_schemas(response: Response) -> bool:

@@ -1,0 +1,83 @@
+"""Whether the fields of a form, as they were sent, are ones that the document allows.
+
+All is text in a form: what a generator means as a wrong type may be sent as the very bytes of a right one. One field
+`path=a` is an array of one path, and no text.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from email.parser import BytesParser
+from email.policy import HTTP
+from typing import Any
+from urllib.parse import parse_qsl
+
+from jsonschema_rs import Draft202012Validator
+
+from queryserver.platform.text import boolean_of
+
+_FORM, _PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
+
+
+def is_allowed_as_sent(body: bytes, content_type: str, schema: Mapping[str, Any], components: Any) -> bool:
+    """`schema`: that of the body, an object, which may refer to the `components` of the document.
+
+    False for what is no form, for text that is no UTF-8, and for files.
+    """
+    try:
+        sent = _sent(body, content_type)
+    except ValueError:
+        return False
+    if sent is None:
+        return False
+    properties = _target(schema, components).get("properties", {})
+    value = {name: _meant(texts, properties.get(name, {}), components) for name, texts in sent.items()}
+    return _fits(schema, components, value)
+
+
+def _sent(body: bytes, content_type: str) -> Mapping[str, list[str]] | None:
+    """The texts of each field in their order."""
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == _FORM:
+        for name, text in parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=1000):
+            texts[name].append(text)
+        return texts
+    if kind != _PARTS:
+        return None
+    for part in (
+        BytesParser(policy=HTTP).parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body).iter_parts()
+    ):
+        payload = part.get_payload(decode=True)
+        if not isinstance(payload, bytes) or part.get_filename() is not None:
+            return None
+        texts[str(part.get_param("name", header="content-disposition"))].append(payload.decode())
+    return texts
+
+
+def _meant(texts: list[str], schema: Mapping[str, Any], components: Any) -> Any:
+    """The value of a field: every one of a repeated field, else the last one."""
+    if _target(schema, components).get("type") == "array":
+        return texts
+    return next((value for value in _readings(texts[-1]) if _fits(schema, components, value)), texts[-1])
+
+
+def _readings(text: str) -> Iterator[Any]:
+    yield text
+    if (flag := boolean_of(text)) is not None:
+        yield flag
+    if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
+        yield int(text)
+    elif re.fullmatch(r"[+-]?[0-9]{1,30}\.[0-9]{1,30}", text):
+        yield float(text)
+
+
+def _target(schema: Mapping[str, Any], components: Any) -> Mapping[str, Any]:
+    if "$ref" not in schema:
+        return schema
+    _, _, group, name = schema["$ref"].split("/")
+    return components[group][name]
+
+
+def _fits(schema: Mapping[str, Any], components: Any, value: Any) -> bool:
+    return Draft202012Validator({**schema, "components": components}).is_valid(value)

@@ -1,0 +1,62 @@
+"""A form is judged by its bytes: one field is an array of one, and nothing else that is wrong is allowed."""
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+from scripts.export_openapi import TARGET
+from tests.cases import each
+from tests.fuzz.forms import is_allowed_as_sent
+
+COMPONENTS: Any = json.loads(TARGET.read_text(encoding="utf-8"))["components"]
+FORM = "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data"
+BOUNDARY = "b0undary"
+FILE = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="path"; filename="a"\r\n\r\na\r\n--{BOUNDARY}--'
+
+
+def is_allowed(model: str, fields: list[tuple[str, str]], kind: str = FORM) -> bool:
+    schema = {"$ref": f"#/components/schemas/{model}"}
+    if kind == FORM:
+        return is_allowed_as_sent(urlencode(fields).encode(), kind, schema, COMPONENTS)
+    head = 'Content-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+    parts = "".join(f"--{BOUNDARY}\r\n{head.format(name, text)}" for name, text in fields) + f"--{BOUNDARY}--\r\n"
+    return is_allowed_as_sent(parts.encode(), f"{kind}; boundary={BOUNDARY}", schema, COMPONENTS)
+
+
+@each("kind", FORM, PARTS)
+@each(
+    ("fields", "expected"),
+    ([("path", "AAA"), ("skip_trash", "TRUE"), ("wait", "0")], True),
+    ([("path", "{}")], True),
+    ([("path", "a"), ("path", "b"), ("wait", "600")], True),
+    ([("path", " ")], False),
+    ([("path", "a"), ("path", "")], False),
+    ([("path", "a"), ("wait", "601")], False),
+    ([("path", "a"), ("wait", "x")], False),
+    ([("path", "a"), ("wait", "1.0")], True),
+    ([("path", "a"), ("wait", "0.5")], False),
+    ([("path", "a"), ("skip_trash", "perhaps")], False),
+    ([("wait", "0")], False),
+    ([], False),
+)
+def test_what_the_bytes_say_decides(kind: str, fields: list[tuple[str, str]], expected: bool):
+    assert is_allowed("DeleteRequestForm", fields, kind) == expected
+
+
+@each("kind", FORM, PARTS)
+def test_of_a_field_that_is_no_array_the_last_text_counts(kind: str):
+    assert is_allowed("RenameRequestForm", [("src_path", ""), ("src_path", "a"), ("dest_path", "b")], kind)
+    assert not is_allowed("RenameRequestForm", [("src_path", "a"), ("dest_path", "b"), ("dest_path", "")], kind)
+
+
+@each(
+    ("body", "content_type"),
+    (b'{"path": ["a"]}', "application/json"),
+    (b"path=%FF", FORM),
+    (b"path=\xff", FORM),
+    (FILE.encode(), f"{PARTS}; boundary={BOUNDARY}"),
+)
+def test_what_is_no_form_of_texts_is_not_allowed(body: bytes, content_type: str):
+    schema = {"$ref": "#/components/schemas/DeleteRequestForm"}
+    assert not is_allowed_as_sent(body, content_type, schema, COMPONENTS)
