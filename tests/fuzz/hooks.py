@@ -98,7 +98,7 @@ _BEYOND_SCHEMAS = (
     # The letters that an encoding has.
     "contents cannot be written as",
     # The statement decides which values it needs, the connector which settings it takes.
-    "parameters: ", "settings: ", "statement: ", "scopes: ",
+    "parameters: ", "parameter_rows: ", "settings: ", "statement: ", "scopes: ",
     "operationId is required", "statement is required", "session.type is required",
     # Grammars of their own: formats of dates, characters with escapes, printable text of all scripts, modes.
     "date_format must", "must have 1 to 8 characters", "printable characters", "field_facets must hold names",

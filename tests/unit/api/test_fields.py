@@ -417,8 +417,8 @@ class TestScopes:
         if names:
             assert list(parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text}).scopes) == names
 
-    @each("text", "Query", "query import", '["x"]', "query\x1c")
-    def test_what_is_no_scope_is_refused_with_the_scopes_that_there_are(self, text: str):
+    @each("text", "Query", "query import", '["x"]', "query\x1c", [{}], [[]], [None], [1])
+    def test_what_is_no_scope_is_refused_with_the_scopes_that_there_are(self, text: Any):
         with pytest.raises(InvalidParameter, match=r"^scopes\.0 must be one of query, files:read, "):
             parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text})
 

@@ -188,7 +188,7 @@ def _token_id(value: Any) -> Any:
 
 
 def _scope(value: Any) -> Any:
-    if value not in set(Scope):
+    if value not in tuple(Scope):  # of a JSON body it may be any value
         raise must(f"be one of {', '.join(Scope)}.")
     return value
 
@@ -311,7 +311,7 @@ def _state(value: Any) -> Any:
     """Empty text is absent."""
     if value == "":
         return None
-    if value not in set(TaskState):
+    if value not in tuple(TaskState):
         raise must(f"be one of {', '.join(TaskState)}.")
     return value
 
