@@ -6,7 +6,7 @@ grammar has no parameter, such as behind DATE, the text with the literals runs, 
 """
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -61,6 +61,10 @@ class _Marks:
             self._written[number] = self._value(one)
         return self._written[number]
 
+    def begin_row(self) -> None:
+        """The values of the next row have marks of their own."""
+        self._written.clear()
+
     def _value(self, one: Parameter) -> str:
         value = one.value
         match value:
@@ -109,6 +113,38 @@ def marks_of(bound: Bound) -> tuple[str, list[Any]]:
     """The text with marks, and their values."""
     marks = _Marks()
     return bound.written(marks.write), marks.values
+
+
+def row_start(tokens: Sequence[Token], text: str) -> int | None:
+    """Where in `text` the one row of `INSERT INTO … VALUES (…)` begins; None where more rows cannot follow it."""
+    if [token.name for token in tokens[:2]] != ["insert", "into"]:
+        return None
+    places = [place for place, token in enumerate(tokens) if token.kind == "keyword" and token.name == "values"]
+    signs = [token.text for token in tokens[places[0] + 1 :]] if len(places) == 1 else []
+    if not signs or not signs[0].startswith("(") or tokens[-1].end != len(text.rstrip().encode()):
+        return None
+    depth = 0
+    for place, sign in enumerate(signs):
+        depth += sign.count("(") - sign.count(")") if tokens[places[0] + 1 + place].kind == "operator" else 0
+        if depth == 0 and place < len(signs) - 1:
+            return None
+    return len(text.encode()[: tokens[places[0] + 1].start].decode()) if depth == 0 else None
+
+
+def alike(text: str, values: Sequence[Native]) -> Hashable:
+    """Equal for rows that DuckDB reads alike when they stand in one statement: with values of the same types."""
+    zones = (isinstance(value, dt.datetime) and value.tzinfo is not None for value in values)
+    return text, tuple(map(type, values)), tuple(zones)
+
+
+def joined(row: Bound, start: int, rows: int) -> str:
+    """The text with marks for so many rows like this one. `start` as `row_start` gives it."""
+    marks, texts = _Marks(), list[str]()
+    for _ in range(rows):
+        text = row.written(marks.write)
+        texts.append(text[start:] if texts else text)
+        marks.begin_row()
+    return ", ".join(texts)
 
 
 def marked(

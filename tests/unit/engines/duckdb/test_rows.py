@@ -1,11 +1,18 @@
-"""Which statements of rows of values the guard reads once: those whose values reach nothing but columns."""
+"""Statements of rows of values: which the guard reads once, and which run as one."""
 
+from collections.abc import Generator
+from typing import Any
+
+import duckdb
+import pytest
 from tests.cases import each
 
-from queryserver.engines.duckdb.binding import only_stores_values
+from queryserver.engines.duckdb.binding import marks_of, only_stores_values, row_start
+from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.guard import tokens_of
+from queryserver.errors.statements import StatementRejected
 from queryserver.sql.literals import DUCKDB
-from queryserver.sql.parameters import read_parameters
+from queryserver.sql.parameters import read_parameter_rows, read_parameters
 from queryserver.sql.places import Bound, StatementParameters
 
 
@@ -21,7 +28,7 @@ def stores(statement: str, *values: object) -> bool:
     "INSERT INTO t VALUES (?, ?) ON CONFLICT (a) DO UPDATE SET b = excluded.b",
     "UPDATE t SET a = ? WHERE (b = ? OR b IN (1, 2)) AND (NOT (a > 3))",
     "DELETE FROM t WHERE a = ? AND b <> ?")  # fmt: skip
-def test_values_that_are_stored_and_compared_reach_no_function(statement):
+def test_values_that_are_stored_and_compared_reach_no_function(statement: str) -> None:
     assert stores(statement, 1, "x")
     assert stores(statement, {"type": "decimal", "value": "1.5"}, {"type": "date", "value": "2024-01-31"})
 
@@ -36,5 +43,84 @@ def test_values_that_are_stored_and_compared_reach_no_function(statement):
     "UPDATE t SET a = CAST(? AS VARCHAR(3)), b = ?",
     "INSERT INTO t SELECT ?, a FROM f (?)",
     "INSERT INTO t (a, b) SELECT getenv(?), ?")  # fmt: skip
-def test_the_guard_reads_each_row_where_anything_is_called(statement):
+def test_the_guard_reads_each_row_where_anything_is_called(statement: str) -> None:
     assert not stores(statement, "a", "b")
+
+
+@each("statement, may_follow",
+    ("INSERT INTO t VALUES (?, ?)", True), ('insert into main."values" (a, b) values(?,upper(?)) ', True),
+    ("INSERT INTO t VALUES (?, ?) ON CONFLICT DO NOTHING", False), ("INSERT INTO t VALUES (?, ?) RETURNING a", False),
+    ("INSERT OR REPLACE INTO t VALUES (?, ?)", False), ("INSERT INTO t VALUES (?, 1), (?, 2)", False),
+    ("INSERT INTO t VALUES (?, ?) -- )", False), ("INSERT INTO t VALUES (?, ?);", False),
+    ("INSERT INTO t SELECT ?, ?", False), ("INSERT INTO t SELECT * FROM (VALUES (?, ?))", False),
+    ("UPDATE t SET a = ?, b = (?)", False), ("INSERT INTO t BY NAME VALUES (?, ?)", True))  # fmt: skip
+def test_rows_follow_each_other_where_values_end_the_statement(statement: str, may_follow: bool) -> None:
+    text, _ = marks_of(Bound(statement, "duckdb", StatementParameters(read_parameters([1, 2]))))
+    found = row_start(tokens_of(text), text)
+    assert (found is not None) == may_follow
+    assert found is None or text[found:].replace(" ", "") in {"($1,$2)", "($1,upper($2))"}
+
+
+@pytest.fixture
+def connection() -> Generator[DuckdbConnection]:
+    connection = DuckdbConnection(duckdb.connect(), None)
+    connection.run("CREATE TABLE t (a INT PRIMARY KEY, b VARCHAR)")
+    yield connection
+    connection.close()
+
+
+def run_rows(connection: DuckdbConnection, statement: str, rows: list[list[Any]]) -> Bound:
+    bound = Bound(statement, "duckdb", StatementParameters(read_parameter_rows(rows)))
+    answer = connection.run(bound)
+    assert answer.modified_rows == len(rows)
+    return bound
+
+
+def stored(connection: DuckdbConnection, query: str) -> list[Any]:
+    return [tuple(row.values()) for batch in connection.run(query).next_batches() for row in batch.to_pylist()]
+
+
+VALUES = [
+    1, 2, 2.5, True, "s", 2**40, 7, None, None, [1, 2], ["a"], [1.5], "$1", "'",
+    {"type": "decimal", "value": "1.50"}, {"type": "decimal", "value": "2.5"}, {"type": "date", "value": "2024-01-31"},
+    {"type": "timestamp", "value": "2024-01-31 10:20:30"},
+    {"type": "timestamp_tz", "value": "2024-01-31 10:20:30+02:00"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_value_is_stored_as_if_its_row_came_alone(connection: DuckdbConnection, is_open: bool) -> None:
+    for number, value in enumerate(VALUES):
+        run_rows(connection, "INSERT INTO t VALUES (?, ?)", [[number, value]])
+    alone = stored(connection, "FROM t ORDER BY a")
+    connection.run("DELETE FROM t")
+    if is_open:
+        connection.run("BEGIN")
+    run_rows(connection, "INSERT INTO t VALUES (?, ?)", [[number, value] for number, value in enumerate(VALUES)])
+    assert stored(connection, "FROM t ORDER BY a") == alone
+
+
+def test_alike_rows_run_as_one_and_the_row_that_fails_is_known(connection: DuckdbConnection) -> None:
+    sent = list[int]()
+    native = connection.native
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(native, name)
+
+        def execute(self, statement: Any, values: Any = None) -> Any:
+            sent.append(len(values or ()))
+            return native.execute(statement, values)
+
+    connection.native = Counting()  # type: ignore[assignment]
+    rows = [[number, f"x{number}"] for number in range(5_000)]
+    run_rows(connection, "INSERT INTO t VALUES (?, ?)", rows)
+    assert sent == [0, 2, 2000, 2000, 2000, 2000, 1998, 0]
+    assert stored(connection, "SELECT count(*), min(b), max(a) FROM t") == [(5000, "x0", 4999)]
+    rows = [[6_000 + number, "y"] for number in range(1_500)]
+    more = read_parameter_rows([*rows, [4, "dup"], [9_000, "z"]])
+    more = Bound("INSERT INTO t VALUES (?, ?)", "duckdb", StatementParameters(more))
+    with pytest.raises(StatementRejected, match="primary key"):
+        connection.run(more)
+    assert more.row == 1_500
+    assert stored(connection, "SELECT count(*) FROM t") == [(5000,)]
