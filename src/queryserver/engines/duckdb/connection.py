@@ -26,6 +26,7 @@ from queryserver.engines.duckdb.failures import (
     without_excerpt,
 )
 from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, tokens_of
+from queryserver.engines.duckdb.session_files import SessionStatements
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.duckdb.values import (
     arrives_as_text,
@@ -38,7 +39,7 @@ from queryserver.engines.duckdb.values import (
 )
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.storage_watch import StorageWatch
-from queryserver.engines.threaded import Interrupted
+from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.errors.statements import disk_below_floor
 from queryserver.formats.columns import Column
 from queryserver.sql.literals import DUCKDB
@@ -100,10 +101,15 @@ class DuckdbConnection:
         room: TemporaryRoom | None = None,
         watch: StorageWatch | None = None,
         has_ended: Callable[[], bool] = lambda: False,
+        files: "Callable[[Callable[[], None]], SessionStatements] | None" = None,
     ) -> None:
-        """`has_ended`, called after an internal error, says whether that has ended the database of all connections."""
+        """`has_ended`, called after an internal error, says whether that has ended the database of all connections.
+
+        `files` makes what its statements do with files, given what interrupts them.
+        """
         self.native = connection
         """The driver's own connection, for statements of ours."""
+        self._files = files(self.interrupt) if files is not None else None
         self._has_ended = has_ended
         self._watch = watch
         self._root = root
@@ -115,8 +121,13 @@ class DuckdbConnection:
 
     takes_rows = True
 
-    def run(self, statement: str | Bound) -> "DuckdbAnswer":
+    def run(self, statement: str | Bound) -> DriverAnswer:
         """The text must hold one statement at most (Contract security T23)."""
+        if self._files is not None:
+            return self._files.run(lambda: self._answer(statement))
+        return self._answer(statement)
+
+    def _answer(self, statement: str | Bound) -> "DuckdbAnswer":
         if not isinstance(statement, Bound):
             return self._begin(statement)
         with without_excerpt():
@@ -136,7 +147,7 @@ class DuckdbConnection:
     @contextmanager
     def engine_errors(self) -> Generator[None]:
         """Around work in the database: its errors, and refusals in its words, as those of a statement."""
-        with statement_errors(self._root, self._room_error):
+        with statement_errors(self._root, self._known_error):
             try:
                 yield
             except (duckdb.Error, errors.QueryServerError) as error:
@@ -253,7 +264,7 @@ class DuckdbConnection:
         return self._changed_by(checked_row, values)
 
     def _changed_by(self, row: "_KnownRow", values: Sequence[Any] | None) -> int:
-        with statement_errors(self._root, self._room_error, lines_before=row.lines_before):
+        with statement_errors(self._root, self._known_error, lines_before=row.lines_before):
             # Not `sql`, which makes a relation first: that takes another 0.7 ms.
             cursor = self.native.execute(row.statement, values)
             if row.returns_rows:
@@ -326,7 +337,9 @@ class DuckdbConnection:
         if may_have_ended(text) and self._has_ended():
             self.is_usable = False
 
-    def _checked(self, text: str, tokens: Sequence[Token]) -> tuple[duckdb.Statement, int] | None:
+    def _checked(
+        self, text: str, tokens: Sequence[Token], *, copies_files: bool = False
+    ) -> tuple[duckdb.Statement, int] | None:
         """The statement, and the lines before it; None: there is none. Raises StatementRejected."""
         statements = self.native.extract_statements(text)
         if not statements:
@@ -334,12 +347,14 @@ class DuckdbConnection:
         if len(statements) > 1:
             raise errors.StatementRejected("Parser Error: one statement at a time.")
         statement, lines_before = self._without_comments_before(statements[0], text)
-        refuse_reach(self.native, statement, tokens)
+        refuse_reach(self.native, statement, tokens, copies_files=copies_files)
         return statement, lines_before
 
     def _run(self, text: str, bound: Bound | None) -> "DuckdbAnswer":
         tokens = tokens_of(text)
-        if (checked := self._checked(text, tokens)) is None:
+        copying = self._files.rewritten(text, tokens) if self._files is not None else None
+        text, tokens = copying or (text, tokens)
+        if (checked := self._checked(text, tokens, copies_files=copying is not None)) is None:
             return DuckdbAnswer()
         statement, lines_before = checked
         kind = kind_of(statement)
@@ -354,7 +369,7 @@ class DuckdbConnection:
             return DuckdbAnswer()
         # DuckDB names the count of changed rows like a result.
         if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
-            with statement_errors(self._root, self._room_error, lines_before=lines_before):
+            with statement_errors(self._root, self._known_error, lines_before=lines_before):
                 counted = relation.fetchall()
             return DuckdbAnswer(modified_rows=counted[0][0] if counted else None)
         return self._open_rows(relation, names, types, lines_before)
@@ -367,7 +382,7 @@ class DuckdbConnection:
         if found is None:
             return None
         statement, _ = self._without_comments_before(found.statement, found.text)
-        with statement_errors(self._root, self._room_error, lines_before=lines_before):
+        with statement_errors(self._root, self._known_error, lines_before=lines_before):
             try:
                 return self._named(self.native.sql(statement, params=found.values), statement, found.values)
             except duckdb.Error as error:
@@ -379,7 +394,7 @@ class DuckdbConnection:
                 return None
 
     def _planned(self, statement: duckdb.Statement, lines_before: int) -> "_Planned":
-        with statement_errors(self._root, self._room_error, lines_before=lines_before):
+        with statement_errors(self._root, self._known_error, lines_before=lines_before):
             try:
                 return self._named(self.native.sql(statement), statement)
             except (duckdb.BinderException, duckdb.CatalogException) as error:
@@ -424,7 +439,9 @@ class DuckdbConnection:
         alone = self.native.extract_statements(query)
         return (alone[0], text.count("\n", 0, len(text) - len(query))) if len(alone) == 1 else (statement, 0)
 
-    def _room_error(self, text: str) -> errors.QueryServerError | None:
+    def _known_error(self, text: str) -> errors.QueryServerError | None:
+        if self._files is not None and (error := self._files.error_of(text)) is not None:
+            return error
         return self._room.error_of(text) if self._room is not None else None
 
     def _open_rows(
@@ -434,7 +451,7 @@ class DuckdbConnection:
 
         def error_of(text: str) -> errors.QueryServerError | None:
             self._check_end(text)
-            return self._room_error(text)
+            return self._known_error(text)
 
         around = partial(statement_errors, self._root, error_of, lines_before=lines_before)
         with around():

@@ -15,9 +15,12 @@ from queryserver.engines.catalog_queries import identifier, literal, qualified
 from queryserver.engines.connections import MEMORY, refuse_links
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.failures import opening_errors
+from queryserver.engines.duckdb.file_system import FileSystems
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS
+from queryserver.engines.duckdb.session_files import SessionStatements
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.loading import column_definitions, publishing_steps
+from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.storage_watch import StorageWatch, size_of
 from queryserver.engines.threaded_loading import TableWriter
@@ -34,6 +37,9 @@ _UNLOCKED_SETTINGS = (
 
 # The order matters: nothing can be set after the last.
 _LOCK_DOWN = (
+    # Its blocks would be shared by sessions, and are told apart by seconds of change alone.
+    "SET enable_external_file_cache = false",
+    "SET partitioned_write_max_open_files = 16",
     f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
@@ -63,11 +69,15 @@ class DuckdbDatabase:
         temporary_max_bytes: int,
         quota_bytes: int,
         floor: DiskFloor,
+        schemes: frozenset[str] = frozenset(),
     ) -> None:
+        """`schemes`: those of `StatementFiles`, of which sessions with files may read and write."""
         self._root = root
         self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
         """By an internal error: all its connections refuse work from then on."""
+        self.files = FileSystems(schemes) if schemes else None
+        """What its statements reach of stores."""
         self._room = self._watch = None
         if file is not None:
             self._room = TemporaryRoom(file.parent, temporary_max_bytes, floor)
@@ -80,6 +90,9 @@ class DuckdbDatabase:
             try:
                 # Another engine with the same settings may have it open, and locked down, already.
                 if self.native.execute("SELECT current_setting('lock_configuration')").fetchone() != (True,):
+                    if self.files is not None:
+                        self.files.register(self.native)
+                        self.native.execute(f"SET allowed_directories = {list(self.files.directories)}")
                     for setting in _LOCK_DOWN:
                         self.native.execute(setting)
                 if self._room is not None:
@@ -88,8 +101,13 @@ class DuckdbDatabase:
                 self.native.close()
                 raise
 
-    def connect(self, options: SessionOptions, *, is_private: bool) -> DuckdbConnection:
-        """A connection; that of an `is_private` database closes the database, too."""
+    def connect(
+        self, options: SessionOptions, *, is_private: bool, files: CalledFiles | None = None
+    ) -> DuckdbConnection:
+        """A connection; that of an `is_private` database closes the database, too. `files`: those of its session."""
+        statements = None
+        if files is not None and self.files is not None:
+            statements = partial(SessionStatements, self.files, files)
         with opening_errors():
             connection = DuckdbConnection(
                 self.native.cursor(),
@@ -99,6 +117,7 @@ class DuckdbDatabase:
                 room=self._room,
                 watch=self._watch,
                 has_ended=self._probe,
+                files=statements,
             )
         # DuckDB refuses settings that are locked or unknown.
         wished = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]

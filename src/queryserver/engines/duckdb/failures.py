@@ -16,6 +16,8 @@ from queryserver.sql.positions import position_of
 # Behind them: traces, and advice to set what statements may not set.
 _TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
 
+_PYTHON_TRACE = "Traceback (most recent call last)"
+
 _LINE = re.compile(r"^LINE (\d{1,7}):", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _NAMES = re.compile(r'"[^"\n]+"|\bwith name \S')
@@ -143,6 +145,8 @@ def without_excerpt() -> Generator[None]:
 def _tidy(text: str, root: Path | None) -> str:
     for mark in _TRACE_MARKS:
         text = text.partition(mark)[0]
+    if _PYTHON_TRACE in text:  # of a defect in a callback
+        return "IO Error: a file could not be read or written."
     if root is not None:
         text = text.replace(f"{root}/", "").replace(str(root), "")
     return text.strip() or "The statement failed."

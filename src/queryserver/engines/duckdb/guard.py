@@ -104,17 +104,29 @@ _SWITCHED_OFF = frozenset({
     "create_external_resource", "deregister_external_resource", "destroy_external_resource", "disable_logging",
     "disable_profiling", "enable_logging", "enable_profiling", "force_checkpoint", "json_execute_serialized_sql",
     "register_external_resource", "register_external_resource_type", "truncate_duckdb_logs", "write_log",
+    # They open a file that no statement has named before (ADR 76).
+    "read_single_csv_file", "read_single_json_file", "read_single_parquet_file",
 })  # fmt: skip
 _BEFORE_TABLES = frozenset({"into", "table", "exists"})
 """A name before a bracket is that of a table behind these words, and no call."""
 
 
-def refuse_reach(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, tokens: Sequence[Token]) -> None:
+def refuse_reach(
+    connection: duckdb.DuckDBPyConnection,
+    statement: duckdb.Statement,
+    tokens: Sequence[Token],
+    *,
+    copies_files: bool = False,
+) -> None:
     """Raises StatementRejected for what would reach other files, databases or sessions, or show paths of the server.
 
-    `tokens` are those of a text which holds nothing but the statement and comments.
+    `tokens` are those of a text which holds nothing but the statement and comments. `copies_files`: a COPY of a file of
+    a store may pass.
     """
     kind, query = kind_of(statement), statement.query
+    if kind == "COPY" and copies_files:
+        _refuse_names(tokens)
+        return
     if kind in _REFUSED:
         raise _refusal(kind)
     if kind in _WRAPPERS:

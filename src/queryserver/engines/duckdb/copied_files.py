@@ -1,0 +1,255 @@
+"""The files that COPY … TO writes: each appears whole, and none stays when the statement fails or is stopped.
+
+DuckDB opens them in any thread. So the statement gets another target than the one that it names: `target://` with a
+mark that no other statement can guess, which leads back to the statement and its own target (ADR 76).
+"""
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from secrets import token_hex
+
+from queryserver import errors
+from queryserver.engines.catalog_queries import literal
+from queryserver.engines.duckdb.file_claims import FileStatement
+from queryserver.engines.duckdb.guard import Token
+from queryserver.engines.process.file_calls import CalledFiles
+from queryserver.engines.reach import StoredFile
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.statements import StatementRejected
+
+TARGET_SCHEME = "target"
+_NAME = "file"
+_SUFFIX = re.compile(r"(?:\.[A-Za-z0-9]{1,20}){1,2}$")
+"""What DuckDB finds the format and the compression of a file by."""
+
+SMALL_BYTES = 1024 * 1024
+"""Up to here, a file waits in this process until it is complete."""
+MOST_OPEN = 24
+"""Larger files that are open at the server; it permits a few more."""
+MOST_WAITING_BYTES = 32 * 1024 * 1024
+_AT_ONCE = 8
+
+
+def copy_place(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
+    """Of a COPY statement: `to` or `from`, and its literal; None: it is no COPY, or is COPY FROM DATABASE.
+
+    The literal is None where the path is computed, or is no plain string.
+    """
+    if not tokens or tokens[0].kind != "keyword" or tokens[0].name != "copy":
+        return None
+    depth = 0
+    for number, token in enumerate(tokens[1:], start=1):
+        if token.kind == "operator":
+            depth += sum((sign in "([{") - (sign in ")]}") for sign in token.text)
+        elif not depth and token.kind == "keyword" and token.name in {"to", "from"}:
+            following = tokens[number + 1] if number + 1 < len(tokens) else None
+            if following is not None and following.kind == "keyword" and following.name == "database":
+                return None
+            return token.name, following if following is not None and following.string is not None else None
+    return None
+
+
+class CopiedFiles:
+    """What one COPY … TO writes. Any thread may call; `finish` and `give_up` come when DuckDB is done."""
+
+    def __init__(self, statement: FileStatement, named: str, target: str) -> None:
+        """`named`: the path that the statement names; `target`: for the store."""
+        self.statement = statement
+        self._files = statement.files
+        self.named = named.rstrip("/")
+        self._target = target.rstrip("/")
+        suffix = _SUFFIX.search(self._target.rpartition("/")[2])
+        self._place = f"{TARGET_SCHEME}://{token_hex(16)}"
+        self._name = _NAME + (suffix[0] if suffix else "")
+        self._lock = threading.RLock()
+        self._writes = dict[str, CopiedFile]()
+        self._committed = list[str]()
+        self._directories = dict[str, None]()
+
+    @property
+    def marked(self) -> str:
+        """What the statement gets in place of its target."""
+        return f"{self._place}/{self._name}"
+
+    @property
+    def place(self) -> str:
+        """What all paths of the statement begin with."""
+        return f"{self._place}/"
+
+    def text(self, statement: str, token: Token) -> str:
+        """The statement with `marked` instead of the token of its target."""
+        encoded = statement.encode()
+        return (encoded[: token.start] + literal(self.marked).encode() + encoded[token.end :]).decode(errors="replace")
+
+    def shown(self, text: str) -> str:
+        """A text of DuckDB with the target that the statement names."""
+        return text.replace(self.marked, self.named)
+
+    def path(self, marked: str) -> str:
+        """The path in the store. Raises PermissionDenied for any other than the target and what is below it."""
+        rest = marked.removeprefix(f"{self._place}/")
+        # DuckDB writes a file that is there under another name first, and renames it.
+        rest = rest.removeprefix("tmp_") if rest == f"tmp_{self._name}" else rest
+        below = rest.removeprefix(self._name)
+        if not rest.startswith(self._name) or (below and not below.startswith("/")):
+            raise errors.PermissionDenied(f"{self._target}: COPY writes the target that it names, and below it.")
+        return self._target + below.rstrip("/")
+
+    def open(self, path: str) -> "CopiedFile":
+        """A new file. Complete ones may appear now, so that there is room."""
+        with self._lock:
+            if path in self._writes or path in self._committed:
+                raise StatementRejected(f"IO Error: COPY writes {path} a second time.")
+            while (done := self._superfluous()) is not None:
+                self._commit(done)
+            write = self._writes[path] = CopiedFile(self._files, path, self._parent_made)
+            return write
+
+    def is_file(self, path: str) -> bool:
+        with self._lock:
+            if path in self._writes or path in self._committed:
+                return True
+        found = self._status(path)
+        return found is not None and not found.is_directory
+
+    def is_directory(self, path: str) -> bool:
+        with self._lock:
+            if path in self._directories:
+                return True
+        found = self._status(path)
+        return found is not None and found.is_directory
+
+    def entries(self, path: str) -> Sequence[StoredFile]:
+        try:
+            return self._files.list_directory(path)
+        except errors.PathNotFound:
+            return ()
+
+    def make_directory(self, path: str) -> None:
+        """It is made with its first file, or at the end: nothing stays of a statement that fails."""
+        with self._lock:
+            self._directories[path] = None
+
+    def remove(self, path: str) -> None:
+        """Of what the statement has written. Raises StatementRejected for anything else."""
+        with self._lock:
+            if (write := self._writes.pop(path, None)) is not None:
+                write.give_up()
+                return
+            if path not in self._committed:
+                raise StatementRejected(
+                    f"Permission Error: COPY deletes no files, such as {path}; write to a directory that is empty, or"
+                    " with OVERWRITE_OR_IGNORE or APPEND."
+                )
+            self._committed.remove(path)
+        self._files.remove(path)
+
+    def finish(self) -> None:
+        """All files appear, and the directories that are empty. Raises what the store raises; then none stays."""
+        try:
+            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy") as threads:
+                list(threads.map(self._commit, list(self._writes.values())))
+            for path in self._directories:
+                self._files.make_directory(path)
+        except BaseException:
+            self.give_up()
+            raise
+        self._committed.clear()
+
+    def give_up(self) -> None:
+        """Nothing stays. Idempotent. Raises nothing: the statement has failed already."""
+        writes, committed = list(self._writes.values()), list(self._committed)
+        self._writes.clear()
+        self._committed.clear()
+        for write in writes:
+            write.give_up()
+        for path in committed:
+            try:
+                self._files.remove(path)
+            except QueryServerError:
+                continue
+
+    def _superfluous(self) -> "CopiedFile | None":
+        """A complete file that has to appear before another is opened."""
+        open_writes = sum(write.is_at_server for write in self._writes.values())
+        waiting = sum(write.waiting_bytes for write in self._writes.values())
+        if open_writes < MOST_OPEN and waiting < MOST_WAITING_BYTES:
+            return None
+        return next((write for write in self._writes.values() if write.is_closed), None)
+
+    def _commit(self, write: "CopiedFile") -> None:
+        write.commit()
+        with self._lock:
+            self._writes.pop(write.path, None)
+            self._committed.append(write.path)
+
+    def _parent_made(self, path: str) -> None:
+        with self._lock:
+            parents = [one for one in self._directories if path.startswith(f"{one}/")]
+        if parents:
+            self._files.make_directory(max(parents, key=len))
+
+    def _status(self, path: str) -> StoredFile | None:
+        try:
+            return self._files.status(path)
+        except (errors.PathNotFound, errors.NotADirectory):
+            return None
+
+
+class CopiedFile:
+    """One file that is written in order. DuckDB closes it also when the statement has failed: that commits nothing."""
+
+    def __init__(self, files: CalledFiles, path: str, parent_made: Callable[[str], None]) -> None:
+        self.path = path
+        self.size_bytes = 0
+        self.is_closed = False
+        self._files = files
+        self._parent_made = parent_made
+        self._waiting = bytearray()
+        self._write: int | None = None
+
+    @property
+    def is_at_server(self) -> bool:
+        return self._write is not None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return len(self._waiting)
+
+    def write(self, content: bytes) -> int:
+        self.size_bytes += len(content)
+        if self._write is None and len(self._waiting) + len(content) <= SMALL_BYTES:
+            self._waiting += content
+        else:
+            self._send(content)
+        return len(content)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def commit(self) -> None:
+        """The file is there. Raises what the store raises."""
+        self._send(b"")
+        assert self._write is not None  # noqa: S101 `_send` has begun it
+        self._files.commit_write(self._write)
+        self._write = None
+
+    def give_up(self) -> None:
+        write, self._write = self._write, None
+        self._waiting = bytearray()
+        if write is not None:
+            try:
+                self._files.abort_write(write)
+            except QueryServerError:
+                return  # the server gives up what a statement leaves
+
+    def _send(self, content: bytes) -> None:
+        if self._write is None:
+            self._parent_made(self.path)
+            self._write = self._files.begin_write(self.path, overwrite=True)
+        waiting, self._waiting = self._waiting, bytearray()
+        for part in (waiting, content):
+            if part:
+                self._files.send(self._write, part)

@@ -1,0 +1,247 @@
+"""What the statements of one session do with files, from the start of each to its last row."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queryserver import errors
+from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFiles, copy_place
+from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
+from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems, store_path
+from queryserver.engines.duckdb.guard import Token, tokens_of
+from queryserver.engines.process.file_calls import CalledFiles
+from queryserver.engines.threaded import DriverAnswer
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRejected
+from queryserver.formats.columns import Column
+from queryserver.formats.nested_arrays import with_members
+
+_INTERRUPT_AGAIN_S = 0.05
+_PER_THREAD = "per_thread_output"
+_NOT_FOUND = re.compile(r'No files found that match the pattern "([^"]*)"')
+_OUT_OF_REACH = re.compile(r'Cannot access (?:file|directory) "(.*?)" - file system operations are disabled')
+_SQLSTATES = {"permission_denied": "42501"}
+
+
+class SessionStatements:
+    """One statement after another, in one thread at a time. Another session may end the statement that runs."""
+
+    def __init__(self, systems: FileSystems, files: CalledFiles, interrupt: Callable[[], None]) -> None:
+        self._systems = systems
+        self._files = files
+        self._interrupt = interrupt
+        self._at_work = threading.RLock()
+        """Held while DuckDB is at work for the statement."""
+        self._changing = threading.Lock()
+        """Held while the statement changes, so that an interrupt meets no other than the one it is for."""
+        self._statement: FileStatement | None = None
+        """The last one; it may have ended."""
+        self._copied: CopiedFiles | None = None
+        self._rows: DriverAnswer | None = None
+
+    def run(self, work: Callable[[], DriverAnswer]) -> DriverAnswer:
+        """`work` runs a statement; its files are claimed until the answer is read or closed. Raises EngineError."""
+        with self._changing:
+            self._statement = self._systems.claims.begin(self._files, self._stop)
+        try:
+            with self._working():
+                answer = work()
+                if self._copied is not None:
+                    self._finish(self._copied)
+                if answer.columns is not None:
+                    self._rows = answer
+        except BaseException:
+            self.end()
+            raise
+        if answer.columns is None:
+            self.end()
+            return answer
+        return FileAnswer(answer, self, self._copied)
+
+    def rewritten(self, text: str, tokens: Sequence[Token]) -> tuple[str, Sequence[Token]] | None:
+        """A COPY statement that reads or writes files, with the target that DuckDB gets; None: it is no such one.
+
+        Raises StatementRejected for a target that is computed, and for paths without a scheme.
+        """
+        found = copy_place(tokens)
+        if found is None:
+            return None
+        direction, literal = found
+        if literal is None and direction == "from":
+            return text, tokens
+        if literal is None or literal.string is None:
+            raise StatementRejected("Permission Error: the target of COPY must be a plain literal.")
+        scheme = literal.string.partition("://")[0].lower()
+        if scheme not in self._systems.schemes or "://" not in literal.string:
+            raise self._out_of_reach(literal.string)
+        if direction == "from":
+            return text, tokens
+        if any(token.is_name and token.name == _PER_THREAD for token in tokens):
+            # DuckDB 2.0.0 ends its process when such a COPY fails.
+            raise StatementRejected(
+                "Not implemented Error: COPY … (PER_THREAD_OUTPUT) is switched off on this server; FILE_SIZE_BYTES"
+                " writes several files, too."
+            )
+        assert self._statement is not None  # noqa: S101 `run` has begun it
+        self._copied = self._systems.copy(self._statement, literal.string)
+        changed = self._copied.text(text, literal)
+        return changed, tokens_of(changed)
+
+    def error_of(self, text: str) -> QueryServerError | None:
+        """What an error of DuckDB means where files are its reason."""
+        statement = self._statement
+        if statement is None:
+            return None
+        if (error := statement.failure or self._systems.claims.error_of(text)) is not None:
+            return _of_statement(error)
+        if (found := _NOT_FOUND.search(text)) is not None:
+            path = store_path(found[1])
+            return _of_statement(errors.PathNotFound(f"{path} does not exist, or no file matches."))
+        if (found := _OUT_OF_REACH.search(text)) is not None:
+            return self._out_of_reach(found[1])
+        return None
+
+    def rows(self, read: Callable[[], Sequence[pa.RecordBatch]]) -> Sequence[pa.RecordBatch]:
+        """The next rows; the files are free after the last."""
+        try:
+            with self._working():
+                batches = read()
+                if not batches:
+                    self.end()
+                return batches
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the statement, whatever DuckDB still does for it. Idempotent."""
+        with self._at_work:
+            rows, self._rows = self._rows, None
+            if rows is not None:
+                self._interrupt()  # or closing would wait for all that it reads ahead
+                rows.close()
+            self.end()
+
+    def end(self) -> None:
+        """DuckDB has done its work. What a COPY has not finished is given up. Idempotent."""
+        with self._changing:
+            copied, self._copied = self._copied, None
+            self._rows = None
+            if copied is not None:
+                self._systems.copied(copied)
+                copied.give_up()
+            if self._statement is not None:
+                self._statement.end()
+
+    def _finish(self, copied: CopiedFiles) -> None:
+        try:
+            copied.finish()
+        except QueryServerError as error:
+            raise _of_statement(error) from error
+
+    @contextmanager
+    def _working(self) -> Generator[None]:
+        """Around the work of DuckDB: in this thread, files are named by the statement."""
+        with self._at_work:
+            statement, copied = self._statement, self._copied
+            if statement is None or statement.has_ended:
+                failure = statement.failure if statement is not None else None
+                raise _of_statement(failure or errors.SessionLost("Invalid session Id: the statement has ended."))
+            try:
+                with statement.entered():
+                    yield
+            except EngineError as error:
+                copied = copied or self._copied
+                raise (error if copied is None else _with_own_target(error, copied)) from error
+
+    def _stop(self, statement: FileStatement) -> None:
+        """From the thread of another session, which has a better right to a file."""
+        give_up = time.monotonic() + END_WAIT_S
+        while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_AGAIN_S)) and time.monotonic() < give_up:
+            with self._changing:
+                if self._statement is statement and not statement.has_ended:
+                    self._interrupt()
+        if is_idle:
+            try:
+                if self._statement is statement:
+                    self.close()
+            finally:
+                self._at_work.release()
+
+    def _out_of_reach(self, path: str) -> EngineError:
+        schemes = ", ".join(f"{scheme}://" for scheme in self._systems.schemes)
+        local = f"; file:// is written {LOCAL_SCHEME}://" if LOCAL_SCHEME in self._systems.schemes else ""
+        return _of_statement(
+            errors.PermissionDenied(f"{path}: statements reach files of these stores only: {schemes}{local}.")
+        )
+
+
+class FileAnswer(DriverAnswer):
+    """The rows of a statement that may read files."""
+
+    def __init__(self, answer: DriverAnswer, statements: SessionStatements, copied: CopiedFiles | None) -> None:
+        self.columns: tuple[Column, ...] | None = answer.columns
+        self._answer = answer
+        self._statements = statements
+        self._copied = copied
+        self._is_over = False
+
+    @property
+    def modified_rows(self) -> int | None:  # type: ignore[override]
+        return self._answer.modified_rows
+
+    def next_batches(self) -> Sequence[pa.RecordBatch]:
+        if self._is_over:
+            return ()
+        batches = self._statements.rows(self._answer.next_batches)
+        self._is_over = not batches
+        return batches if self._copied is None else [_with_shown_paths(batch, self._copied) for batch in batches]
+
+    def close(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._statements.close()
+        self._answer.close()
+
+
+def _of_statement(error: QueryServerError) -> EngineError:
+    """The error as the outcome of a statement, with its code and message."""
+    if isinstance(error, EngineError):
+        return error
+    known = errors.remade(StatementRejected, error.code, error.message, error.details)
+    return known.classed(_SQLSTATES.get(error.code))
+
+
+def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
+    """The part of the statement that DuckDB shows may have a part of the mark."""
+    message = copied.shown(error.message.partition("\n\nLINE ")[0])
+    place = error.place
+    if isinstance(place, ErrorExcerpt) and (cut := place.shown.find(TARGET_SCHEME)) >= 0:
+        place = replace(place, shown=f"{place.shown[:cut]}...") if place.mark < cut else None
+    return errors.remade(type(error), error.code, message, error.details).at(place).classed(error.sqlstate)
+
+
+def _with_shown_paths(batch: pa.RecordBatch, copied: CopiedFiles) -> pa.RecordBatch:
+    """RETURN_FILES and RETURN_STATS have the paths of what was written."""
+    columns = [_shown_paths(column, copied) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _shown_paths(column: pa.Array, copied: CopiedFiles) -> pa.Array:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        options = pc.ReplaceSubstringOptions(copied.marked, copied.named)
+        return pc.call_function("replace_substring", [column], options)
+    if pa.types.is_list(kind):
+
+        def shown(members: pa.Array, _: int) -> pa.Array:
+            return _shown_paths(members, copied)
+
+        return with_members(column, shown)
+    return column
