@@ -64,7 +64,7 @@ downloads: $(DEV) ## Download the programs of all engines, which make test-engin
 	$(BIN)/python -m tests.engines.downloads
 
 .PHONY: fuzz
-fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten)
+fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten, ARGS="60 SEED" for one again)
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: chaos

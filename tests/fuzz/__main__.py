@@ -1,12 +1,14 @@
 """Calls every operation of the document with what fits its schema and what does not, against a server of its own.
 
-`make fuzz` takes ten minutes, `make fuzz ARGS=60` one. Exit code 1 when an answer is a fault, has a status that the
+`make fuzz` takes ten minutes, `make fuzz ARGS=60` one. Each run has a random seed, which it prints;
+`make fuzz ARGS="60 SEED"` takes a given one. Exit code 1 when an answer is a fault, has a status that the
 document does not name, or a body of another shape.
 """
 
 import asyncio
 import json
 import os
+import random
 import sys
 import tempfile
 from collections import Counter
@@ -24,6 +26,10 @@ _HOOKS = Path(__file__).parent / "hooks.py"
 _PROJECT = Path(__file__).parents[2]
 _PASSWORD = "correct horse battery"
 _SECONDS = 600
+_SEED_BITS = 64
+_REQUEST_TIMEOUT_S = 300
+"""A call may wait a minute for a statement, and a busy machine may be many times slower."""
+_SHOWN_CHARACTERS, _SHOWN_SUMMARY = 20_000, 1_000
 _CHECKS = (
     *("no_fault", "status_code_conformance", "content_type_conformance", "response_schema_conformance"),
     *("invalid_is_refused", "valid_is_accepted"),
@@ -43,14 +49,23 @@ class Run:
         """Operations that did what they were asked at least once."""
         return {operation for operation, status in self.answers if status < 300}
 
+    @property
+    def findings(self) -> str:
+        """The report without its warnings, from the first failure on."""
+        _, _, failures = self.report.partition("= FAILURES =")
+        found, _, rest = failures.partition("= WARNINGS =")
+        return (
+            f"{found[:_SHOWN_CHARACTERS]}\n{rest[-_SHOWN_SUMMARY:]}" if failures else self.report[-_SHOWN_CHARACTERS:]
+        )
 
-async def fuzz(seconds: int, *options: str) -> Run:
-    """A run of that length, by an administrator."""
+
+async def fuzz(seconds: int | None, *options: str, seed: int) -> Run:
+    """A run by an administrator: of that length, or of as many calls as the options say."""
     with tempfile.TemporaryDirectory(prefix="queryserver-fuzz-") as directory:
         state = Path(directory) / "data"
         async with (
             running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": _PASSWORD}) as server,
-            httpx.AsyncClient(base_url=server.base_url, timeout=60) as http,
+            httpx.AsyncClient(base_url=server.base_url, timeout=_REQUEST_TIMEOUT_S) as http,
         ):
             token = await _log_in(http)
             answered = Path(directory) / "answered"
@@ -62,7 +77,7 @@ async def fuzz(seconds: int, *options: str) -> Run:
                 KNOWN: json.dumps(await _known(http)),
                 ANSWERED: str(answered),
             }
-            code, report = await _run(_command(server, seconds, options), environment, Path(directory))
+            code, report = await _run(_command(server, seconds, seed, options), environment, Path(directory))
             if (await http.get("/api/v1/editor/get_history")).status_code != 200:
                 code, report = 1, f"{report}\nThe token did not live until the end: the run says nothing.\n"
             return Run(code, report, _counted(answered))
@@ -118,12 +133,13 @@ async def _known(http: httpx.AsyncClient) -> dict[str, list[Any]]:
     }
 
 
-def _command(server: ServerProcess, seconds: int, options: Sequence[str]) -> list[str]:
+def _command(server: ServerProcess, seconds: int | None, seed: int, options: Sequence[str]) -> list[str]:
     return [
         str(Path(sys.executable).parent / "st"),
         "run",
         f"{server.base_url}/api/v1/openapi.json",
-        *("--max-time", str(seconds), "--request-timeout", "90"),
+        *(() if seconds is None else ("--max-time", str(seconds))),
+        *("--seed", str(seed), "--request-timeout", str(_REQUEST_TIMEOUT_S)),
         *("--checks", ",".join(_CHECKS), "--continue-on-failure"),
         *("--generation-database", "none", "--no-color"),
         *options,
@@ -149,8 +165,11 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], directory
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the report."""
-    run = asyncio.run(fuzz(int(arguments[0]) if arguments else _SECONDS))
+    """Prints the seed and the report."""
+    seconds = int(arguments[0]) if arguments else _SECONDS
+    seed = int(arguments[1]) if len(arguments) > 1 else random.getrandbits(_SEED_BITS)
+    print(f"Seed: {seed}", flush=True)
+    run = asyncio.run(fuzz(seconds, seed=seed))
     operations = {operation for operation, _ in run.answers}
     print(run.report)
     answers = sum(run.answers.values())
