@@ -83,7 +83,7 @@ class TestSqliteCatalog(CatalogContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, SqliteEngine)
-        return engine._sessions.threads.busy
+        return engine.busy
 
     async def test_an_indexed_column_has_a_count_of_values(self, engine: Engine, catalog: Catalog) -> None:
         await self.make_table(engine, "main", "items", [("1", "'a'"), ("2", "'a'"), ("3", "'b'"), ("4", "'b'")])

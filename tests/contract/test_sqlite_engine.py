@@ -117,7 +117,7 @@ class TestSqliteEngine(EngineContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, SqliteEngine)
-        return engine._sessions.threads.busy
+        return engine.busy
 
 
 class TestSqliteInMemory(TestSqliteEngine):

@@ -48,7 +48,7 @@ class TestSqliteLoading(LoadingContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, SqliteEngine)
-        return engine._sessions.threads.busy
+        return engine.busy
 
     async def test_a_virtual_table_is_not_replaced(
         self, engine: Engine, loader: TableLoader, target: TableName

@@ -18,8 +18,9 @@ from queryserver import errors
 from queryserver.connectors import options, urls
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.engines.connections import client_tls
-from queryserver.engines.duckdb.processes import DuckdbProcesses
+from queryserver.engines.duckdb.engine import duckdb_processes
 from queryserver.engines.protocol import Engine
+from queryserver.engines.sqlite.engine import sqlite_processes
 from queryserver.engines.storage_watch import sample_is_full
 from queryserver.platform.addresses import AddressRules, address_rules, database_name, database_servers
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class EngineBuilder:
-    """Makes the engines of one server; those of DuckDB share `duckdb_processes`. Below `disk_floor` statements end.
+    """Makes the engines of one server; those of local databases share processes. Below `disk_floor` statements end.
 
     Who connects with its engines closes it after them.
     """
@@ -49,7 +50,8 @@ class EngineBuilder:
         """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
         self.service_dsn = settings.desktop.database.dsn
         self.disk_floor = disk_floor(settings)
-        self.duckdb_processes = DuckdbProcesses()
+        self.duckdb_processes = duckdb_processes()
+        self.sqlite_processes = sqlite_processes()
         self._tasks = Tasks()
         """Of what engines share."""
 
@@ -131,6 +133,7 @@ def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
 
     given = builder.read_options(options.SqliteOptions, connector)
     return SqliteEngine(
+        processes=builder.sqlite_processes,
         path=given.path,
         root=builder.databases_dir,
         read_only=connector.read_only or given.read_only,

@@ -14,8 +14,10 @@ from tests.contract.engine_driving import failure, operation, run, started
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.protocol import EngineSession, SessionOptions
-from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.engines.sqlite.storage import TEMPORARY_DIRECTORY, temporary_bytes
+from queryserver.engines.sqlite.connection import SqliteConnection
+from queryserver.engines.sqlite.database import SqliteDatabase
+from queryserver.engines.sqlite.facts import TEMPORARY_DIRECTORY
+from queryserver.engines.sqlite.storage import temporary_bytes
 from queryserver.engines.threaded import ThreadedSessions
 from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
@@ -57,35 +59,37 @@ class SmallDisk:
         return DiskFloor(min_bytes=ROOM, usage=self.usage)
 
 
-class DuckdbHere:
-    """DuckDB in threads of this process: the disk of a test is not that of another process."""
+class Here:
+    """A database in threads of this process: the disk of a test is not that of another process."""
 
-    def __init__(self, *, path: str, root: Path, floor: DiskFloor, quota_bytes: int) -> None:
-        self._sessions = ThreadedSessions("duckdb")
-        self._open = partial(
-            DuckdbDatabase, root, root / path, {}, read_only=False, cell_max_bytes=MIB, temporary_max_bytes=QUOTA,
-            quota_bytes=quota_bytes, floor=floor,
-        )  # fmt: skip
-        self._database: DuckdbDatabase | None = None
+    def __init__(self, dialect: str, root: Path, *, floor: DiskFloor, quota_bytes: int) -> None:
+        self._sessions = ThreadedSessions(dialect)
+        limits = {"read_only": False, "cell_max_bytes": 16 * MIB, "quota_bytes": quota_bytes, "floor": floor}
+        file = root / f"own.{dialect}"
+        self._open: Callable[[], DuckdbDatabase | SqliteDatabase] = (
+            partial(DuckdbDatabase, root, file, {}, temporary_max_bytes=QUOTA, **limits)
+            if dialect == "duckdb"
+            else partial(SqliteDatabase, root, file, busy_timeout_s=5.0, **limits)
+        )
+        self._database: DuckdbDatabase | SqliteDatabase | None = None
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
         return self._sessions.session(partial(self._connect, options), user_id=user.id)
 
     async def close(self) -> None:
         await self._sessions.close()
-        if self._database is not None:
+        if isinstance(self._database, DuckdbDatabase):
             self._database.close()
 
-    def _connect(self, options: SessionOptions) -> DuckdbConnection:
+    def _connect(self, options: SessionOptions) -> DuckdbConnection | SqliteConnection:
         self._database = self._database or self._open()
-        return self._database.connect(options, is_private=False)
+        if isinstance(self._database, DuckdbDatabase):
+            return self._database.connect(options, is_private=False)
+        return self._database.connect()
 
 
-def new_engine(
-    dialect: str, root: Path, *, floor: DiskFloor = NO_FLOOR, quota_bytes: int = 1024 * MIB
-) -> SqliteEngine | DuckdbHere:
-    make = DuckdbHere if dialect == "duckdb" else SqliteEngine
-    return make(path=f"own.{dialect}", root=root, floor=floor, quota_bytes=quota_bytes)
+def new_engine(dialect: str, root: Path, *, floor: DiskFloor = NO_FLOOR, quota_bytes: int = 1024 * MIB) -> Here:
+    return Here(dialect, root, floor=floor, quota_bytes=quota_bytes)
 
 
 @pytest.fixture(params=["duckdb", "sqlite"])
@@ -93,14 +97,14 @@ def dialect(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-EngineOf = Callable[..., SqliteEngine | DuckdbHere]
+EngineOf = Callable[..., Here]
 
 
 @pytest.fixture
 async def engine_of(tmp_path: Path, dialect: str) -> AsyncGenerator[EngineOf]:
-    made = list[SqliteEngine | DuckdbHere]()
+    made = list[Here]()
 
-    def make(**limits: object) -> SqliteEngine | DuckdbHere:
+    def make(**limits: object) -> Here:
         made.append(new_engine(dialect, tmp_path, **limits))  # pyright: ignore[reportArgumentType]
         return made[-1]
 

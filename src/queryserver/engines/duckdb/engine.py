@@ -1,25 +1,21 @@
 """The engine `duckdb`: a file below the configured directory, or a private database per session."""
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from queryserver import errors
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
-from queryserver.engines.duckdb.processes import Configuration, DuckdbProcesses
-from queryserver.engines.process.engine_process import EngineProcess
-from queryserver.engines.process.loading import ProcessLoader
-from queryserver.engines.process.sessions import Connection, ProcessSession, connected
+from queryserver.engines.process.connections import ProcessConnections
+from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.engines.storage_watch import QUOTA_BYTES
-from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS
+from queryserver.engines.threaded import STATEMENT_THREADS
 from queryserver.identity.model import User
-from queryserver.platform.limits import NO_FLOOR, DiskFloor, FairPlaces
+from queryserver.platform.limits import NO_FLOOR, DiskFloor
 from queryserver.sql.literals import DUCKDB
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
@@ -30,14 +26,18 @@ MEMORY_LIMIT = "256MB"
 # The place of extensions and secrets: a folder that does not exist, so that none is found or shown.
 _NOWHERE = "/nonexistent"
 
+_PROGRAM = "from queryserver.engines.duckdb.program import main; main()"
+
 _PROCESS_BYTES = 1024**3
 """What a process has beside twice the limit of its database, which counts a part of what a statement takes."""
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
           "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
-_LEAST_SHARE = 2
 
-OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
+
+def duckdb_processes() -> EngineProcesses:
+    """For all DuckDB engines of a server."""
+    return EngineProcesses(_PROGRAM)
 
 
 class DuckdbEngine:
@@ -61,7 +61,7 @@ class DuckdbEngine:
         threads: int = 2,
         read_only: bool = False,
         max_statements: int = STATEMENT_THREADS,
-        processes: DuckdbProcesses | None = None,
+        processes: EngineProcesses | None = None,
         cell_max_bytes: int = CELL_MAX_BYTES,
         temporary_max_bytes: int = TEMPORARY_MAX_BYTES,
         quota_bytes: int = QUOTA_BYTES,
@@ -71,12 +71,6 @@ class DuckdbEngine:
             raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
-        self._processes = processes or DuckdbProcesses()
-        # One user has half of the places at most.
-        share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
-        self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
-        self._open = set[ProcessSession | ProcessLoader]()
-        self._is_closed = False
         limit = memory_limit or MEMORY_LIMIT
         config = {
             "memory_limit": limit,
@@ -92,7 +86,7 @@ class DuckdbEngine:
         }
         if self._file is None:
             config["temp_directory"] = ""
-        self._configuration: Configuration = {
+        configuration = {
             "file": None if self._file is None else str(self._file),
             "root": None if root is None else str(root.resolve()),
             "config": config,
@@ -104,7 +98,10 @@ class DuckdbEngine:
             "floor_bytes": floor.min_bytes,
             "memory_bytes": 2 * _bytes_of(limit) + _PROCESS_BYTES,
         }
-        # DuckDB locks its file against other processes.
+        # DuckDB locks its file against other processes: one for all engines, whatever their settings.
+        self._connections = ProcessConnections(
+            processes or duckdb_processes(), self._file, configuration, max_statements=max_statements
+        )
         self.capabilities = EngineCapabilities(
             one_process=self._file is not None,
             data_name=f"duckdb:{path}" if self._file is not None else "",
@@ -113,10 +110,8 @@ class DuckdbEngine:
             parameters=DUCKDB.support,
         )
 
-    @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
-        async with self._session(user.id, options) as session:
-            yield session
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
+        return self._connections.session(user.id, options)
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -124,67 +119,20 @@ class DuckdbEngine:
             ((name,),) = await read_rows(session, "SELECT current_database()")
             yield DuckdbCatalog(session, name)
 
-    @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
-        async with (
-            self._connected(user.id, options, is_loader=True) as (connection, _),
-            self._ended(ProcessLoader(connection, read_only=self._read_only)) as loader,
-        ):
-            yield loader
+    def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
+        return self._connections.loader(user.id, options, read_only=self._read_only)
 
     async def ping(self) -> None:
-        async with self._session(NO_USER, SessionOptions()):
-            pass
+        await self._connections.ping()
 
     async def close(self) -> None:
         """Statements that still run are stopped."""
-        self._is_closed = True
-        for opened in list(self._open):
-            await opened.end()
-        await self._processes.leave(self)
+        await self._connections.close()
 
     @property
     def busy(self) -> int:
         """Statements for which a process is at work."""
-        return self._places.held
-
-    @asynccontextmanager
-    async def _session(self, user_id: int, options: SessionOptions) -> AsyncGenerator[ProcessSession]:
-        async with (
-            self._connected(user_id, options) as (connection, takes_rows),
-            self._ended(ProcessSession(connection, takes_rows=takes_rows)) as session,
-        ):
-            yield session
-
-    @asynccontextmanager
-    async def _connected(
-        self, user_id: int, options: SessionOptions, *, is_loader: bool = False
-    ) -> AsyncGenerator[tuple[Connection, bool]]:
-        """A connection, and whether it takes statements with many rows of values."""
-        if self._is_closed:
-            raise errors.EngineUnavailable("The engine is closed.")
-        losses = self._processes.losses_of(self, self._file)
-        async with (
-            self._process(user_id) as process,
-            connected(
-                process, user_id, options, places=self._places, losses=losses, is_loader=is_loader
-            ) as (connection, first),
-        ):  # fmt: skip
-            yield connection, first.message.get("takes_rows") is True
-
-    def _process(self, user_id: int) -> AbstractAsyncContextManager[EngineProcess]:
-        if self._file is None:
-            return self._processes.of_user(self, user_id, self._configuration)
-        return self._processes.of_file(self, self._file, self._configuration)
-
-    @asynccontextmanager
-    async def _ended(self, opened: OpenedT) -> AsyncGenerator[OpenedT]:
-        self._open.add(opened)
-        try:
-            yield opened
-        finally:
-            await asyncio.shield(opened.end())
-            self._open.discard(opened)
+        return self._connections.busy
 
 
 def _bytes_of(amount: str) -> int:

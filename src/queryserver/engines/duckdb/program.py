@@ -32,7 +32,7 @@ class HostedDuckdb:
     def has_ended(self) -> bool:
         return self._shared is not None and self._shared.has_ended
 
-    def connect(self, session: int, user_id: int, options: SessionOptions) -> DuckdbConnection:  # noqa: ARG002
+    def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DuckdbConnection:  # noqa: ARG002
         database = self._shared or self._open(None)
         return database.connect(options, is_private=self._shared is None)
 
@@ -61,10 +61,11 @@ class HostedDuckdb:
 def main() -> None:
     def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedDuckdb:
         file = configuration["file"]
+        # Its log and its temporary files are beside the file.
+        folders = [] if file is None else [Path(file).parent]
         confine(
             Confinement(
-                # Its log and its temporary files are beside the file.
-                writable=() if file is None else (Path(file).parent,),
+                writable=tuple(folder for folder in folders if folder.is_dir()),
                 memory_bytes=address_space_bytes() + configuration["memory_bytes"],
                 open_files=_OPEN_FILES,
                 niceness=_NICENESS,

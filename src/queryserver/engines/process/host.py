@@ -42,8 +42,8 @@ _LEAVE_S = 2.0
 class HostedDatabase(Protocol):
     """The open database of a process. Called in the threads of sessions; raises domain errors."""
 
-    def connect(self, session: int, user_id: int, options: SessionOptions) -> DriverConnection:
-        """A connection for the session of that number."""
+    def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DriverConnection:
+        """A connection for the session of that number; `is_loader`: for `writer`."""
         ...
 
     def writer(self, connection: DriverConnection) -> TableWriter:
@@ -202,7 +202,7 @@ class _Session:
         })  # fmt: skip
 
     def _connect(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
-        connection = self._database.connect(self._number, user_id, options)
+        connection = self._database.connect(self._number, user_id, options, is_loader=is_loader)
         if is_loader:
             self._writer = self._database.writer(connection)
         self._connection = connection

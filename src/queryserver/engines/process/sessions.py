@@ -246,8 +246,7 @@ async def connected(
     answer: Answer | None = None,
     is_loader: bool = False,
 ) -> AsyncGenerator[tuple[Connection, Frame]]:
-    """A new session of a process, and its first frame. Raises domain errors, and TooManyRequests of `losses`."""
-    losses.require_admitted(user_id)
+    """A new session of a process, and its first frame. Raises domain errors."""
     sent = SessionOptions(database=options.database, settings=dict(options.settings))
     async with process.session(user_id, sent, answer, is_loader=is_loader) as (number, channel, first):
         yield Connection(process, number, channel, user_id, places, losses), first

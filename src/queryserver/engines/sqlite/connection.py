@@ -13,11 +13,12 @@ import apsw
 import pyarrow as pa
 
 from queryserver import errors
+from queryserver.engines.sqlite.facts import REFUSED_FUNCTIONS
 from queryserver.engines.sqlite.storage import SqliteWatch
 from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.formats.columns import Column, ResultType
-from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
+from queryserver.sql.parameters import Parameter
 from queryserver.sql.places import Bound, written
 
 # Pragmas that describe this database or act in this session; `database_list` would show the server's path.
@@ -34,7 +35,6 @@ _READ_ONLY_PRAGMAS: Final = frozenset({
     "auto_vacuum", "automatic_index", "busy_timeout", "cache_size", "journal_mode", "max_page_count", "page_size",
     "query_only", "schema_version", "synchronous", "temp_store",
 })  # fmt: skip
-REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
 _DROPS: Final = frozenset(
     code
     for name, code in apsw.mapping_authorizer_function.items()
@@ -157,11 +157,6 @@ def _sqlstate_of(error: apsw.Error) -> str | None:
 
 
 Cell = int | float | str | bytes | None
-
-PARAMETERS: Final = ParameterSupport(
-    frozenset(ParameterType) - {ParameterType.ARRAY}, not_finite=True, not_finite_decimals=True, decimal_digits=1000
-)
-"""SQLite makes NULL of NaN."""
 
 
 def _bound_value(one: Parameter) -> Cell:

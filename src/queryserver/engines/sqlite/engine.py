@@ -1,142 +1,31 @@
 """The engine `sqlite`: a file below the configured directory, or a private database per session."""
 
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from functools import partial
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
-
-import apsw
-import pyarrow as pa
-import pyarrow.compute
 
 from queryserver import errors
-from queryserver.engines import loading, protocol
-from queryserver.engines.catalog_queries import identifier, qualified
-from queryserver.engines.connections import MEMORY, database_file, refuse_links
+from queryserver.engines import protocol
+from queryserver.engines.catalog_queries import read_rows
+from queryserver.engines.connections import MEMORY, database_file
+from queryserver.engines.process.connections import ProcessConnections
+from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.sqlite.catalog import SqliteCatalog
-from queryserver.engines.sqlite.connection import PARAMETERS, SqliteConnection, opening_errors, statement_errors
-from queryserver.engines.sqlite.storage import TEMPORARY_DIRECTORY, SqliteWatch, keep_temporary_files_in
+from queryserver.engines.sqlite.facts import HEAP_BYTES, PARAMETERS
 from queryserver.engines.storage_watch import QUOTA_BYTES
-from queryserver.engines.threaded import ThreadedSessions
-from queryserver.engines.threaded_loading import TableWriter, ThreadedLoader
-from queryserver.formats.columns import ROW_CELLS
+from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS
 from queryserver.identity.model import User
-from queryserver.imports.model import BaseType
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
-_kernels: Any = pyarrow.compute
-_EXISTS = "SELECT count(*) FROM {}.sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
+_PROGRAM = "from queryserver.engines.sqlite.program import main; main()"
 
-_IS_VIRTUAL = """
-    SELECT count(*) FROM {}.sqlite_schema
-    WHERE type = 'table' AND name = ? COLLATE NOCASE AND sql LIKE 'CREATE VIRTUAL %'
-"""
+_PROCESS_BYTES = 1024**3
+"""What a process has beside SQLite's heap: rows as Arrow, and the stacks of its threads."""
 
 
-class SqliteWriter(TableWriter):
-    """The staging table stays when it fails."""
-
-    def __init__(self, connection: SqliteConnection) -> None:
-        super().__init__(connection)
-        self._connection = connection
-        self._native = connection.native
-
-    def exists(self, table: protocol.TableName) -> bool:
-        with statement_errors():
-            sql = _EXISTS.format(identifier(table.database or "main"))
-            return bool(self._native.execute(sql, (table.name,)).get)
-
-    def write(self, load: protocol.TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        with self._connection.watched(grows=True), statement_errors(), self._interruptible():
-            schema = load.target.database or "main"
-            if schema.casefold() == "temp":
-                raise loading.passing(schema)
-            staging = qualified(schema, load.staging.name)
-            self._native.execute(f"CREATE TABLE {staging} ({loading.column_definitions(load.columns, identifier)})")
-            rows = 0
-            for batch in batches:
-                with self._transaction(is_last=False):
-                    self._insert(load, staging, batch)
-                rows += batch.num_rows
-            with self._transaction(is_last=True):
-                is_virtual = _IS_VIRTUAL.format(identifier(schema))
-                # DROP TABLE would not refuse it.
-                if load.replace and self._native.execute(is_virtual, (load.target.name,)).get:
-                    raise loading.no_table(load.target)
-                for step in loading.publishing_steps(load, staging, qualified(schema, load.target.name)):
-                    self._native.execute(step)
-            return rows
-
-    def drop(self, table: protocol.TableName) -> None:
-        self._connection.forget_interrupt()
-        with statement_errors():
-            self._native.execute(f"DROP TABLE IF EXISTS {qualified(table.database or 'main', table.name)}")
-
-    @contextmanager
-    def _interruptible(self) -> Generator[None]:
-        self._connection.forget_interrupt()
-        self.allow_interrupt(is_allowed=True)
-        try:
-            # Else a view of the database that is broken, or names the new table, would forbid the renaming.
-            self._native.execute("PRAGMA legacy_alter_table = ON")
-            yield
-        finally:
-            self.allow_interrupt(is_allowed=False)
-
-    @contextmanager
-    def _transaction(self, *, is_last: bool) -> Generator[None]:
-        """All or nothing. The commit of the last one is not interrupted."""
-        self._native.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            if is_last:
-                self.allow_interrupt(is_allowed=False)
-            self._native.execute("COMMIT")
-        except BaseException:  # the transaction must not stay open, whatever failed
-            if self._native.in_transaction:
-                self._native.execute("ROLLBACK")
-            raise
-
-    def _insert(self, load: protocol.TableLoad, staging: str, batch: pa.RecordBatch) -> None:
-        values = [_stored(column, array) for column, array in zip(load.columns, batch.columns, strict=True)]
-        marks = ", ".join("?" * len(values))
-        rows = zip(*(array.to_pylist() for array in values), strict=True)
-        self._native.cursor().executemany(f"INSERT INTO {staging} VALUES ({marks})", rows)
-
-
-def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
-    """The values in one of SQLite's storage classes (Contract importer 12.4)."""
-    if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
-        raise errors.StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
-    match column.type.base:
-        case BaseType.BOOLEAN:
-            return array.cast(pa.int8())
-        case BaseType.UINT64 | BaseType.DATE:
-            return array.cast(pa.string())
-        case BaseType.DATETIME | BaseType.TIME:
-            return loading.without_zero_fraction(array.cast(pa.string()))
-        case BaseType.DECIMAL:
-            return loading.plain_decimals(array)
-        case BaseType.DURATION:
-            return loading.duration_text(array)
-        case _:
-            return array
-
-
-_HEAP_BYTES = 160 * 1024 * 1024
-"""Of SQLite in the whole process, databases in memory included. A row of 2,000 columns has no other limit."""
-_MEMORY_DATABASE_BYTES = 32 * 1024 * 1024
-"""Of one database in memory."""
-_LOADED_VALUE_BYTES = 64 * 1024 * 1024
-"""One value of an import."""
-
-_OPTIONS = (
-    (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
-    (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
-    (apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0),
-    (apsw.SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, 0),
-)
+def sqlite_processes() -> EngineProcesses:
+    """For all SQLite engines of a server."""
+    return EngineProcesses(_PROGRAM)
 
 
 class SqliteEngine:
@@ -157,24 +46,31 @@ class SqliteEngine:
         root: Path | None = None,
         read_only: bool = False,
         busy_timeout_s: float = 5.0,
+        processes: EngineProcesses | None = None,
         cell_max_bytes: int = 16 * 1024 * 1024,
         quota_bytes: int = QUOTA_BYTES,
         floor: DiskFloor = NO_FLOOR,
     ) -> None:
-        apsw.hard_heap_limit(_HEAP_BYTES)
         if path == MEMORY and read_only:
             raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
-        self._file = None if path == MEMORY else database_file(root, path)
-        self._root = root
+        file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
-        self._busy_timeout_s = busy_timeout_s
-        self._cell_max_bytes = cell_max_bytes
-        self._quota_bytes = quota_bytes
-        self._temporary = self._watch = None
-        if self._file is not None and root is not None:
-            self._temporary = root.resolve() / TEMPORARY_DIRECTORY
-            self._watch = SqliteWatch(self._file, self._temporary, quota_bytes=quota_bytes, floor=floor)
-        self._sessions = ThreadedSessions("sqlite")
+        configuration = {
+            "file": None if file is None else str(file),
+            "root": None if root is None else str(root.resolve()),
+            "read_only": read_only,
+            "busy_timeout_s": busy_timeout_s,
+            "cell_max_bytes": cell_max_bytes,
+            "quota_bytes": quota_bytes,
+            "floor_percent": floor.percent,
+            "floor_bytes": floor.min_bytes,
+            "memory_bytes": HEAP_BYTES + _PROCESS_BYTES,
+        }
+        # Several processes may have one file open: engines with other settings have one of their own.
+        place = None if file is None else (file, *configuration.values())
+        self._connections = ProcessConnections(
+            processes or sqlite_processes(), place, configuration, max_statements=STATEMENT_THREADS
+        )
         self.capabilities = protocol.EngineCapabilities(
             explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail", parameters=PARAMETERS
         )
@@ -184,7 +80,7 @@ class SqliteEngine:
     ) -> AbstractAsyncContextManager[protocol.EngineSession]:
         """The only database is `main`; there are no settings."""
         _check(options)
-        return self._sessions.session(self._connect, user_id=user.id)
+        return self._connections.session(user.id, options)
 
     @asynccontextmanager
     async def catalog(self, user: User, options: protocol.SessionOptions) -> AsyncGenerator[protocol.Catalog]:
@@ -193,61 +89,20 @@ class SqliteEngine:
 
     def loader(self, user: User, options: protocol.SessionOptions) -> AbstractAsyncContextManager[protocol.TableLoader]:
         _check(options)
-
-        def loader(connection: SqliteConnection) -> ThreadedLoader:
-            writer = SqliteWriter(connection)
-            return ThreadedLoader(writer, self._sessions.threads, read_only=self._read_only, user_id=user.id)
-
-        return self._sessions.opened(partial(self._connect, _LOADED_VALUE_BYTES), loader)
+        return self._connections.loader(user.id, options, read_only=self._read_only)
 
     async def ping(self) -> None:
-        def check() -> None:
-            connection = self._connect()
-            try:
-                with statement_errors():
-                    connection.run("SELECT 1 FROM sqlite_schema").close()
-            finally:
-                connection.close()
-
-        await self._sessions.threads.control(check)
+        async with self._connections.session(NO_USER, protocol.SessionOptions()) as session:
+            await read_rows(session, "SELECT 1 FROM sqlite_schema")
 
     async def close(self) -> None:
         """Statements that still run are stopped."""
-        await self._sessions.close()
+        await self._connections.close()
 
-    def _connect(self, value_bytes: int | None = None) -> SqliteConnection:
-        """A connection whose values, rows and texts of statements have at most so many bytes."""
-        if self._file is not None and self._root is not None:
-            refuse_links(self._root, self._file)
-        mode = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        flags = (apsw.SQLITE_OPEN_READONLY if self._read_only else mode) | apsw.SQLITE_OPEN_NOFOLLOW
-        with opening_errors():
-            connection = apsw.Connection(str(self._file or MEMORY), flags=flags)
-            try:
-                self._prepare(connection)
-                connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes or ROW_CELLS * self._cell_max_bytes)
-            except BaseException:  # the connection must not stay open, whatever failed
-                connection.close()
-                raise
-        return SqliteConnection(
-            connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes, watch=self._watch
-        )
-
-    def _prepare(self, connection: apsw.Connection) -> None:
-        for option, value in _OPTIONS:
-            connection.config(option, value)
-        connection.set_busy_timeout(int(self._busy_timeout_s * 1000))
-        # With a write-ahead log, readers and the one writer do not wait for each other.
-        mode = "query_only = 1" if self._read_only else "journal_mode = WAL"
-        connection.execute(f"PRAGMA {mode}")
-        if self._temporary is None:
-            connection.execute("PRAGMA temp_store = MEMORY")
-        else:
-            keep_temporary_files_in(self._temporary, connection)
-        most_bytes = _MEMORY_DATABASE_BYTES if self._file is None else self._quota_bytes
-        for schema in ("main", "temp"):
-            ((page_bytes,),) = connection.execute(f"PRAGMA {schema}.page_size")
-            connection.execute(f"PRAGMA {schema}.max_page_count = {max(most_bytes // page_bytes, 1):d}")
+    @property
+    def busy(self) -> int:
+        """Statements for which a process is at work."""
+        return self._connections.busy
 
 
 def _check(options: protocol.SessionOptions) -> None:

@@ -13,9 +13,6 @@ from queryserver.engines.storage_watch import StorageWatch, above_quota, below_f
 from queryserver.errors.statements import EngineError
 from queryserver.platform.limits import DiskFloor
 
-TEMPORARY_DIRECTORY = ".sqlite-temporary"
-"""In the directory of the databases. SQLite removes the names of its temporary files as soon as they are open."""
-
 LOG_BYTES = 16 * 1024 * 1024
 """A write-ahead log above it is given back after the statement."""
 

@@ -12,8 +12,7 @@ from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
-from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.duckdb.processes import DuckdbProcesses
+from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
 from queryserver.engines.process.losses import Losses
 from queryserver.engines.protocol import OperationState
 from queryserver.errors.base import TooManyRequests
@@ -98,8 +97,7 @@ async def test_the_process_has_nothing_of_the_server_s(engine, monkeypatch) -> N
     environment = process.environ()
     assert "QUERYSERVER_SECRET_OF_A_TEST" not in environment
     assert "PATH" not in environment
-    files = {Path(file.path) for file in process.open_files()}
-    assert files <= {engine._file, engine._file.with_name(f"{engine._file.name}.wal")}
+    assert {Path(file.path).name for file in process.open_files()} <= {"own.duckdb", "own.duckdb.wal"}
     assert 0 < process.rlimit(psutil.RLIMIT_AS)[0] < 4 * 1024**3
     assert process.rlimit(psutil.RLIMIT_CORE) == (0, 0)
     assert process.nice() >= 10
@@ -115,13 +113,13 @@ async def test_users_of_databases_in_memory_have_processes_of_their_own() -> Non
     ):
         for session in (one, two, three):
             assert (await run(session, "SELECT 1")).cell == 1
-        assert len(engine._processes._users) == 2
+        assert len(engine._connections._processes._users) == 2
     await engine.close()
     assert not processes()
 
 
 async def test_engines_with_other_settings_take_turns(tmp_path: Path) -> None:
-    shared = DuckdbProcesses()
+    shared = duckdb_processes()
     one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, threads=threads, processes=shared) for threads in (1, 2))
     for engine in (one, two, one):
         async with engine.session(USER, NO_OPTIONS) as session:

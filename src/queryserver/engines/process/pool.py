@@ -1,10 +1,9 @@
-"""The processes of all DuckDB engines of one server: one for each file, one for each user of databases in memory."""
+"""The processes of all engines of one kind: one for each file, one for each user of databases in memory."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from queryserver.engines.process.engine_process import EngineProcess
@@ -12,9 +11,7 @@ from queryserver.engines.process.losses import Losses
 from queryserver.errors.statements import EngineUnavailable
 
 Configuration = Mapping[str, Any]
-"""What the program gets (`program.py`). Engines with equal ones share a process."""
-
-_PROGRAM = "from queryserver.engines.duckdb.program import main; main()"
+"""What the program gets. Engines with equal ones share a process."""
 
 _TURN_S = 30.0
 """How long an engine with other settings may go on with the same file until the wait for it is given up."""
@@ -34,7 +31,7 @@ class _Held:
 
 
 @dataclass(slots=True, eq=False)
-class _FilePlace:
+class _Place:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the process starts or ends."""
     held: _Held | None = None
@@ -43,11 +40,15 @@ class _FilePlace:
     losses: Losses = field(default_factory=Losses)
 
 
-class DuckdbProcesses:
-    """Shared by the engines of a server, each of which calls `leave` when it is closed."""
+class EngineProcesses:
+    """Shared by the engines of one kind in a server, each of which calls `leave` when it is closed.
 
-    def __init__(self) -> None:
-        self._files = dict[Path, _FilePlace]()
+    `program` is the Python text that a process runs.
+    """
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._places = dict[Hashable, _Place]()
         self._users = dict[tuple[object, int], _Held]()
         self._starting = dict[tuple[object, int], asyncio.Lock]()
         self._memory_engines = dict[object, Losses]()
@@ -55,15 +56,15 @@ class DuckdbProcesses:
         self._ending = set[asyncio.Task[None]]()
 
     @asynccontextmanager
-    async def of_file(self, engine: object, file: Path, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
-        """The process that has the file open, in use while inside.
+    async def of_place(self, engine: object, name: Hashable, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
+        """The process that has the file of that name open, in use while inside.
 
         Engines with other settings take turns: an idle one makes way, one at work is waited for. Raises
         EngineUnavailable.
         """
-        place = self._files.setdefault(file, _FilePlace())
+        place = self._places.setdefault(name, _Place())
         place.engines.add(engine)
-        held = await self._file_held(place, wanted)
+        held = await self._shared(place, wanted)
         try:
             yield held.process
         finally:
@@ -92,20 +93,20 @@ class DuckdbProcesses:
                 loop = asyncio.get_running_loop()
                 held.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
 
-    def losses_of(self, engine: object, file: Path | None) -> Losses:
-        """Of the file, or of the engine's databases in memory."""
-        if file is None:
+    def losses_of(self, engine: object, name: Hashable | None) -> Losses:
+        """Of the file of that name; None: of the engine's databases in memory."""
+        if name is None:
             return self._memory_engines.setdefault(engine, Losses())
-        return self._files.setdefault(file, _FilePlace()).losses
+        return self._places.setdefault(name, _Place()).losses
 
     async def leave(self, engine: object) -> None:
         """End the processes that no other engine uses. Idempotent."""
-        for place in self._files.values():
+        for place in self._places.values():
             if engine in place.engines:
                 async with place.lock:
                     place.engines.discard(engine)
                     if not place.engines and place.held is not None:
-                        await self._end_file(place)
+                        await self._end_shared(place)
         self._memory_engines.pop(engine, None)
         for key in [key for key in self._users if key[0] is engine]:
             self._end_later(self._users.pop(key))
@@ -116,14 +117,14 @@ class DuckdbProcesses:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    async def _file_held(self, place: _FilePlace, wanted: Configuration) -> _Held:
+    async def _shared(self, place: _Place, wanted: Configuration) -> _Held:
         """The process with these settings, counted as in use."""
         give_up = asyncio.get_running_loop().time() + _TURN_S
         while asyncio.get_running_loop().time() < give_up:
             async with place.lock:
                 held = place.held
                 if held is not None and (held.process.has_ended or (held.configuration != wanted and not held.uses)):
-                    held = await self._end_file(place)
+                    held = await self._end_shared(place)
                 if held is None:
                     held = place.held = _Held(wanted, await self._started(wanted))
                 if held.configuration == wanted:
@@ -134,7 +135,7 @@ class DuckdbProcesses:
             "The database file is in use with other settings; try again when those statements have ended."
         )
 
-    async def _end_file(self, place: _FilePlace) -> None:
+    async def _end_shared(self, place: _Place) -> None:
         """The caller has the lock. The file is free when this returns."""
         held, place.held = place.held, None
         if held is not None:
@@ -156,7 +157,7 @@ class DuckdbProcesses:
             with suppress(EngineUnavailable):
                 process = await spare
         if process is None or process.has_ended:
-            process = await EngineProcess.started(_PROGRAM)
+            process = await EngineProcess.started(self._program)
         try:
             await process.open(configuration)
         except BaseException:  # a process without an owner must not stay
@@ -167,4 +168,4 @@ class DuckdbProcesses:
     def _warm(self) -> None:
         """Have a process ready for the next user."""
         if self._spare is None:
-            self._spare = asyncio.create_task(EngineProcess.started(_PROGRAM), name="engine-process-spare")
+            self._spare = asyncio.create_task(EngineProcess.started(self._program), name="engine-process-spare")

@@ -1,0 +1,113 @@
+"""The sessions and loaders of one engine whose databases are in processes of their own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
+
+from queryserver.engines.process.engine_process import Answer, EngineProcess
+from queryserver.engines.process.loading import ProcessLoader
+from queryserver.engines.process.pool import Configuration, EngineProcesses
+from queryserver.engines.process.sessions import Connection, ProcessSession, connected
+from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.threaded import NO_USER
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.platform.limits import FairPlaces
+
+_LEAST_SHARE = 2
+"""Places of one user where there are few."""
+
+OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
+
+
+class ProcessConnections:
+    """To be closed by the engine. `place` names the file that one process has open; None: each user has a process.
+
+    `max_statements` are at work at a time, of one user half of them. `answers`: what answers the calls that a process
+    makes for a session.
+    """
+
+    def __init__(
+        self,
+        processes: EngineProcesses,
+        place: Hashable | None,
+        configuration: Configuration,
+        *,
+        max_statements: int,
+        answers: Callable[[SessionOptions], Answer | None] = lambda _: None,
+    ) -> None:
+        self._processes = processes
+        self._place = place
+        self._configuration = configuration
+        self._answers = answers
+        share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
+        self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
+        self._open = set[ProcessSession | ProcessLoader]()
+        self._is_closed = False
+
+    @property
+    def busy(self) -> int:
+        """Statements for which a process is at work."""
+        return self._places.held
+
+    @asynccontextmanager
+    async def session(self, user_id: int, options: SessionOptions) -> AsyncGenerator[ProcessSession]:
+        """Raises EngineUnavailable, StatementRejected, TooManyRequests."""
+        async with (
+            self._connected(user_id, options) as (connection, takes_rows),
+            self._ended(ProcessSession(connection, takes_rows=takes_rows)) as session,
+        ):
+            yield session
+
+    @asynccontextmanager
+    async def loader(self, user_id: int, options: SessionOptions, *, read_only: bool) -> AsyncGenerator[ProcessLoader]:
+        """Raises as `session`."""
+        async with (
+            self._connected(user_id, options, is_loader=True) as (connection, _),
+            self._ended(ProcessLoader(connection, read_only=read_only)) as loader,
+        ):
+            yield loader
+
+    async def ping(self) -> None:
+        """Raises as `session`."""
+        async with self.session(NO_USER, SessionOptions()):
+            pass
+
+    async def close(self) -> None:
+        """Statements that still run are stopped. Idempotent."""
+        self._is_closed = True
+        for opened in list(self._open):
+            await opened.end()
+        await self._processes.leave(self)
+
+    @asynccontextmanager
+    async def _connected(
+        self, user_id: int, options: SessionOptions, *, is_loader: bool = False
+    ) -> AsyncGenerator[tuple[Connection, bool]]:
+        """A connection, and whether it takes statements with many rows of values."""
+        if self._is_closed:
+            raise EngineUnavailable("The engine is closed.")
+        losses = self._processes.losses_of(self, self._place)
+        losses.require_admitted(user_id)
+        async with (
+            self._process(user_id) as process,
+            connected(
+                process, user_id, options, places=self._places, losses=losses, answer=self._answers(options),
+                is_loader=is_loader,
+            ) as (connection, first),
+        ):  # fmt: skip
+            yield connection, first.message.get("takes_rows") is True
+
+    def _process(self, user_id: int) -> AbstractAsyncContextManager[EngineProcess]:
+        if self._place is None:
+            return self._processes.of_user(self, user_id, self._configuration)
+        return self._processes.of_place(self, self._place, self._configuration)
+
+    @asynccontextmanager
+    async def _ended(self, opened: OpenedT) -> AsyncGenerator[OpenedT]:
+        self._open.add(opened)
+        try:
+            yield opened
+        finally:
+            await asyncio.shield(opened.end())
+            self._open.discard(opened)

@@ -1,0 +1,195 @@
+"""A SQLite database: its connections, and tables made in it. All of it blocks."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pyarrow as pa
+import pyarrow.compute
+
+from queryserver import errors
+from queryserver.engines import loading, protocol
+from queryserver.engines.catalog_queries import identifier, qualified
+from queryserver.engines.connections import MEMORY, refuse_links
+from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
+from queryserver.engines.sqlite.facts import HEAP_BYTES, TEMPORARY_DIRECTORY
+from queryserver.engines.sqlite.storage import SqliteWatch, keep_temporary_files_in
+from queryserver.engines.threaded_loading import TableWriter
+from queryserver.formats.columns import ROW_CELLS
+from queryserver.imports.model import BaseType
+from queryserver.platform.limits import DiskFloor
+
+_kernels: Any = pyarrow.compute
+_EXISTS = "SELECT count(*) FROM {}.sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
+
+_IS_VIRTUAL = """
+    SELECT count(*) FROM {}.sqlite_schema
+    WHERE type = 'table' AND name = ? COLLATE NOCASE AND sql LIKE 'CREATE VIRTUAL %'
+"""
+
+
+class SqliteWriter(TableWriter):
+    """The staging table stays when it fails."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        self._native = connection.native
+
+    def exists(self, table: protocol.TableName) -> bool:
+        with statement_errors():
+            sql = _EXISTS.format(identifier(table.database or "main"))
+            return bool(self._native.execute(sql, (table.name,)).get)
+
+    def write(self, load: protocol.TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
+        with self._connection.watched(grows=True), statement_errors(), self._interruptible():
+            schema = load.target.database or "main"
+            if schema.casefold() == "temp":
+                raise loading.passing(schema)
+            staging = qualified(schema, load.staging.name)
+            self._native.execute(f"CREATE TABLE {staging} ({loading.column_definitions(load.columns, identifier)})")
+            rows = 0
+            for batch in batches:
+                with self._transaction(is_last=False):
+                    self._insert(load, staging, batch)
+                rows += batch.num_rows
+            with self._transaction(is_last=True):
+                is_virtual = _IS_VIRTUAL.format(identifier(schema))
+                # DROP TABLE would not refuse it.
+                if load.replace and self._native.execute(is_virtual, (load.target.name,)).get:
+                    raise loading.no_table(load.target)
+                for step in loading.publishing_steps(load, staging, qualified(schema, load.target.name)):
+                    self._native.execute(step)
+            return rows
+
+    def drop(self, table: protocol.TableName) -> None:
+        self._connection.forget_interrupt()
+        with statement_errors():
+            self._native.execute(f"DROP TABLE IF EXISTS {qualified(table.database or 'main', table.name)}")
+
+    @contextmanager
+    def _interruptible(self) -> Generator[None]:
+        self._connection.forget_interrupt()
+        self.allow_interrupt(is_allowed=True)
+        try:
+            # Else a view of the database that is broken, or names the new table, would forbid the renaming.
+            self._native.execute("PRAGMA legacy_alter_table = ON")
+            yield
+        finally:
+            self.allow_interrupt(is_allowed=False)
+
+    @contextmanager
+    def _transaction(self, *, is_last: bool) -> Generator[None]:
+        """All or nothing. The commit of the last one is not interrupted."""
+        self._native.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            if is_last:
+                self.allow_interrupt(is_allowed=False)
+            self._native.execute("COMMIT")
+        except BaseException:  # the transaction must not stay open, whatever failed
+            if self._native.in_transaction:
+                self._native.execute("ROLLBACK")
+            raise
+
+    def _insert(self, load: protocol.TableLoad, staging: str, batch: pa.RecordBatch) -> None:
+        values = [_stored(column, array) for column, array in zip(load.columns, batch.columns, strict=True)]
+        marks = ", ".join("?" * len(values))
+        rows = zip(*(array.to_pylist() for array in values), strict=True)
+        self._native.cursor().executemany(f"INSERT INTO {staging} VALUES ({marks})", rows)
+
+
+def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
+    """The values in one of SQLite's storage classes (Contract importer 12.4)."""
+    if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
+        raise errors.StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
+    match column.type.base:
+        case BaseType.BOOLEAN:
+            return array.cast(pa.int8())
+        case BaseType.UINT64 | BaseType.DATE:
+            return array.cast(pa.string())
+        case BaseType.DATETIME | BaseType.TIME:
+            return loading.without_zero_fraction(array.cast(pa.string()))
+        case BaseType.DECIMAL:
+            return loading.plain_decimals(array)
+        case BaseType.DURATION:
+            return loading.duration_text(array)
+        case _:
+            return array
+
+
+_MEMORY_DATABASE_BYTES = 32 * 1024 * 1024
+"""Of one database in memory."""
+_LOADED_VALUE_BYTES = 64 * 1024 * 1024
+"""One value of an import."""
+
+_OPTIONS = (
+    (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
+    (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, 0),
+)
+
+
+class SqliteDatabase:
+    """A file below `root`, or without `file` a database in memory for each connection."""
+
+    def __init__(
+        self,
+        root: Path | None,
+        file: Path | None,
+        *,
+        read_only: bool,
+        busy_timeout_s: float,
+        cell_max_bytes: int,
+        quota_bytes: int,
+        floor: DiskFloor,
+    ) -> None:
+        apsw.hard_heap_limit(HEAP_BYTES)
+        self._root = root
+        self._file = file
+        self._read_only = read_only
+        self._busy_timeout_s = busy_timeout_s
+        self._cell_max_bytes = cell_max_bytes
+        self._quota_bytes = quota_bytes
+        self._temporary = self._watch = None
+        if file is not None and root is not None:
+            self._temporary = root / TEMPORARY_DIRECTORY
+            self._watch = SqliteWatch(file, self._temporary, quota_bytes=quota_bytes, floor=floor)
+
+    def connect(self, *, is_loader: bool = False) -> SqliteConnection:
+        """A connection. Raises EngineUnavailable."""
+        if self._file is not None and self._root is not None:
+            refuse_links(self._root, self._file)
+        mode = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        flags = (apsw.SQLITE_OPEN_READONLY if self._read_only else mode) | apsw.SQLITE_OPEN_NOFOLLOW
+        with opening_errors():
+            connection = apsw.Connection(str(self._file or MEMORY), flags=flags)
+            try:
+                self._prepare(connection)
+                value_bytes = _LOADED_VALUE_BYTES if is_loader else ROW_CELLS * self._cell_max_bytes
+                connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes)
+            except BaseException:  # the connection must not stay open, whatever failed
+                connection.close()
+                raise
+        return SqliteConnection(
+            connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes, watch=self._watch
+        )
+
+    def _prepare(self, connection: apsw.Connection) -> None:
+        for option, value in _OPTIONS:
+            connection.config(option, value)
+        connection.set_busy_timeout(int(self._busy_timeout_s * 1000))
+        # With a write-ahead log, readers and the one writer do not wait for each other.
+        mode = "query_only = 1" if self._read_only else "journal_mode = WAL"
+        connection.execute(f"PRAGMA {mode}")
+        if self._temporary is None:
+            connection.execute("PRAGMA temp_store = MEMORY")
+        else:
+            keep_temporary_files_in(self._temporary, connection)
+        most_bytes = _MEMORY_DATABASE_BYTES if self._file is None else self._quota_bytes
+        for schema in ("main", "temp"):
+            ((page_bytes,),) = connection.execute(f"PRAGMA {schema}.page_size")
+            connection.execute(f"PRAGMA {schema}.max_page_count = {max(most_bytes // page_bytes, 1):d}")

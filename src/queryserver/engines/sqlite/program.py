@@ -1,0 +1,71 @@
+"""The program of a process that has one SQLite file open, or the databases in memory of one user."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from queryserver.engines.process.channel import Channel
+from queryserver.engines.process.host import run_process
+from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.sqlite.connection import SqliteConnection
+from queryserver.engines.sqlite.database import SqliteDatabase, SqliteWriter
+from queryserver.engines.sqlite.facts import TEMPORARY_DIRECTORY
+from queryserver.engines.threaded import DriverConnection
+from queryserver.engines.threaded_loading import TableWriter
+from queryserver.platform.confinement import Confinement, address_space_bytes, confine
+from queryserver.platform.limits import DiskFloor
+
+_OPEN_FILES = 1024
+_NICENESS = 10
+"""The event loop of the server runs first."""
+
+
+class HostedSqlite:
+    """A HostedDatabase. `configuration` is that of `SqliteEngine`."""
+
+    has_ended = False
+
+    def __init__(self, configuration: Mapping[str, Any]) -> None:
+        file, root = configuration["file"], configuration["root"]
+        self._database = SqliteDatabase(
+            None if root is None else Path(root),
+            None if file is None else Path(file),
+            read_only=configuration["read_only"],
+            busy_timeout_s=configuration["busy_timeout_s"],
+            cell_max_bytes=configuration["cell_max_bytes"],
+            quota_bytes=configuration["quota_bytes"],
+            floor=DiskFloor(percent=configuration["floor_percent"], min_bytes=configuration["floor_bytes"]),
+        )
+
+    def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> SqliteConnection:  # noqa: ARG002
+        return self._database.connect(is_loader=is_loader)
+
+    def writer(self, connection: DriverConnection) -> TableWriter:
+        assert isinstance(connection, SqliteConnection)  # noqa: S101 `connect` made it
+        return SqliteWriter(connection)
+
+    def close(self) -> None:
+        """Each session closes its connection."""
+
+
+def main() -> None:
+    def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedSqlite:  # noqa: ARG001
+        file, root = configuration["file"], configuration["root"]
+        writable = list[Path]()
+        if file is not None and root is not None:
+            temporary = Path(root, TEMPORARY_DIRECTORY)
+            temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Its log is beside the file.
+            writable = [temporary, *(folder for folder in [Path(file).parent] if folder.is_dir())]
+        confine(
+            Confinement(
+                writable=tuple(writable),
+                memory_bytes=address_space_bytes() + configuration["memory_bytes"],
+                open_files=_OPEN_FILES,
+                niceness=_NICENESS,
+                parent=configuration["parent"],
+            )
+        )
+        return HostedSqlite(configuration)
+
+    run_process(open_database)
