@@ -304,7 +304,7 @@ class DuckdbOptions(SqliteOptions):
     """Interface `duckdb`."""
 
     memory_limit: Annotated[str, BeforeValidator(_amount)] = Field("", examples=["1GB"])
-    """Memory of the database: 256MB, and 64MB per session in memory, where it is not given."""
+    """Memory of the database: 256MB where it is not given. Its process may have twice that and 1 GiB."""
     threads: Annotated[int, whole(1, 256)] = 2
     """Threads of a statement."""
     max_temp_directory_size: Annotated[int | None, BeforeValidator(_bytes), UNLISTED] = None
