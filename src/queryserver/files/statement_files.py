@@ -236,7 +236,7 @@ class CallerFiles:
         with self._event(_WRITE, named) as noted:
             place = await self._target(named, overwrite=overwrite)
             async with self._writing(), self._access.orphans.recorded(self._caller, named.path):
-                body = _Body(self._access.rules.max_bytes)
+                body = _Body(named.shown, self._access.rules.max_bytes)
                 task = self._stored(place, body, overwrite=overwrite)
                 body.follow(task)
                 try:
@@ -399,7 +399,9 @@ class CallerFiles:
 class _Body:
     """`FileSink` of bytes that the task of a store takes."""
 
-    def __init__(self, max_bytes: int | None) -> None:
+    def __init__(self, path: str, max_bytes: int | None) -> None:
+        """`path`: as errors name it, which may be raised outside of the block of the write."""
+        self._path = path
         self._max_bytes = max_bytes
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_AHEAD)
         self._taker: asyncio.Task[FileStatus] | None = None
@@ -449,8 +451,8 @@ class _Body:
             raise self._broken(_end_of(taker))
 
     def _broken(self, failure: BaseException) -> BaseException:
-        self._failure = failure
-        return failure
+        self._failure = about(self._path, failure) if isinstance(failure, errors.QueryServerError) else failure
+        return self._failure
 
 
 def _end_of(taker: "asyncio.Task[FileStatus] | None") -> BaseException:

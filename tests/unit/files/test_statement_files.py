@@ -373,6 +373,25 @@ async def test_a_store_that_fails_ends_the_write_at_the_next_piece_and_at_the_ex
             await write(files, "s3a://lake/b.csv", b"x")
 
 
+async def test_the_failure_of_a_piece_names_the_path_wherever_it_is_raised():
+    faulty = FaultyFileSystem(lake())
+    faulty.failures["write"] = PermissionDenied("Only administrators may change a.csv.")
+    files = GivenFiles(faulty).session()
+
+    async def sends(sink: FileSink) -> None:
+        for _ in range(100):
+            await sink.send(b"x")
+
+    async def writes() -> None:
+        async with files.write("s3://lake/a.csv", overwrite=False) as sink:
+            with pytest.raises(PermissionDenied, match=r"^s3://lake/a\.csv: Only administrators"):
+                await sends(sink)
+
+    async with files.acting(ANA):
+        with pytest.raises(PermissionDenied, match=r"^s3://lake/a\.csv: Only administrators"):
+            await writes()
+
+
 async def test_a_caller_that_goes_on_after_a_failed_piece_gets_no_file():
     file_system = lake()
     files = GivenFiles(file_system, max_bytes=10).session()
