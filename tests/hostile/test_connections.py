@@ -32,7 +32,7 @@ from queryserver.api.connections import (
     guard_connections,
 )
 from queryserver.platform.metrics import ConnectionCounts, Cut
-from queryserver.platform.settings.sections import LOOPBACK
+from queryserver.platform.networks import LOOPBACK
 
 MIB = 1024 * 1024
 HEAD = b"GET / HTTP/1.1\r\nHost: test\r\n"

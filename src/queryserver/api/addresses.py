@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queryserver.api.errors import respond
 from queryserver.errors.base import too_many_connections
-from queryserver.platform.settings.sections import Network, contains, network_of, parsed_address
+from queryserver.platform.networks import Network, contains, network_of, parsed_address
 
 log = structlog.get_logger(__name__)
 

@@ -34,7 +34,7 @@ from queryserver.api.v1.storage import calls as storage_calls
 from queryserver.api.v1.storage import changing, reading, uploads
 from queryserver.api.v1.taskserver import schedules, tasks
 from queryserver.errors.base import QueryServerError
-from queryserver.platform.settings.sections import Network
+from queryserver.platform.networks import Network
 
 _PATHS = ("/api/", "/desktop/", "/notebook/api/")
 _PREFLIGHT = {

@@ -22,7 +22,7 @@ from queryserver.api.schemas.fields import Fields, parse
 from queryserver.api.schemas.requests.storage import wire_names
 from queryserver.formats.multipart import text_parts
 from queryserver.identity.model import User
-from queryserver.platform.settings.sections import network_of
+from queryserver.platform.networks import network_of
 from queryserver.platform.text import MAX_DEPTH, parse_json
 from queryserver.services import Services
 

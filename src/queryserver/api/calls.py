@@ -34,7 +34,7 @@ from queryserver.api.table import Operation
 from queryserver.errors.base import InsufficientScope, QueryServerError, TooManyRequests, admin_required
 from queryserver.identity.model import User
 from queryserver.platform.logs import log_call
-from queryserver.platform.settings.sections import Network, contains
+from queryserver.platform.networks import Network, contains
 from queryserver.services import Services
 
 Handler = Callable[..., Awaitable[Response]]

@@ -21,8 +21,8 @@ from uvicorn.server import ServerState
 
 from queryserver.platform.limits import affordable_connections
 from queryserver.platform.metrics import ConnectionCounts, Cut
+from queryserver.platform.networks import Network, contains, network_of
 from queryserver.platform.settings.desktop import DesktopSettings
-from queryserver.platform.settings.sections import Network, contains, network_of
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16

@@ -23,9 +23,10 @@ from queryserver.api.connections import ConnectionLimits, guard_connections, htt
 from queryserver.api.errors import failure
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.metrics import ConnectionCounts
+from queryserver.platform.networks import contains
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.desktop import DesktopSettings, MetricsSettings
-from queryserver.platform.settings.sections import Networks, contains
+from queryserver.platform.settings.sections import Networks
 from queryserver.platform.threads import Restarts, Tasks
 
 log = structlog.get_logger(__name__)

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from queryserver import errors
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.networks import LOOPBACK, Network
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.settings.desktop import JwtSettings
-from queryserver.platform.settings.sections import LOOPBACK, Network
 
 # Certificates of the signer (`x5c`), which are ignored here, make headers of several kilobytes.
 _MAX_HEADER_CHARACTERS = 16 * 1024

@@ -14,7 +14,7 @@ from queryserver import errors
 from queryserver.identity.callers import CallerRepository, TokenKey, alive, api_token_user
 from queryserver.identity.model import User
 from queryserver.platform.deployment import RequestCounts
-from queryserver.platform.settings.sections import network_of
+from queryserver.platform.networks import network_of
 from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)

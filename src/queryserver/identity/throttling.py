@@ -10,8 +10,8 @@ from ipaddress import ip_address
 
 from queryserver.errors.base import LoginThrottled
 from queryserver.platform.database import Database
+from queryserver.platform.networks import network_of
 from queryserver.platform.settings.desktop import AuthSettings
-from queryserver.platform.settings.sections import network_of
 
 # A window begins with its first failure and never moves: attempts that are refused neither count nor extend it.
 _BLOCKED = """

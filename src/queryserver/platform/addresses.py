@@ -13,12 +13,14 @@ import socket
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_network
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.platform.settings.sections import Network, contains, parsed_address
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.networks import Network, contains, parsed_address
+
+if TYPE_CHECKING:  # engine processes load neither the settings nor pydantic
+    from queryserver.platform.settings.tree import Settings
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Place: TypeAlias = tuple[str, int]
@@ -311,7 +313,7 @@ def _addresses(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
-def address_rules(settings: Settings) -> AddressRules:
+def address_rules(settings: "Settings") -> AddressRules:
     """Where connectors, key servers and catalogues may be connected to."""
     desktop, policy = settings.desktop, settings.desktop.connector_policy
     own = {(desktop.http_host, desktop.http_port)}
@@ -325,7 +327,7 @@ def address_rules(settings: Settings) -> AddressRules:
     )
 
 
-def webhook_rules(settings: Settings) -> AddressRules:
+def webhook_rules(settings: "Settings") -> AddressRules:
     """Where signed calls may go: any user names their addresses, so nothing inside, but what a setting opens."""
     opened = settings.desktop.task_server.webhook_allowed_networks
     return replace(address_rules(settings), allowed=(), closed=_INSIDE, opened=opened)

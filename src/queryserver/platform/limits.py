@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
 from queryserver.errors.base import TooManyRequests
 from queryserver.errors.files import InsufficientStorage
-from queryserver.platform.settings.tree import Settings
+
+if TYPE_CHECKING:  # engine processes load neither the settings nor pydantic
+    from queryserver.platform.settings.tree import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +94,7 @@ class DiskFloor:
 NO_FLOOR = DiskFloor()
 
 
-def disk_floor(settings: Settings) -> DiskFloor:
+def disk_floor(settings: "Settings") -> DiskFloor:
     """The floor of the settings, for all writers of this machine."""
     desktop = settings.desktop
     return DiskFloor(percent=desktop.min_free_percent, min_bytes=desktop.min_free_bytes)

@@ -12,8 +12,8 @@ from tests.cases import each
 from queryserver.api import addresses as module
 from queryserver.api.addresses import UNKNOWN, client_address
 from queryserver.api.monitoring import may_read_metrics
+from queryserver.platform.networks import contains, network_of
 from queryserver.platform.settings.desktop import MetricsSettings
-from queryserver.platform.settings.sections import contains, network_of
 
 TRUSTED = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
 

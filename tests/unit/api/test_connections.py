@@ -5,7 +5,7 @@ import sys
 
 from tests.cases import each
 
-from queryserver.platform.settings.sections import network_of
+from queryserver.platform.networks import network_of
 
 _PROGRAM = """
 import resource

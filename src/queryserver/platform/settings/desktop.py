@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import AfterValidator, Field
 
+from queryserver.platform.networks import LOOPBACK
 from queryserver.platform.settings.editor import ConnectorPolicySettings, ExampleConnectorSettings
 from queryserver.platform.settings.sections import (
     GIB,
-    LOOPBACK,
     MIB,
     NO_SECRET,
     Count,

@@ -4,10 +4,10 @@ import ast
 import inspect
 import json
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from functools import cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union, get_args, get_origin
@@ -26,6 +26,8 @@ from pydantic import (
     field_validator,
 )
 from pydantic.fields import FieldInfo
+
+from queryserver.platform.networks import Network
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -186,9 +188,6 @@ def descriptions(section: type[Section]) -> Mapping[str, str]:
     return {**descriptions(base), **own} if base and issubclass(base, Section) and base is not Section else own
 
 
-Network: TypeAlias = IPv4Network | IPv6Network
-
-
 def _networks(value: Any) -> Any:
     names = _names(value)
     return tuple(map(_network, names)) if isinstance(names, tuple) else names
@@ -205,36 +204,6 @@ def _network(name: Any) -> Network:
 
 Networks: TypeAlias = Annotated[tuple[Network, ...], BeforeValidator(_networks)]
 """Addresses and ranges, as a comma list or an array."""
-
-LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
-
-
-def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address in its plain form: a mapped IPv4 address as IPv4, no zone. None when `text` is no address."""
-    try:
-        address = ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
-
-
-@lru_cache(maxsize=4096)
-def network_of(text: str) -> str:
-    """The range of one client: an IPv4 address, or the /64 network of an IPv6 address, which one subscriber owns.
-
-    What is no address stays as it is.
-    """
-    address = parsed_address(text)
-    if isinstance(address, IPv6Address):
-        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
-    return text if address is None else str(address)
-
-
-def contains(networks: Iterable[Network], text: str) -> bool:
-    """Whether the address that `text` is lies in one of the ranges."""
-    address = parsed_address(text)
-    return address is not None and any(address in network for network in networks)
-
 
 SCHEMES = ("postgresql", "postgres")
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import PrivateAttr
 
+from queryserver.platform.networks import LOOPBACK, contains
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.editor import (
     BeeswaxSettings,
@@ -22,7 +23,7 @@ from queryserver.platform.settings.editor import (
     RetentionSettings,
     SparkSettings,
 )
-from queryserver.platform.settings.sections import LOOPBACK, MetadataSettings, Secret, Section, contains
+from queryserver.platform.settings.sections import MetadataSettings, Secret, Section
 from queryserver.platform.settings.stores import (
     AwsSettings,
     AzureSettings,
