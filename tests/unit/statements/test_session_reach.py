@@ -1,0 +1,98 @@
+"""What sessions reach beside their data source, and for whom (Contract editor 4.7)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from datetime import timedelta
+
+import pytest
+from tests.cases import each
+from tests.fakes.engine import FakeEngine
+from tests.fakes.statement_files import ANA, GivenFiles, by_token
+from tests.fakes.storage import MemoryFileSystem
+from tests.refusals import raises_code
+
+from queryserver.engines.protocol import EngineCapabilities, SessionOptions
+from queryserver.engines.reach import OpenResult
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.statements import ResultRefused
+from queryserver.files.model import Scheme
+from queryserver.identity.model import Scope, User
+from queryserver.statements.engine_sessions import HeldSession, HeldSessions
+from queryserver.statements.session_reach import NO_REACH, Reach
+
+ALL_ENGINES_CAN = EngineCapabilities(reads_files=True, writes_files=True, reads_results=True)
+
+
+class Given:
+    """A store with a file, and results that note who opens them."""
+
+    def __init__(self) -> None:
+        file_system = MemoryFileSystem(Scheme.FILE)
+        file_system.tree.put("a.csv", b"x")
+        self.openers: list[User] = []
+        self.reach = Reach(GivenFiles(file_system).access, self._open)
+
+    @asynccontextmanager
+    async def _open(self, user: User, operation_id: str, statement_id: int | None) -> AsyncIterator[OpenResult]:
+        del operation_id, statement_id
+        self.openers.append(user)
+        raise NotImplementedError
+        yield  # pyright: ignore[reportUnreachable] a generator
+
+
+@each("reads, writes, read_only, may_write", (False, True, False, None), (True, False, False, False),
+    (True, True, False, True), (True, True, True, False))  # fmt: skip
+async def test_a_session_gets_what_its_engine_and_its_connector_permit(
+    may_write: bool | None, *, reads: bool, writes: bool, read_only: bool
+):
+    capabilities = EngineCapabilities(reads_files=reads, writes_files=writes, reads_results=reads)
+    session = Given().reach.of_session(capabilities, read_only=read_only)
+    options = session.given_to(SessionOptions(database="main"))
+    assert (options.database, options.files, options.results) == ("main", session.files, session.results)
+    assert (session.files is None) is (session.results is None) is (may_write is None)
+    if session.files is None:
+        return
+    async with session.acting(ANA):
+        assert (await session.files.status("file:///a.csv")).size == 1
+        if may_write:
+            await session.files.make_directory("file:///d")
+        else:
+            with pytest.raises(PermissionDenied, match="read-only"):
+                await session.files.make_directory("file:///d")
+
+
+async def test_where_there_are_no_stores_and_results_a_session_reaches_none():
+    session = NO_REACH.of_session(ALL_ENGINES_CAN, read_only=False)
+    assert (session.files, session.results) == (None, None)
+    async with session.acting(ANA):
+        pass
+
+
+async def test_each_turn_in_a_held_session_has_the_rights_of_its_caller_and_the_time_between_none():
+    given, engine = Given(), FakeEngine(capabilities=ALL_ENGINES_CAN)
+
+    async def forget(session_id: int) -> None:
+        del session_id
+
+    held_sessions, reach = HeldSessions(forget), given.reach.of_session(ALL_ENGINES_CAN, read_only=False)
+    held = HeldSession(1, "fake", ANA, named=True, idle=timedelta(minutes=1), reach=reach)
+    await held_sessions.open(held, nullcontext(engine), reach.given_to(SessionOptions()))
+    files, results = engine.options[0].files, engine.options[0].results
+    assert files is not None
+    assert results is not None
+    program = by_token(ANA, Scope.QUERY)
+    for user, may_read in ((ANA, True), (program, False), (ANA, True)):
+        with pytest.raises(PermissionDenied):
+            await files.status("file:///a.csv")
+        with pytest.raises(ResultRefused):
+            await results.open("op").__aenter__()
+        async with held_sessions.turn(held, user):
+            if may_read:
+                await files.status("file:///a.csv")
+            else:
+                with raises_code("permission_denied", match="lacks the scope files:read"):
+                    await files.status("file:///a.csv")
+            with pytest.raises(NotImplementedError):
+                await results.open("op").__aenter__()
+    assert given.openers == [ANA, program, ANA]
+    await held_sessions.aclose()
