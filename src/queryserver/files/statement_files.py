@@ -24,7 +24,7 @@ MAX_READ_BYTES = 16 * 1024 * 1024
 """Of one call."""
 MAX_OPEN_WRITES = 32
 """Of one statement: an object store holds a part of each in memory."""
-_MAX_OPEN_WRITES_HERE = 128
+_MAX_OPEN_WRITES_HERE = 64
 _READ_AT_ONCE_BYTES = 128 * 1024 * 1024
 """Of all statements of this process."""
 _READ_WAIT_S = 3600.0
@@ -33,7 +33,7 @@ _CALLS_AT_ONCE = 16
 _KNOWN = 10_000
 _BATCH = 5000
 # What a writer may be ahead of the store.
-_PIECES_AHEAD = 4
+_PIECES_AHEAD = 2
 
 _READ, _LIST, _WRITE, _MKDIR, _REMOVE = (f"statement.{kind}" for kind in ("read", "list", "write", "mkdir", "remove"))
 _ENDED = "The statement has ended."

@@ -1,6 +1,6 @@
 """What sessions reach beside their data source, and for whom (Contract editor 4.7)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 
@@ -33,7 +33,7 @@ class Given:
         self.reach = Reach(GivenFiles(file_system).access, self._open)
 
     @asynccontextmanager
-    async def _open(self, user: User, operation_id: str, statement_id: int | None) -> AsyncIterator[OpenResult]:
+    async def _open(self, user: User, operation_id: str, statement_id: int | None) -> AsyncGenerator[OpenResult]:
         del operation_id, statement_id
         self.openers.append(user)
         raise NotImplementedError
