@@ -25,7 +25,7 @@ MAX_READ_BYTES = 16 * 1024 * 1024
 MAX_OPEN_WRITES = 32
 """Of one statement: an object store holds a part of each in memory."""
 _MAX_OPEN_WRITES_HERE = 64
-_READ_AT_ONCE_BYTES = 128 * 1024 * 1024
+_READ_AT_ONCE_BYTES = 64 * 1024 * 1024
 """Of all statements of this process."""
 _READ_WAIT_S = 3600.0
 _CALLS_AT_ONCE = 16
