@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 from tests.bench import (
     client_parts,
+    duckdb_files_parts,
     duckdb_parts,
     engine_parts,
     fleet_parts,
@@ -38,6 +39,8 @@ _ALONE = {
     "tokens": platform_parts.tokens,
     "configuration": platform_parts.configuration,
     "duckdb": duckdb_parts.duckdb_rows,
+    "duckdb_s3": duckdb_files_parts.duckdb_s3,
+    "duckdb_results": duckdb_files_parts.duckdb_results,
     "tpch": duckdb_parts.tpch,
     "hostile": hostile_part.hostile,
     "taskserver": fleet_parts.task_server,
