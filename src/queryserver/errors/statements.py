@@ -149,12 +149,12 @@ result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
-# Of an engine that has a process of its own: it ended by its limit of memory, or for another reason.
+# Of an engine that has a process of its own: its limit of memory, with or without its end, and any other end.
 engine_memory_exceeded = FixedError(
     EngineError,
     "engine_memory_exceeded",
-    "The process of the database has reached its limit of memory: work on less data at a time. What was committed is"
-    " kept; the next statement starts a new process.",
+    "The statement needs more memory than the process of the database may have: work on less data at a time. What was"
+    " committed is kept.",
 )
 engine_process_lost = FixedError(
     EngineError,

@@ -20,7 +20,7 @@ from queryserver.engines.protocol import (
     ResumableSession,
     RowsSession,
 )
-from queryserver.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.errors.base import DatabaseUnavailable, QueryServerError, TooManyRequests
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import (
     EngineError,
@@ -221,7 +221,7 @@ class Execution:
             return self._failed(error)
         except (LeaseLost, DatabaseUnavailable):
             raise
-        except InsufficientStorage as error:
+        except (InsufficientStorage, TooManyRequests) as error:  # of the engine; the message says when to try again
             return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
         except QueryServerError as error:
             return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.engines.statement_texts import LABELED, place_in
 from queryserver.engines.threaded import Interrupted
+from queryserver.errors.statements import engine_memory_exceeded
 from queryserver.sql.positions import position_of
 
 # Behind them: traces, and advice to set what statements may not set.
@@ -29,6 +30,8 @@ _WHY_CLOSED = (
     ("No such file", "The database file does not exist."),
 )
 
+# The limit of the process: an allocation has failed. That of the database, `memory_limit`, gives how much is in use.
+_PROCESS_IS_FULL = re.compile(r"(?:Out of Memory|INTERNAL) Error: .*(?:bad.alloc|Allocation failure)", re.DOTALL)
 _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 
 
@@ -104,7 +107,9 @@ def with_lines(text: str, lines_before: int) -> str:
     return _LINE.sub(lambda found: f"LINE {int(found[1]) + lines_before}:", text, count=1)
 
 
-def _rejected(text: str, root: Path | None, lines_before: int) -> errors.StatementRejected:
+def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineError:
+    if _PROCESS_IS_FULL.match(text):
+        return engine_memory_exceeded().classed("53200")
     text = with_lines(text, lines_before)
     return errors.StatementRejected(_tidy(text, root)).at(place_of(text)).classed(sqlstate_of(text))
 

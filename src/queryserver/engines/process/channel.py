@@ -49,9 +49,11 @@ def _head(message: Mapping[str, Any], contents: Sequence[Content], descriptors: 
     return _HEAD.pack(len(body), size, len(descriptors)) + body
 
 
-def _read_head(head: bytes | bytearray, *, may_have_descriptors: bool) -> tuple[int, int, int]:
+def _read_head(
+    head: bytes | bytearray, *, may_have_descriptors: bool, most_content_bytes: int = MOST_CONTENT_BYTES
+) -> tuple[int, int, int]:
     message_bytes, content_bytes, descriptors = _HEAD.unpack(head)
-    if message_bytes > MOST_MESSAGE_BYTES or content_bytes > MOST_CONTENT_BYTES:
+    if message_bytes > MOST_MESSAGE_BYTES or content_bytes > most_content_bytes:
         raise ChannelClosed
     if descriptors > (MOST_DESCRIPTORS if may_have_descriptors else 0):
         raise ChannelClosed
@@ -74,9 +76,11 @@ class AsyncChannel:
     A send or receive that fails or is cancelled midway leaves half a frame behind: the channel is closed then.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, *, most_content_bytes: int = MOST_CONTENT_BYTES) -> None:
+        """`most_content_bytes`: of a frame that is received."""
         end.setblocking(False)
         self._socket = end
+        self._most_content_bytes = most_content_bytes
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         self._calls = 0
@@ -96,7 +100,9 @@ class AsyncChannel:
         """Raises ChannelClosed."""
         async with self._whole():
             head = await self._received(memoryview(bytearray(_HEAD.size)))
-            message_bytes, content_bytes, _ = _read_head(bytes(head), may_have_descriptors=False)
+            message_bytes, content_bytes, _ = _read_head(
+                bytes(head), may_have_descriptors=False, most_content_bytes=self._most_content_bytes
+            )
             body = await self._received(memoryview(bytearray(message_bytes)))
             content = pa.allocate_buffer(content_bytes)
             await self._received(memoryview(content))

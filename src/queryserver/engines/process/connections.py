@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from queryserver.engines.process.engine_process import Answer, EngineProcess
@@ -16,6 +16,8 @@ from queryserver.platform.limits import FairPlaces
 
 _LEAST_SHARE = 2
 """Places of one user where there are few."""
+
+_OPEN_TRIES = 3
 
 OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 
@@ -76,8 +78,7 @@ class ProcessConnections:
     async def close(self) -> None:
         """Statements that still run are stopped. Idempotent."""
         self._is_closed = True
-        for opened in list(self._open):
-            await opened.end()
+        await asyncio.gather(*(opened.end() for opened in list(self._open)))
         await self._processes.leave(self)
 
     @asynccontextmanager
@@ -89,13 +90,23 @@ class ProcessConnections:
             raise EngineUnavailable("The engine is closed.")
         losses = self._processes.losses_of(self, self._place)
         losses.require_admitted(user_id)
-        async with (
-            self._process(user_id) as process,
-            connected(
-                process, user_id, options, places=self._places, losses=losses, answer=self._answers(options),
-                is_loader=is_loader,
-            ) as (connection, first),
-        ):  # fmt: skip
+        async with AsyncExitStack() as stack:
+            for tries_left in reversed(range(_OPEN_TRIES)):
+                process = await stack.enter_async_context(self._process(user_id))
+                session = connected(
+                    process, user_id, options, places=self._places, losses=losses, answer=self._answers(options),
+                    is_loader=is_loader,
+                )  # fmt: skip
+                try:
+                    connection, first = await stack.enter_async_context(session)
+                    break
+                except EngineUnavailable:
+                    # It has ended, by what another session did: nothing of this one has begun.
+                    if not process.has_ended or not tries_left or self._is_closed:
+                        raise
+                    await stack.aclose()
+            else:
+                raise AssertionError
             yield connection, first.message.get("takes_rows") is True
 
     def _process(self, user_id: int) -> AbstractAsyncContextManager[EngineProcess]:

@@ -3,9 +3,11 @@
 import asyncio
 import itertools
 import os
+import re
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,11 +18,12 @@ from typing import Any, Self
 import structlog
 
 from queryserver import errors
-from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Content, Frame
+from queryserver.engines.process.channel import MOST_CONTENT_BYTES, AsyncChannel, ChannelClosed, Content, Frame
 from queryserver.engines.process.messages import error_message, error_of, packed
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.base import QueryServerError
-from queryserver.errors.statements import EngineUnavailable, SessionLost, engine_memory_exceeded, engine_process_lost
+from queryserver.errors.statements import EngineUnavailable, engine_memory_exceeded, engine_process_lost
+from queryserver.formats.columns import ROW_CELLS
 
 log = structlog.get_logger(__name__)
 
@@ -34,15 +37,36 @@ _LINE_BYTES = 2_000
 _MOST_CALLS = 32
 """Calls of one process that the server works on at a time."""
 
-_MEMORY_SIGNS = ("bad_alloc", "MemoryError", "cannot allocate memory", "Out of memory", "out of memory")
-"""What a process that has no more memory says last."""
+_SILENT_S = 60.0
+"""A process whose thread of control does not answer for so long is ended, for those who wait for it."""
+_STDERR_S = 1.0
+_STDERR_BYTES = 64 * 1024
+_STDERR_PAUSE_S = 0.02
+"""Between two reads of so many bytes, so that a process that writes without end does not occupy the loop."""
+
+_FRAME_BYTES = 32 * 1024 * 1024
+"""What a frame of rows takes beyond the largest row, for its structure and for text that is no UTF-8."""
+
+_MEMORY_SIGNS = re.compile(
+    r"bad_alloc|memoryerror|malloc of size|memory allocation of \d+ bytes failed"  # C++, Python, Arrow, Rust
+    r"|cannot allocate|can't allocate|out of memory|error allocating"  # glibc, libraries, jemalloc
+    r"|can't start new thread|resource temporarily unavailable",  # the stack of a thread takes addresses, too
+    re.IGNORECASE,
+)
+"""What a process that has no more memory says last. One that crashes for that reason may say nothing."""
 
 _ENVIRONMENT = {
-    # The default allocator of Arrow reserves more addresses than the process may have.
+    # The default allocator of Arrow reserves more addresses than the process may have, and starts a thread, which
+    # Landlock would not hold.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OMP_NUM_THREADS": "1",
-    # Each thread would have an arena of its own, of which nothing goes back to the system.
-    "MALLOC_ARENA_MAX": "2",
+    # What a statement has freed goes back to the system, or the next one would find no addresses left: one arena for
+    # all threads, large blocks mapped by themselves, and no ranges kept by the allocator of DuckDB.
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(16 * 1024 * 1024),
+    "DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:1000,muzzy_decay_ms:0",
 }
 
 
@@ -65,7 +89,11 @@ class Cause(Enum):
 
     CLOSED = auto()
     UNRESPONSIVE = auto()
-    """It did not stop a statement."""
+    """It did not stop a statement, or does not answer at all."""
+    BROKEN = auto()
+    """What it sends makes no sense."""
+    FAILED = auto()
+    """It has said that its database has ended by an internal error, and ends itself."""
 
 
 class EngineProcess:
@@ -76,11 +104,13 @@ class EngineProcess:
         self._control = control
         self._calls = calls
         self._numbers = itertools.count(1)
-        self._progress = dict[int, asyncio.Future[int | None]]()
+        self._progress = dict[int, _Question]()
         self._answers = dict[int, Answer]()
         self._last_lines = deque[str](maxlen=_KEPT_LINES)
         self._cause: Cause | None = None
         self._culprit = 0
+        self._at_work_at_its_end: frozenset[int] | None = None
+        self._frame_bytes = MOST_CONTENT_BYTES
         self._tasks = set[asyncio.Task[None]]()
         self._stderr = asyncio.create_task(self._read_stderr(), name="engine-process-stderr")
         self._ended = asyncio.create_task(self._watch(), name="engine-process")
@@ -119,7 +149,12 @@ class EngineProcess:
         return started
 
     async def open(self, configuration: Mapping[str, Any]) -> None:
-        """Give it its database. Raises what the opening raises, and EngineUnavailable."""
+        """Give it its database. Raises what the opening raises, and EngineUnavailable.
+
+        With its `cell_max_bytes`, no frame of a session is larger than a row may be.
+        """
+        if (cell_max_bytes := configuration.get("cell_max_bytes")) is not None:
+            self._frame_bytes = ROW_CELLS * cell_max_bytes + _FRAME_BYTES
         try:
             await self._control.send({"kind": "configure", "parent": os.getpid(), **configuration})
             await self._expected("opened")
@@ -141,28 +176,41 @@ class EngineProcess:
     async def session(
         self, user_id: int, options: SessionOptions, answer: Answer | None, *, is_loader: bool = False
     ) -> AsyncGenerator[tuple[int, AsyncChannel, Frame]]:
-        """Number, channel and first frame of a new session. Raises its domain error, and that of `failure`."""
+        """Number, channel and first frame of a new session.
+
+        Raises its domain error, and EngineUnavailable when the process ends meanwhile: no statement has begun.
+        """
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
-        channel = AsyncChannel(ours)
+        channel = AsyncChannel(ours, most_content_bytes=self._frame_bytes)
+        message = {"kind": "session", "session": number, "is_loader": is_loader}
+        request = self._control_sent(message, packed((user_id, options)), descriptors=[theirs.fileno()])
+        sending = asyncio.create_task(request, name="engine-process-session")
+        # Not before it is sent, also when the caller is cancelled: the number would be that of another file.
+        sending.add_done_callback(lambda _: theirs.close())
+        self._keep(sending)
         if answer is not None:
             self._answers[number] = answer
         try:
-            try:
-                with theirs:
-                    message = {"kind": "session", "session": number, "is_loader": is_loader}
-                    request = self._control.send(message, packed((user_id, options)), descriptors=[theirs.fileno()])
-                    await asyncio.shield(request)
-                first = await channel.receive()
-            except ChannelClosed:
-                raise await self.failure() from None
-            if (error := first.message.get("error")) is not None:
-                raise error_of(error)
-            yield number, channel, first
+            yield number, channel, await self._first_frame(channel)
         finally:
             channel.close()
             self._answers.pop(number, None)
             self.running.discard(number)
+
+    async def _first_frame(self, channel: AsyncChannel) -> Frame:
+        try:
+            async with asyncio.timeout(START_S):
+                first = await channel.receive()
+            if (error := first.message.get("error")) is None:
+                return first
+            raise error_of(error)
+        except TimeoutError:
+            self.kill(Cause.UNRESPONSIVE)
+        except ChannelClosed:
+            pass
+        await self._gone()
+        raise EngineUnavailable("The process of the database has ended; try again.")
 
     def interrupt(self, session: int, request: int) -> None:
         """Stop that request of the session; no effect on others."""
@@ -170,59 +218,57 @@ class EngineProcess:
         self._keep(asyncio.create_task(self._control_sent(message), name="engine-process-interrupt"))
 
     async def progress(self, session: int) -> int | None:
-        """0..100 of what the session has at work, None where that is not known."""
-        request = next(self._numbers)
-        answer = self._progress[request] = asyncio.get_running_loop().create_future()
-        try:
-            await self._control_sent({"kind": "progress", "session": session, "request": request})
-            async with asyncio.timeout(_PROGRESS_S):
-                return await answer
-        except TimeoutError:
-            return None
-        finally:
-            self._progress.pop(request, None)
+        """0..100 of what the session has at work, None where that is not known. One request of a session at a time."""
+        question = self._progress.get(session)
+        if question is None:
+            question = self._progress[session] = _Question(asyncio.get_running_loop().create_future())
+            message = {"kind": "progress", "session": session, "request": session}
+            self._keep(asyncio.create_task(self._control_sent(message), name="engine-process-progress"))
+        elif time.monotonic() - question.asked_at > _SILENT_S:
+            self.kill(Cause.UNRESPONSIVE)
+        await asyncio.wait({question.answer}, timeout=_PROGRESS_S)
+        return question.answer.result() if question.answer.done() else None
 
     def kill(self, cause: Cause, session: int = 0) -> None:
         """End it at once; `failure` says why. `session`: the one that is the reason."""
-        if self._cause is None:
-            self._cause, self._culprit = cause, session
+        self.note_end(cause, session)
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
+    def note_end(self, cause: Cause, session: int = 0) -> None:
+        """It ends, or has to: no session is opened any more. The first cause counts."""
+        if self._cause is None and (cause is Cause.FAILED or not self.has_ended):
+            self._cause, self._culprit = cause, session
+
     async def close(self) -> None:
         """Close its database and end it, within `STOP_S`. Idempotent."""
-        self._cause = self._cause or Cause.CLOSED
-        await self._control_sent({"kind": "stop"})
+        self.note_end(Cause.CLOSED)
+        self._keep(asyncio.create_task(self._control_sent({"kind": "stop"}), name="engine-process-stop"))
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                await asyncio.shield(self._ended)
+                await self.ended()
         self.kill(Cause.CLOSED)
-        await self._ended
+        await self.ended()
 
     async def failure(self) -> errors.EngineError:
-        """What a channel that has closed means for its statement: waits for the end of the process."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await asyncio.shield(self._ended)
-        if not self._ended.done():  # it has closed the channel only
-            return SessionLost("Invalid session Id: the session is gone.")
-        if self._cause is Cause.CLOSED:
-            return EngineUnavailable("The engine is closed.")
-        text = "\n".join(self._last_lines)
-        if self._cause is None and any(sign in text for sign in _MEMORY_SIGNS):
+        """What a closed channel means for a statement that it was sent: waits for the end of the process.
+
+        Never one of the errors that say that the statement was not started.
+        """
+        await self._gone()
+        if self._cause is None and _MEMORY_SIGNS.search("\n".join(self._last_lines)):
             return engine_memory_exceeded()
         return engine_process_lost()
 
     def share_of_loss(self, session: int) -> float:
-        """How far a session, with a statement at work, is the reason why the process has ended: 0 to 1."""
-        match self._cause:
-            case Cause.CLOSED:
-                return 0.0
-            case Cause.UNRESPONSIVE:
-                return float(session == self._culprit)
-            case None:
-                return 1 / max(len(self.running), 1)
+        """How far a session is the reason why the process has ended: 0 to 1."""
+        if self._cause is Cause.CLOSED:
+            return 0.0
+        if self._culprit:
+            return float(session == self._culprit)
+        at_work = self.running if self._at_work_at_its_end is None else self._at_work_at_its_end
+        return 1 / len(at_work) if session in at_work else 0.0
 
     @property
     def was_unresponsive(self) -> bool:
@@ -233,14 +279,25 @@ class EngineProcess:
         """Returns when the process is gone."""
         await asyncio.shield(self._ended)
 
+    async def _gone(self) -> None:
+        """Returns when the process, which has closed a channel, is gone: it has no reason to close one before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self.ended()
+        if not self._ended.done():
+            self.kill(Cause.BROKEN)
+            await self.ended()
+
     async def _watch(self) -> None:
         code = await self._process.wait()
-        await self._stderr
+        self._at_work_at_its_end = frozenset(self.running)
+        await asyncio.wait({self._stderr}, timeout=_STDERR_S)
+        self._stderr.cancel()  # where the kernel permits that it starts others, one may still have the pipe
         self._control.close()
         self._calls.close()
-        for answer in self._progress.values():
-            if not answer.done():
-                answer.set_result(None)
+        for question in self._progress.values():
+            if not question.answer.done():
+                question.answer.set_result(None)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -251,10 +308,13 @@ class EngineProcess:
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None  # noqa: S101 it was started with a pipe
         rest = b""
-        while part := await self._process.stderr.read(_LINE_BYTES):
+        while part := await self._process.stderr.read(_STDERR_BYTES):
             *lines, rest = (rest + part).split(b"\n")
             rest = rest[-_LINE_BYTES:]
-            self._last_lines.extend(line[:_LINE_BYTES].decode(errors="replace") for line in lines if line.strip())
+            said = (line[:_LINE_BYTES].decode(errors="replace") for line in lines[-_KEPT_LINES:] if line.strip())
+            self._last_lines.extend(said)
+            if len(part) == _STDERR_BYTES:
+                await asyncio.sleep(_STDERR_PAUSE_S)
         if rest.strip():
             self._last_lines.append(rest.decode(errors="replace"))
 
@@ -271,18 +331,22 @@ class EngineProcess:
             self.kill(Cause.UNRESPONSIVE)
             raise EngineUnavailable("No process can be started for the database.")
 
-    async def _control_sent(self, message: Mapping[str, Any]) -> None:
+    async def _control_sent(
+        self, message: Mapping[str, Any], content: Content = b"", *, descriptors: Sequence[int] = ()
+    ) -> None:
+        """As a task, so that a frame is sent whole when the caller is cancelled."""
         with suppress(ChannelClosed):
-            await asyncio.shield(self._control.send(message))
+            await self._control.send(message, content, descriptors=descriptors)
 
     async def _receive(self) -> None:
         with suppress(ChannelClosed):
             while True:
                 frame = await self._control.receive()
-                answer = self._progress.get(frame.message.get("request", 0))
+                question = self._progress.pop(_number(frame, "request"), None)
                 progress = frame.message.get("progress")
-                if answer is not None and not answer.done():
-                    answer.set_result(progress if isinstance(progress, int) else None)
+                if question is not None and not question.answer.done():
+                    is_share = isinstance(progress, int) and 0 <= progress <= 100
+                    question.answer.set_result(progress if is_share else None)
 
     async def _serve_calls(self) -> None:
         """Answer the calls of the process, each in a task."""
@@ -307,7 +371,7 @@ class EngineProcess:
 
     async def _reply(self, frame: Frame) -> Reply:
         """What its session answers; an error as a message."""
-        answer = self._answers.get(frame.message.get("session", 0))
+        answer = self._answers.get(_number(frame, "session"))
         method, arguments = frame.message.get("method"), frame.message.get("arguments")
         if answer is None or not isinstance(method, str) or not isinstance(arguments, dict):
             return Reply({"error": error_message(errors.PermissionDenied("The session has no such call."))})
@@ -320,5 +384,18 @@ class EngineProcess:
             return Reply({"error": error_message(errors.StorageUnavailable("The server could not answer the call."))})
 
     def _keep(self, task: asyncio.Task[None]) -> None:
+        """Until it is done, or the process has ended."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+@dataclass(slots=True)
+class _Question:
+    answer: asyncio.Future[int | None]
+    asked_at: float = field(default_factory=time.monotonic)
+
+
+def _number(frame: Frame, name: str) -> int:
+    """A number of a message; 0 for anything else."""
+    number = frame.message.get(name)
+    return number if isinstance(number, int) else 0

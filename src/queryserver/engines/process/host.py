@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol
@@ -27,6 +28,7 @@ from queryserver.engines.process.messages import (
     written_message,
 )
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
+from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.engines.threaded import DriverAnswer, DriverConnection
 from queryserver.engines.threaded_loading import FeedStopped, TableWriter
 from queryserver.errors.base import QueryServerError
@@ -133,6 +135,7 @@ class _Session:
         self._writer: TableWriter | None = None
         self._answer: DriverAnswer | None = None
         self._batches = BatchWriter()
+        self._unsent = deque[pa.RecordBatch]()
         self._feed: _Feed | None = None
         self._statement: str | Bound | None = None
         self._at_work = threading.Lock()
@@ -159,6 +162,12 @@ class _Session:
     def progress(self) -> int | None:
         return self._connection.progress() if self._connection is not None and self._writer is None else None
 
+    def refuse(self, error: QueryServerError) -> None:
+        """Instead of `start`."""
+        with suppress(ChannelClosed):
+            self._send_error(error)
+        self._channel.close()
+
     def _serve(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
         try:
             with suppress(ChannelClosed):
@@ -169,12 +178,15 @@ class _Session:
                     self._reply(lambda frame=frame: self._handle(frame))
                     self._work_on(None)
         finally:
-            with suppress(QueryServerError):
+            try:
                 self._close_answer()
                 if self._connection is not None:
                     self._connection.close()
-            self._ended(self._number)
-            self._channel.close()
+            except Exception:  # noqa: BLE001 the outer wall of a session, which the server waits for
+                traceback.print_exc(limit=_TRACE_LINES)
+            finally:
+                self._ended(self._number)
+                self._channel.close()
 
     def _work_on(self, request: int | None) -> None:
         with self._at_work:
@@ -198,6 +210,7 @@ class _Session:
     def _send_error(self, error: QueryServerError) -> None:
         self._channel.send({
             "kind": "error", "error": error_message(error), "ends": self._database.has_ended,
+            "gone": self._connection is not None and not self._connection.is_usable,
             "written": written_message(self._statement) if self._statement is not None else None,
         })  # fmt: skip
 
@@ -247,14 +260,21 @@ class _Session:
             self._send_rows()
 
     def _send_rows(self) -> None:
+        """As much as one batch may have: a vector of large values is more, and the server has a frame in memory."""
         answer = self._answer
         assert answer is not None  # noqa: S101 the server has seen its columns
-        batches = answer.next_batches()
+        if not self._unsent:
+            self._unsent.extend(answer.next_batches())
+        batches, size = list[pa.RecordBatch](), 0
+        while self._unsent and (not batches or size + self._unsent[0].nbytes <= BATCH_BYTES):
+            batches.append(self._unsent.popleft())
+            size += batches[-1].nbytes
         sizes, contents = self._batches.parts(batches)
         self._channel.send({"kind": "rows", "parts": sizes, "modified_rows": answer.modified_rows}, *contents)
 
     def _close_answer(self) -> None:
         answer, self._answer = self._answer, None
+        self._unsent.clear()
         if answer is not None:
             answer.close()
 
@@ -309,10 +329,14 @@ class Host:
 
     def serve(self) -> None:
         """Until the server closes the channel, or says so."""
-        with suppress(ChannelClosed):
-            while (frame := self._control.receive()).kind != "stop":
-                self._handle(frame)
-        self._close()
+        try:
+            with suppress(ChannelClosed):
+                while (frame := self._control.receive()).kind != "stop":
+                    self._handle(frame)
+            self._close()
+        except Exception:  # noqa: BLE001 the outer wall of the process: its threads must not be waited for
+            traceback.print_exc(limit=_TRACE_LINES)
+            _leave(1)
 
     def _handle(self, frame: Frame) -> None:
         number = frame.message.get("session", 0)
@@ -326,7 +350,11 @@ class Host:
                 session = _Session(self._database, channel, number, self._forget)
                 with self._lock:
                     self._sessions[number] = session
-                session.start(user_id, options, is_loader=frame.message["is_loader"])
+                try:
+                    session.start(user_id, options, is_loader=frame.message["is_loader"])
+                except RuntimeError:  # there is no memory for the stack of a thread
+                    self._forget(number)
+                    session.refuse(engine_memory_exceeded())
             case "interrupt" if session is not None:
                 session.interrupt(frame.message["request"])
             case "progress":

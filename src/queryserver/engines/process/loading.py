@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from queryserver.engines.loading import deliver_cancel, refuse_changes, refuse_target, staged
 from queryserver.engines.process.channel import ChannelClosed, Frame
-from queryserver.engines.process.messages import BatchWriter, packed
+from queryserver.engines.process.messages import BatchWriter, count_of, packed
 from queryserver.engines.process.sessions import STOP_S, Connection
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import SessionLost
@@ -51,16 +51,18 @@ class ProcessLoader:
 
     async def _write(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch]) -> tuple[int, bool]:
         """The number of rows, and whether a cancel came when they were already committed."""
-        call = await self._begun("load", load)
+        before = self._call
         try:
+            call = await self._begun("load", load)
             await self._feed(batches, call)
-            return (await asyncio.shield(call)).message.get("rows", 0), False
+            return count_of(await asyncio.shield(call), "rows") or 0, False
         except BaseException as error:  # a cancel too: the process must not go on
             await asyncio.shield(self._stop())
-            has_succeeded = not call.cancelled() and call.exception() is None
-            if not isinstance(error, asyncio.CancelledError) or not has_succeeded:
+            call = self._call
+            has_succeeded = call is not before and call is not None and not call.cancelled() and not call.exception()
+            if not isinstance(error, asyncio.CancelledError) or call is None or not has_succeeded:
                 raise
-            return call.result().message.get("rows", 0), True
+            return count_of(call.result(), "rows") or 0, True
 
     async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
         """Send all batches, or those that come before the process fails: it reads up to the end in any case."""

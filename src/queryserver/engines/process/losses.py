@@ -34,8 +34,8 @@ class Losses:
         record = self._records.get(user_id)
         if record is not None and (left := record.waits_until - self._clock()) > 0:
             raise TooManyRequests(
-                "Your statements have ended the process of this database several times. Try again later, with less"
-                " work at a time.",
+                "Your statements have ended the process of this database several times. Try again in"
+                f" {ceil(left)} seconds, with less work at a time.",
                 retry_after=timedelta(seconds=ceil(left)),
             )
 

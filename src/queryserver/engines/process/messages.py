@@ -4,6 +4,7 @@ Requests of the server may be pickles, which the process trusts. Nothing of a pr
 """
 
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -19,7 +20,9 @@ from queryserver.formats.columns import Column, ResultType
 from queryserver.sql.places import Bound
 
 _PLACES = {kind.__name__: kind for kind in (Character, Octet, LineColumn, ErrorExcerpt, Rest)}
+_TEXTS = frozenset({"shown", "text", "unit"})
 _INTERRUPTED = "Interrupted"
+_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 Sent = TypeVar("Sent")
 
@@ -57,13 +60,13 @@ def error_message(error: QueryServerError) -> dict[str, Any]:
 def error_of(message: Mapping[str, Any]) -> QueryServerError:
     """The error that `error_message` wrote. Raises ChannelClosed for anything else."""
     try:
-        name, text = message["class"], str(message["message"])
+        name, code, text = message["class"], message["code"], message["message"]
         if name == _INTERRUPTED:
             return Interrupted()
         kind = getattr(errors, name)
-        if not issubclass(kind, QueryServerError):
+        if not (issubclass(kind, QueryServerError) and isinstance(text, str) and _CODE.fullmatch(code)):
             raise ChannelClosed
-        error = errors.remade(kind, str(message["code"]), text, message.get("details"))
+        error = errors.remade(kind, code, text, message.get("details"))
         if isinstance(error, EngineError):
             error.classed(message.get("sqlstate"))
             if (place := message.get("place")) is not None:
@@ -74,9 +77,19 @@ def error_of(message: Mapping[str, Any]) -> QueryServerError:
 
 
 def _place(name: str, fields: dict[str, Any]) -> Any:
+    for field, value in fields.items():
+        is_number = type(value) is int and value >= 0
+        if not (isinstance(value, str) if field in _TEXTS else is_number or (field == "column" and value is None)):
+            raise ChannelClosed
     if "unit" in fields:
         fields = fields | {"unit": Unit[fields["unit"]]}
     return _PLACES[name](**fields)
+
+
+def count_of(frame: Frame, name: str) -> int | None:
+    """A number of rows in a message; None for anything else."""
+    count = frame.message.get(name)
+    return count if type(count) is int and 0 <= count < 2**63 else None
 
 
 def columns_message(columns: Sequence[Column]) -> list[list[str]]:
@@ -86,6 +99,9 @@ def columns_message(columns: Sequence[Column]) -> list[list[str]]:
 def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
     """Raises ChannelClosed."""
     try:
+        for texts in message:
+            if not all(type(text) is str for text in texts):
+                raise ChannelClosed
         return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in message)
     except (TypeError, ValueError):
         raise ChannelClosed from None
@@ -139,7 +155,9 @@ class BatchWriter:
 class BatchReader:
     """The batches that a BatchWriter wrote; their columns lie within the bytes of the frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: int | None = None) -> None:
+        """`columns`: so many must each batch have; None where the writer is trusted."""
+        self._columns = columns
         self._schema: pa.Schema | None = None
 
     def batches(self, frame: Frame) -> Iterator[pa.RecordBatch]:
@@ -153,8 +171,12 @@ class BatchReader:
                 if self._schema is None:
                     raise ChannelClosed
                 batch = pa.ipc.read_record_batch(frame.content.slice(at, batch_bytes), self._schema)
-                batch.validate()
+                if self._columns is not None:
+                    # All offsets and texts: what reads them later does not look whether they are within the bytes.
+                    batch.validate(full=True)
+                    if batch.num_columns != self._columns:
+                        raise ChannelClosed
                 at += batch_bytes
                 yield batch
-        except (KeyError, TypeError, ValueError, OSError, pa.ArrowException):
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, OSError, pa.ArrowException):
             raise ChannelClosed from None

@@ -18,6 +18,8 @@ _TURN_S = 30.0
 _CHECK_AGAIN_S = 0.05
 _IDLE_S = 60.0
 """How long a process without sessions is kept for its user."""
+MOST_USERS = 64
+"""Processes of databases in memory that the engines of one kind have at most: an idle one takes some 50 MiB."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,17 +42,27 @@ class _Place:
     losses: Losses = field(default_factory=Losses)
 
 
+@dataclass(slots=True, eq=False)
+class _Starting:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+
+
 class EngineProcesses:
     """Shared by the engines of one kind in a server, each of which calls `leave` when it is closed.
 
-    `program` is the Python text that a process runs.
+    `program` is the Python text that a process runs. Beyond `most_users` with databases in memory, idle processes make
+    way, and users wait.
     """
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *, most_users: int = MOST_USERS) -> None:
         self._program = program
+        self._most_users = most_users
         self._places = dict[Hashable, _Place]()
         self._users = dict[tuple[object, int], _Held]()
-        self._starting = dict[tuple[object, int], asyncio.Lock]()
+        self._starting = dict[tuple[object, int], _Starting]()
+        self._begun = 0
+        """Processes of users that are being started."""
         self._memory_engines = dict[object, Losses]()
         self._spare: asyncio.Task[EngineProcess] | None = None
         self._ending = set[asyncio.Task[None]]()
@@ -74,14 +86,18 @@ class EngineProcesses:
     async def of_user(self, engine: object, user_id: int, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
         """The process of a user's databases in memory, in use while inside. Raises EngineUnavailable."""
         key = engine, user_id
-        async with self._starting.setdefault(key, asyncio.Lock()):
-            held = self._users.get(key)
-            if held is None or held.process.has_ended:
-                if held is not None:
-                    await held.process.close()
-                held = self._users[key] = _Held(wanted, await self._started(wanted))
-                self._warm()
-            held.uses += 1
+        starting = self._starting.setdefault(key, _Starting())
+        starting.waiting += 1
+        try:
+            async with starting.lock:
+                held = self._users.get(key)
+                if held is None or held.process.has_ended:
+                    held = await self._of_new_user(key, wanted)
+                held.uses += 1
+        finally:
+            starting.waiting -= 1
+            if not starting.waiting:
+                del self._starting[key]
         if held.idle is not None:
             held.idle.cancel()
             held.idle = None
@@ -134,6 +150,28 @@ class EngineProcesses:
         raise EngineUnavailable(
             "The database file is in use with other settings; try again when those statements have ended."
         )
+
+    async def _of_new_user(self, key: tuple[object, int], wanted: Configuration) -> _Held:
+        """A new process, once there is room for it."""
+        self._end_later(self._users.pop(key, None))
+        give_up = asyncio.get_running_loop().time() + _TURN_S
+        while len(self._users) + self._begun >= self._most_users:
+            idle = next((one for one, held in self._users.items() if not held.uses), None)
+            if idle is not None:
+                self._end_later(self._users.pop(idle))
+                break
+            if asyncio.get_running_loop().time() >= give_up:
+                raise EngineUnavailable(
+                    "Too many users have databases in memory; try again when some of their sessions are closed."
+                )
+            await asyncio.sleep(_CHECK_AGAIN_S)
+        self._begun += 1
+        try:
+            held = self._users[key] = _Held(wanted, await self._started(wanted))
+        finally:
+            self._begun -= 1
+        self._warm()
+        return held
 
     async def _end_shared(self, place: _Place) -> None:
         """The caller has the lock. The file is free when this returns."""

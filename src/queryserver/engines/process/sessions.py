@@ -1,9 +1,10 @@
 """Sessions with a database in an engine process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,12 +13,12 @@ import structlog
 from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Frame
 from queryserver.engines.process.engine_process import Answer, Cause, EngineProcess
 from queryserver.engines.process.losses import Losses
-from queryserver.engines.process.messages import BatchReader, columns_of, error_of, note_written, packed
+from queryserver.engines.process.messages import BatchReader, columns_of, count_of, error_of, note_written, packed
 from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
 from queryserver.engines.sessions import FollowingSession
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
-from queryserver.errors.statements import EngineError, OutcomeUnknown
+from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
 from queryserver.formats.columns import Column
 from queryserver.platform.limits import FairPlaces
 from queryserver.sql.places import Bound
@@ -27,6 +28,9 @@ log = structlog.get_logger(__name__)
 STOP_S = 5.0
 """How long a statement may take to stop until its process is ended."""
 _INTERRUPT_AGAIN_S = 0.1
+_TRACE_CHARACTERS = 10_000
+
+Read = TypeVar("Read")
 
 
 @dataclass(slots=True)
@@ -44,18 +48,20 @@ class Connection:
     """The number of the last one."""
     statement: str | Bound = field(default="", repr=False)
     """The one at work."""
+    is_gone: bool = False
+    """The process has lost what is behind it, such as a database in memory to an internal error."""
 
     @property
     def is_usable(self) -> bool:
-        return not self.channel.is_closed and not self.process.has_ended
+        return not (self.is_gone or self.channel.is_closed or self.process.has_ended)
 
     async def send(self, kind: str, *contents: bytes) -> None:
-        """Raises the error of the process if it has ended."""
+        """Raises SessionLost if the process has ended: it has begun with nothing that was not sent to its end."""
         self.request += 1
         try:
             await self.channel.send({"kind": kind, "request": self.request}, *contents)
         except ChannelClosed:
-            raise await self._failure() from None
+            raise SessionLost("Invalid session Id: the session is gone.") from None
 
     async def received(self) -> Frame:
         """The next frame of an answer. Raises its domain error, and that of the process if it ends."""
@@ -63,16 +69,38 @@ class Connection:
         try:
             frame = await self.channel.receive()
         except ChannelClosed:
-            raise await self._failure() from None
+            error = await self.process.failure()
+            self._note_loss()
+            raise error from None
         finally:
             self.process.running.discard(self.number)
         if frame.kind == "defect":
-            log.error("engine process failed", trace=frame.message.get("trace"))
+            log.error("engine process failed", trace=str(frame.message.get("trace"))[:_TRACE_CHARACTERS])
             raise RuntimeError("The engine process has failed on the statement.")
         if (error := frame.message.get("error")) is not None:
-            note_written(self.statement, frame.message.get("written"))
-            raise error_of(error)
+            self.is_gone = frame.message.get("gone") is True
+            if frame.message.get("ends") is True:
+                self.process.note_end(Cause.FAILED, self.number)
+                self._note_loss()
+            raise self.understood(lambda: self._reported(error, frame))
         return frame
+
+    def understood(self, read: Callable[[], Read]) -> Read:
+        """What `read` makes of a frame. A process that sends what makes no sense is ended."""
+        try:
+            return read()
+        except ChannelClosed:
+            self.process.kill(Cause.BROKEN, self.number)
+            self._note_loss()
+            raise engine_process_lost() from None
+
+    def _reported(self, error: Mapping[str, Any], frame: Frame) -> QueryServerError:
+        note_written(self.statement, frame.message.get("written"))
+        return error_of(error)
+
+    def _note_loss(self) -> None:
+        if share := self.process.share_of_loss(self.number):
+            self.losses.note(self.user_id, share)
 
     async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
         """Interrupt until the call has ended. A process that does not react within `STOP_S` is ended."""
@@ -83,12 +111,6 @@ class Connection:
             else:
                 self.process.interrupt(self.number, self.request)
             await asyncio.wait({call}, timeout=_INTERRUPT_AGAIN_S)
-
-    async def _failure(self) -> EngineError:
-        error = await self.process.failure()
-        if self.process.has_ended and (share := self.process.share_of_loss(self.number)):
-            self.losses.note(self.user_id, share)
-        return error
 
     async def leave(self) -> None:
         """Returns when the process has closed the session; one that does not within `STOP_S` is ended."""
@@ -107,7 +129,7 @@ class ProcessOperation:
     def __init__(self, connection: Connection, statement: str | Bound) -> None:
         self._connection = connection
         self._statement = statement
-        self._reader = BatchReader()
+        self._reader = BatchReader(0)
         self._columns: tuple[Column, ...] | None = None
         self._modified_rows: int | None = None
         self._has_place = self._is_open = self._is_ahead = self._was_stopped = self._read_to_end = False
@@ -188,9 +210,10 @@ class ProcessOperation:
         await connection.send("run", packed(self._statement))
         frame = await connection.received()
         if (columns := frame.message.get("columns")) is not None:
-            self._columns = columns_of(columns)
+            self._columns = connection.understood(lambda: columns_of(columns))
+            self._reader = BatchReader(len(self._columns))
             self._is_ahead = True
-        self._modified_rows = frame.message.get("modified_rows")
+        self._modified_rows = count_of(frame, "modified_rows")
 
     async def _next(self) -> Sequence[pa.RecordBatch]:
         """The next rows; the process makes those after them meanwhile."""
@@ -203,8 +226,8 @@ class ProcessOperation:
         async def read() -> None:
             self._is_ahead = False
             frame = await self._connection.received()
-            batches.extend(self._reader.batches(frame))
-            self._modified_rows = frame.message.get("modified_rows")
+            self._connection.understood(lambda: batches.extend(self._reader.batches(frame)))
+            self._modified_rows = count_of(frame, "modified_rows")
             if batches:
                 await self._connection.send("next")
                 self._is_ahead = True
