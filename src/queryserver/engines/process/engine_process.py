@@ -37,8 +37,8 @@ _LINE_BYTES = 2_000
 _MOST_CALLS = 32
 """Calls of one process that the server works on at a time."""
 
-_SILENT_S = 60.0
-"""A process whose thread of control does not answer for so long is ended, for those who wait for it."""
+_SILENT_S = 30.0
+"""A process that answers nothing for so long is ended at the next request: its thread of control does not work."""
 _STDERR_S = 1.0
 _STDERR_BYTES = 64 * 1024
 _STDERR_PAUSE_S = 0.02
@@ -104,13 +104,15 @@ class EngineProcess:
         self._control = control
         self._calls = calls
         self._numbers = itertools.count(1)
-        self._progress = dict[int, _Question]()
+        self._progress = dict[int, asyncio.Future[int | None]]()
         self._answers = dict[int, Answer]()
         self._last_lines = deque[str](maxlen=_KEPT_LINES)
         self._cause: Cause | None = None
         self._culprit = 0
         self._at_work_at_its_end: frozenset[int] | None = None
         self._frame_bytes = MOST_CONTENT_BYTES
+        self._silent_since: float | None = None
+        """The first request that has no answer yet, though the client may have given it up."""
         self._tasks = set[asyncio.Task[None]]()
         self._stderr = asyncio.create_task(self._read_stderr(), name="engine-process-stderr")
         self._ended = asyncio.create_task(self._watch(), name="engine-process")
@@ -189,6 +191,7 @@ class EngineProcess:
         # Not before it is sent, also when the caller is cancelled: the number would be that of another file.
         sending.add_done_callback(lambda _: theirs.close())
         self._keep(sending)
+        self._note_request()
         if answer is not None:
             self._answers[number] = answer
         try:
@@ -202,6 +205,7 @@ class EngineProcess:
         try:
             async with asyncio.timeout(START_S):
                 first = await channel.receive()
+            self._silent_since = None
             if (error := first.message.get("error")) is None:
                 return first
             raise error_of(error)
@@ -221,13 +225,12 @@ class EngineProcess:
         """0..100 of what the session has at work, None where that is not known. One request of a session at a time."""
         question = self._progress.get(session)
         if question is None:
-            question = self._progress[session] = _Question(asyncio.get_running_loop().create_future())
+            question = self._progress[session] = asyncio.get_running_loop().create_future()
             message = {"kind": "progress", "session": session, "request": session}
             self._keep(asyncio.create_task(self._control_sent(message), name="engine-process-progress"))
-        elif time.monotonic() - question.asked_at > _SILENT_S:
-            self.kill(Cause.UNRESPONSIVE)
-        await asyncio.wait({question.answer}, timeout=_PROGRESS_S)
-        return question.answer.result() if question.answer.done() else None
+        self._note_request()
+        await asyncio.wait({question}, timeout=_PROGRESS_S)
+        return question.result() if question.done() else None
 
     def kill(self, cause: Cause, session: int = 0) -> None:
         """End it at once; `failure` says why. `session`: the one that is the reason."""
@@ -279,6 +282,12 @@ class EngineProcess:
         """Returns when the process is gone."""
         await asyncio.shield(self._ended)
 
+    def _note_request(self) -> None:
+        now = time.monotonic()
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if now - self._silent_since > _SILENT_S:
+            self.kill(Cause.UNRESPONSIVE)
+
     async def _gone(self) -> None:
         """Returns when the process, which has closed a channel, is gone: it has no reason to close one before."""
         with suppress(TimeoutError):
@@ -296,8 +305,8 @@ class EngineProcess:
         self._control.close()
         self._calls.close()
         for question in self._progress.values():
-            if not question.answer.done():
-                question.answer.set_result(None)
+            if not question.done():
+                question.set_result(None)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -342,11 +351,12 @@ class EngineProcess:
         with suppress(ChannelClosed):
             while True:
                 frame = await self._control.receive()
+                self._silent_since = None
                 question = self._progress.pop(_number(frame, "request"), None)
                 progress = frame.message.get("progress")
-                if question is not None and not question.answer.done():
+                if question is not None and not question.done():
                     is_share = isinstance(progress, int) and 0 <= progress <= 100
-                    question.answer.set_result(progress if is_share else None)
+                    question.set_result(progress if is_share else None)
 
     async def _serve_calls(self) -> None:
         """Answer the calls of the process, each in a task."""
@@ -387,12 +397,6 @@ class EngineProcess:
         """Until it is done, or the process has ended."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-@dataclass(slots=True)
-class _Question:
-    answer: asyncio.Future[int | None]
-    asked_at: float = field(default_factory=time.monotonic)
 
 
 def _number(frame: Frame, name: str) -> int:
