@@ -47,10 +47,10 @@ async def all_rows(result: OpenResult) -> list[int]:
     return found
 
 
-async def refused(caller: Caller, operation: str, **more: int) -> ResultRefused:
+async def refused(caller: Caller, operation: str) -> ResultRefused:
     results = session_of(caller)
     with results.acting(await user_of(caller)), pytest.raises(ResultRefused) as found:
-        async with results.open(operation, **more):
+        async with results.open(operation):
             pass
     return found.value
 
@@ -143,11 +143,13 @@ async def test_the_results_of_a_script(ana: Caller) -> None:
     body = await ana.run("mysql", "rows 2; change 1; rows 3", run_all="true")
     operation, results = body["history_uuid"], session_of(ana)
     with results.acting(await user_of(ana)):
-        for statement_id, rows in ((None, 3), (2, 3), (0, 2)):
-            async with results.open(operation, statement_id=statement_id) as opened:
+        parts = (await ana.on(operation, "check_status"))["query_status"]["statements"]
+        for one, rows in ((operation, 3), (parts[2]["operationId"], 3), (parts[0]["operationId"], 2)):
+            async with results.open(one) as opened:
                 assert await all_rows(opened) == list(range(rows))
-    assert (await refused(ana, operation, statement_id=1)).code == "result_not_available"
-    assert (await refused(ana, operation, statement_id=9)).code == "result_not_available"
+    assert (await refused(ana, parts[1]["operationId"])).code == "result_not_available"
+    nothing = (await ana.run("mysql", "change 1; change 2", run_all="true"))["history_uuid"]
+    assert (await refused(ana, nothing)).code == "result_not_available"
 
 
 async def test_a_result_that_is_read_stays(ana: Caller) -> None:

@@ -119,8 +119,8 @@ class OpenResult(Protocol):
 class StatementResults(Protocol):
     """The stored results that the statements of one session may read: those that the user may fetch."""
 
-    def open(self, operation_id: str, *, statement_id: int | None = None) -> AbstractAsyncContextManager[OpenResult]:
-        """The result of an operation; of a script that of a statement, by default the last one that has a result.
+    def open(self, operation_id: str) -> AbstractAsyncContextManager[OpenResult]:
+        """The result of an operation; of a script that of its last statement that has one.
 
         Raises ResultRefused with the code operation_not_found, permission_denied, result_expired (or closed), or
         result_not_available (it has not ended, or has no rows to give), and DatabaseUnavailable.

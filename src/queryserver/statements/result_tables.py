@@ -47,9 +47,9 @@ class ResultTables:
     lease: timedelta
 
     @asynccontextmanager
-    async def open(self, user: User, operation_id: str, statement_id: int | None) -> AsyncGenerator["OpenTable"]:
+    async def open(self, user: User, operation_id: str) -> AsyncGenerator["OpenTable"]:
         """As `StatementResults.open`, for this user."""
-        status = await self._status(user, operation_id, statement_id)
+        status = await self._status(user, operation_id)
         async with self._read(status.id):
             # Only now: from here on no sweep deletes what the record names.
             stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1))
@@ -58,20 +58,18 @@ class ResultTables:
             _require_rows(operation_id, stored.status)
             yield OpenTable(stored, self.results)
 
-    async def _status(self, user: User, operation_id: str, statement_id: int | None) -> StatementStatus:
+    async def _status(self, user: User, operation_id: str) -> StatementStatus:
         """Of the statement whose rows are wanted. Raises ResultRefused."""
         try:
             record = await self.access.own(user, parse_operation_id(operation_id))
-            part = await self.reading.part_of(record.status, statement_id)
+            part = await self.reading.part_of(record.status, None)
         except errors.OperationNotFound as error:
             raise errors.result_not_found(error.message) from error
         except errors.PermissionDenied as error:
             raise errors.result_denied(f"Operation {operation_id}: {error.message}") from error
-        except errors.InvalidParameter as error:
-            raise errors.ResultRefused(f"Operation {operation_id}: {error.message}") from error
         if part is None:
             _require_rows(operation_id, record.status)
-            raise errors.ResultRefused(f"The script {operation_id} has no such result.")
+            raise errors.ResultRefused(f"No statement of the script {operation_id} has a result set.")
         status = record.status if part == record.status.id else (await self.access.own(user, part)).status
         _require_rows(operation_id, status)
         return status

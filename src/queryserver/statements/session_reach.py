@@ -11,8 +11,8 @@ from queryserver.engines.reach import OpenResult
 from queryserver.files.statement_files import SessionFiles, StatementFileAccess
 from queryserver.identity.model import User
 
-ResultOpener: TypeAlias = Callable[[User, str, int | None], AbstractAsyncContextManager[OpenResult]]
-"""Opens the result of an operation, or of that statement of a script; raises as `StatementResults.open`."""
+ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[OpenResult]]
+"""Opens the result of an operation; raises as `StatementResults.open`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,10 +32,10 @@ class SessionResults:
             self._user = None
 
     @asynccontextmanager
-    async def open(self, operation_id: str, *, statement_id: int | None = None) -> AsyncGenerator[OpenResult]:
+    async def open(self, operation_id: str) -> AsyncGenerator[OpenResult]:
         if self._user is None:
             raise errors.result_denied("No statement runs that could read results.")
-        async with self.opener(self._user, operation_id, statement_id) as opened:
+        async with self.opener(self._user, operation_id) as opened:
             yield opened
 
 

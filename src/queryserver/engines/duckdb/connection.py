@@ -26,6 +26,7 @@ from queryserver.engines.duckdb.failures import (
     without_excerpt,
 )
 from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, tokens_of
+from queryserver.engines.duckdb.named_results import NamedResults
 from queryserver.engines.duckdb.session_files import SessionStatements
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.duckdb.values import (
@@ -37,6 +38,7 @@ from queryserver.engines.duckdb.values import (
     result_type,
     sound,
 )
+from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.engines.threaded import DriverAnswer, Interrupted
@@ -102,10 +104,12 @@ class DuckdbConnection:
         watch: StorageWatch | None = None,
         has_ended: Callable[[], bool] = lambda: False,
         files: "Callable[[Callable[[], None]], SessionStatements] | None" = None,
+        results: CalledResults | None = None,
     ) -> None:
         """`has_ended`, called after an internal error, says whether that has ended the database of all connections.
 
         `files` makes what its statements do with files, given what interrupts them.
+        `results` are those that they may read as tables.
         """
         self.native = connection
         """The driver's own connection, for statements of ours."""
@@ -116,6 +120,7 @@ class DuckdbConnection:
         self._owned = owned
         self._cell_max_bytes = cell_max_bytes
         self._room = room
+        self._results = None if results is None else NamedResults(connection, results)
         self._closed = self._is_stopped = False
         self.is_usable = True
 
@@ -124,10 +129,25 @@ class DuckdbConnection:
     def run(self, statement: str | Bound) -> DriverAnswer:
         """The text must hold one statement at most (Contract security T23)."""
         if self._files is not None:
-            return self._files.run(lambda: self._answer(statement))
-        return self._answer(statement)
+            return self._files.run(lambda: self._with_results(statement))
+        return self._with_results(statement)
 
-    def _answer(self, statement: str | Bound) -> "DuckdbAnswer":
+    def _with_results(self, statement: str | Bound) -> "DuckdbAnswer":
+        results = self._results
+        if results is None:
+            return self._answered(statement)
+        try:
+            answer = self._answered(statement)
+        except BaseException:
+            results.end()
+            raise
+        if answer.columns is None:
+            results.end()
+        else:
+            answer.on_close = results.end
+        return answer
+
+    def _answered(self, statement: str | Bound) -> "DuckdbAnswer":
         if not isinstance(statement, Bound):
             return self._begin(statement)
         with without_excerpt():
@@ -348,6 +368,8 @@ class DuckdbConnection:
             raise errors.StatementRejected("Parser Error: one statement at a time.")
         statement, lines_before = self._without_comments_before(statements[0], text)
         refuse_reach(self.native, statement, tokens, copies_files=copies_files)
+        if self._results is not None:
+            self._results.begin(tokens)
         return statement, lines_before
 
     def _run(self, text: str, bound: Bound | None) -> "DuckdbAnswer":
@@ -398,6 +420,8 @@ class DuckdbConnection:
             try:
                 return self._named(self.native.sql(statement), statement)
             except (duckdb.BinderException, duckdb.CatalogException) as error:
+                if (ours := self._known_error(str(error))) is not None:
+                    raise ours from error
                 known = domain_error(error, self._root, lines_before)
                 if known.place is None and kind_of(statement) == "SELECT":
                     known.place = self._unbound(statement, lines_before)
@@ -441,6 +465,8 @@ class DuckdbConnection:
 
     def _known_error(self, text: str) -> errors.QueryServerError | None:
         if self._files is not None and (error := self._files.error_of(text)) is not None:
+            return error
+        if self._results is not None and (error := self._results.error_of(text)) is not None:
             return error
         return self._room.error_of(text) if self._room is not None else None
 
@@ -491,6 +517,7 @@ class DuckdbAnswer:
         self._around = around
         self._cell_max_bytes = cell_max_bytes
         self._rows = 0
+        self.on_close: Callable[[], None] = lambda: None
         self._ahead: pa.RecordBatch | None = None
         try:
             with around():
@@ -530,6 +557,7 @@ class DuckdbAnswer:
         reader, self._reader, self._ahead = self._reader, None, None
         if reader is not None:
             reader.close()
+        self.on_close()
 
     def _next(self) -> pa.RecordBatch | None:
         if self._reader is None:

@@ -21,6 +21,7 @@ from queryserver.engines.duckdb.session_files import SessionStatements
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.process.file_calls import CalledFiles
+from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.storage_watch import StorageWatch, size_of
 from queryserver.engines.threaded_loading import TableWriter
@@ -102,9 +103,17 @@ class DuckdbDatabase:
                 raise
 
     def connect(
-        self, options: SessionOptions, *, is_private: bool, files: CalledFiles | None = None
+        self,
+        options: SessionOptions,
+        *,
+        is_private: bool,
+        files: CalledFiles | None = None,
+        results: CalledResults | None = None,
     ) -> DuckdbConnection:
-        """A connection; that of an `is_private` database closes the database, too. `files`: those of its session."""
+        """A connection; that of an `is_private` database closes the database, too.
+
+        `files` and `results`: those of its session.
+        """
         statements = None
         if files is not None and self.files is not None:
             statements = partial(SessionStatements, self.files, files)
@@ -118,6 +127,7 @@ class DuckdbDatabase:
                 watch=self._watch,
                 has_ended=self._probe,
                 files=statements,
+                results=results,
             )
         # DuckDB refuses settings that are locked or unknown.
         wished = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]

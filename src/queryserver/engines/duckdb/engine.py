@@ -106,6 +106,7 @@ class DuckdbEngine:
             one_process=self._file is not None,
             data_name=f"duckdb:{path}" if self._file is not None else "",
             reports_progress=True,
+            reads_results=True,
             explain_column="explain_value",
             parameters=DUCKDB.support,
         )

@@ -8,6 +8,7 @@ from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase, DuckdbWriter
 from queryserver.engines.process.channel import Channel
 from queryserver.engines.process.host import ServerCalls, run_process
+from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.threaded import DriverConnection
 from queryserver.engines.threaded_loading import TableWriter
@@ -34,7 +35,8 @@ class HostedDuckdb:
 
     def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DuckdbConnection:  # noqa: ARG002
         database = self._shared or self._open(None)
-        return database.connect(options, is_private=self._shared is None)
+        results = CalledResults(self._calls, session)
+        return database.connect(options, is_private=self._shared is None, results=results)
 
     def writer(self, connection: DriverConnection) -> TableWriter:
         assert isinstance(connection, DuckdbConnection)  # noqa: S101 `connect` made it

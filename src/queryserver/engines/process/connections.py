@@ -1,13 +1,14 @@
 """The sessions and loaders of one engine whose databases are in processes of their own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
-from queryserver.engines.process.engine_process import Answer, EngineProcess
+from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.process.loading import ProcessLoader
 from queryserver.engines.process.pool import Configuration, EngineProcesses
+from queryserver.engines.process.session_requests import SessionRequests
 from queryserver.engines.process.sessions import Connection, ProcessSession, connected
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.threaded import NO_USER
@@ -25,23 +26,15 @@ OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 class ProcessConnections:
     """To be closed by the engine. `place` names the file that one process has open; None: each user has a process.
 
-    `max_statements` are at work at a time, of one user half of them. `answers`: what answers the calls that a process
-    makes for a session.
+    `max_statements` are at work at a time, of one user half of them.
     """
 
     def __init__(
-        self,
-        processes: EngineProcesses,
-        place: Hashable | None,
-        configuration: Configuration,
-        *,
-        max_statements: int,
-        answers: Callable[[SessionOptions], Answer | None] = lambda _: None,
+        self, processes: EngineProcesses, place: Hashable | None, configuration: Configuration, *, max_statements: int
     ) -> None:
         self._processes = processes
         self._place = place
         self._configuration = configuration
-        self._answers = answers
         share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
         self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._open = set[ProcessSession | ProcessLoader]()
@@ -91,10 +84,11 @@ class ProcessConnections:
         losses = self._processes.losses_of(self, self._place)
         losses.require_admitted(user_id)
         async with AsyncExitStack() as stack:
+            requests = SessionRequests(files=options.files, results=options.results)
             for tries_left in reversed(range(_OPEN_TRIES)):
                 process = await stack.enter_async_context(self._process(user_id))
                 session = connected(
-                    process, user_id, options, places=self._places, losses=losses, answer=self._answers(options),
+                    process, user_id, options, places=self._places, losses=losses, requests=requests,
                     is_loader=is_loader,
                 )  # fmt: skip
                 try:

@@ -11,9 +11,10 @@ import pyarrow as pa
 import structlog
 
 from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Frame
-from queryserver.engines.process.engine_process import Answer, Cause, EngineProcess
+from queryserver.engines.process.engine_process import Cause, EngineProcess
 from queryserver.engines.process.losses import Losses
 from queryserver.engines.process.messages import BatchReader, columns_of, count_of, error_of, note_written, packed
+from queryserver.engines.process.session_requests import SessionRequests
 from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
 from queryserver.engines.sessions import FollowingSession
 from queryserver.engines.threaded import Interrupted
@@ -44,6 +45,8 @@ class Connection:
     places: FairPlaces
     """A user's share of the engine: a place is held while the process works for a request."""
     losses: Losses
+    requests: SessionRequests | None = None
+    """Answers the calls of the process for this session."""
     request: int = 0
     """The number of the last one."""
     statement: str | Bound = field(default="", repr=False)
@@ -106,6 +109,8 @@ class Connection:
         """Interrupt until the call has ended. A process that does not react within `STOP_S` is ended."""
         give_up = asyncio.get_running_loop().time() + STOP_S
         while not call.done():
+            if self.requests is not None:  # each time: what it reads next may wait as long
+                self.requests.interrupt()
             if asyncio.get_running_loop().time() >= give_up:
                 self.process.kill(Cause.UNRESPONSIVE, self.number)
             else:
@@ -172,8 +177,9 @@ class ProcessOperation:
             for batch in await self._next():
                 yield batch
 
-    async def logs(self, start: int) -> Sequence[str]:  # noqa: ARG002 there are none
-        return ()
+    async def logs(self, start: int) -> Sequence[str]:
+        requests = self._connection.requests
+        return () if requests is None else requests.warnings[start:]
 
     async def cancel(self) -> None:
         has_rows_left = self._is_open and self._columns is not None and not self._read_to_end
@@ -191,6 +197,8 @@ class ProcessOperation:
             if not self._is_ahead:  # nothing is at work
                 await asyncio.wait({self._call}, timeout=_INTERRUPT_AGAIN_S)
             await self._connection.stop(self._call)
+        if self._connection.requests is not None:
+            await self._connection.requests.close()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Hold a place of the user's share meanwhile; keep a domain error for `status`."""
@@ -206,6 +214,8 @@ class ProcessOperation:
     async def _run(self) -> None:
         connection = self._connection
         connection.statement = self._statement
+        if connection.requests is not None:
+            connection.requests.begin()
         self._is_open = True
         await connection.send("run", packed(self._statement))
         frame = await connection.received()
@@ -266,13 +276,18 @@ async def connected(
     *,
     places: FairPlaces,
     losses: Losses,
-    answer: Answer | None = None,
+    requests: SessionRequests | None = None,
     is_loader: bool = False,
 ) -> AsyncGenerator[tuple[Connection, Frame]]:
     """A new session of a process, and its first frame. Raises domain errors."""
     sent = SessionOptions(database=options.database, settings=dict(options.settings))
-    async with process.session(user_id, sent, answer, is_loader=is_loader) as (number, channel, first):
-        yield Connection(process, number, channel, user_id, places, losses), first
+    answer = None if requests is None else requests.answer
+    try:
+        async with process.session(user_id, sent, answer, is_loader=is_loader) as (number, channel, first):
+            yield Connection(process, number, channel, user_id, places, losses, requests), first
+    finally:
+        if requests is not None:
+            await requests.close()
 
 
 class ProcessSession(FollowingSession[ProcessOperation]):

@@ -1,0 +1,127 @@
+"""Calls of an engine process about stored results, answered with the rights of the session that makes them.
+
+The process names operations and pieces; whether its session may read them is decided by `StatementResults`.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from queryserver import errors
+from queryserver.engines.process.channel import MOST_DESCRIPTORS, Content
+from queryserver.engines.process.engine_process import Reply
+from queryserver.engines.process.messages import columns_message
+from queryserver.engines.process.result_calls import ResultMethod
+from queryserver.engines.reach import OpenResult, StatementResults
+from queryserver.engines.threaded import Interrupted
+
+_MOST_OPEN = 1000
+"""Of one statement."""
+_MOST_BYTES = 256 * 1024 * 1024
+"""Of one call that reads: more than a segment has."""
+
+_Handler = Callable[[Mapping[str, Any]], Awaitable[Reply]]
+
+
+class ResultRequests:
+    """The calls of one session, whose statements run one after another. To be closed when each of them ends."""
+
+    def __init__(self, results: StatementResults) -> None:
+        self._results = results
+        self._numbers = itertools.count(1)
+        self._open = dict[int, tuple[OpenResult, AsyncExitStack]]()
+        self._work = set[asyncio.Task[Reply]]()
+        self.warnings = list[str]()
+        """What the log of the statement should say: results that are not whole."""
+        self._handlers: Mapping[str, _Handler] = {
+            ResultMethod.OPEN: self._open_result,
+            ResultMethod.FILES: self._files,
+            ResultMethod.READ: self._read,
+            ResultMethod.CLOSE: self._close_result,
+        }
+
+    async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:  # noqa: ARG002
+        """Raises what the Protocols raise, InvalidParameter, and Interrupted after `interrupt`."""
+        if method not in self._handlers:
+            raise errors.InvalidParameter("There is no such call.")
+        if method == ResultMethod.CLOSE:  # also of a statement that is stopped
+            return await self._answered(method, arguments)
+        task = asyncio.create_task(self._answered(method, arguments), name="result call")
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        if task.cancelled():
+            raise Interrupted
+        return task.result()
+
+    def interrupt(self) -> None:
+        """End the calls under way: a store that does not answer must not hold up the end of a statement."""
+        for work in self._work:
+            work.cancel()
+
+    async def close(self) -> None:
+        """The statement has ended: close what it has left open. Idempotent."""
+        self.interrupt()
+        left, self._open = self._open, {}
+        for _, stack in left.values():
+            await stack.aclose()
+
+    async def _answered(self, method: str, arguments: Mapping[str, Any]) -> Reply:
+        try:
+            return await self._handlers[method](arguments)
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise errors.InvalidParameter("The call about a result is not complete.") from None
+
+    async def _open_result(self, arguments: Mapping[str, Any]) -> Reply:
+        operation_id = arguments["operation_id"]
+        if not isinstance(operation_id, str):
+            raise TypeError
+        if len(self._open) >= _MOST_OPEN:
+            raise errors.ResultRefused(f"A statement reads at most {_MOST_OPEN} results.")
+        async with AsyncExitStack() as stack:
+            opened = await stack.enter_async_context(self._results.open(operation_id))
+            number = next(self._numbers)
+            self._open[number] = opened, stack.pop_all()
+        if opened.warning:
+            self.warnings.append(f"result://{operation_id}: {opened.warning}")
+        pieces = [[piece.rows, piece.size_bytes] for piece in opened.pieces]
+        return Reply({"result": number, "columns": columns_message(opened.columns), "pieces": pieces})
+
+    async def _files(self, arguments: Mapping[str, Any]) -> Reply:
+        opened, _ = self._opened(arguments)
+        first, count = int(arguments["first"]), min(int(arguments["count"]), MOST_DESCRIPTORS)
+        found = list[int]()
+        try:
+            for number in range(len(opened.pieces))[first : first + count]:
+                if (descriptor := await opened.descriptor(number)) is None:
+                    break
+                found.append(descriptor)
+        except BaseException:  # the process does not get them
+            for descriptor in found:
+                os.close(descriptor)
+            raise
+        return Reply(descriptors=found)
+
+    async def _read(self, arguments: Mapping[str, Any]) -> Reply:
+        opened, _ = self._opened(arguments)
+        piece, start, stop = (int(arguments[name]) for name in ("piece", "start", "stop"))
+        if not (0 <= piece < len(opened.pieces) and 0 <= start <= stop <= start + _MOST_BYTES):
+            raise ValueError
+        return Reply(content=await opened.read(piece, start, stop))
+
+    async def _close_result(self, arguments: Mapping[str, Any]) -> Reply:
+        found = self._open.pop(int(arguments["result"]), None)
+        if found is not None:
+            await found[1].aclose()
+        return Reply()
+
+    def _opened(self, arguments: Mapping[str, Any]) -> tuple[OpenResult, AsyncExitStack]:
+        return self._open[int(arguments["result"])]
