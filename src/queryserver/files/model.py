@@ -360,6 +360,9 @@ _SCHEMES: Mapping[str, Scheme] = {
     "ofs": Scheme.OFS,
     "file": Scheme.FILE,
 }
+SCHEME_WORDS = frozenset(_SCHEMES)
+"""What a path with a scheme may begin with, in lower case: of all stores, configured or not."""
+
 _WITH_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/+)(.*)", re.DOTALL)
 _ENCODED_START = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?%2F", re.IGNORECASE)
 _ENCODED_SLASH = re.compile(r"%2F", re.IGNORECASE)

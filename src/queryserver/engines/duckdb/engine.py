@@ -14,6 +14,7 @@ from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.engines.threaded import STATEMENT_THREADS
+from queryserver.files.model import SCHEME_WORDS
 from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 from queryserver.sql.literals import DUCKDB
@@ -44,9 +45,10 @@ class DuckdbEngine:
     """One database file, opened at first use by a process of its own, until `close` (Contract platform 5.11).
 
     `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends, in a
-    process of its user. Statements reach no other file, no network, no extension, and no setting but schema, time zone
-    and calendar. Engines that name one file with other settings take turns: an idle one makes way, one at work is
-    waited for. `processes`: those of the server, shared by its engines. Raises InvalidPath, ConfigurationError.
+    process of its user. Statements reach files of the stores with the rights of their callers (ADR 76), and beside
+    those no other file, no network, no extension, and no setting but schema, time zone and calendar. Engines that name
+    one file with other settings take turns: an idle one makes way, one at work is waited for. `processes`: those of the
+    server, shared by its engines. Raises InvalidPath, ConfigurationError.
     """
 
     dialect = "duckdb"
@@ -97,6 +99,7 @@ class DuckdbEngine:
             "floor_percent": floor.percent,
             "floor_bytes": floor.min_bytes,
             "memory_bytes": 2 * _bytes_of(limit) + _PROCESS_BYTES,
+            "schemes": sorted(SCHEME_WORDS),
         }
         # DuckDB locks its file against other processes: one for all engines, whatever their settings.
         self._connections = ProcessConnections(
@@ -107,6 +110,8 @@ class DuckdbEngine:
             data_name=f"duckdb:{path}" if self._file is not None else "",
             reports_progress=True,
             reads_results=True,
+            reads_files=True,
+            writes_files=True,
             explain_column="explain_value",
             parameters=DUCKDB.support,
         )

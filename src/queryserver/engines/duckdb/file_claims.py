@@ -171,6 +171,8 @@ class FileClaims:
         with self._changed:
             if len(self._running) == 1:
                 return next(iter(self._running))
+            if not self._running:
+                raise errors.PermissionDenied("This session reaches no files of stores.")
         raise StatementRejected(
             "Not implemented Error: while other statements run on this database, sniff_csv, and glob and the functions"
             " of Parquet metadata with a list of paths, read no files; try again."

@@ -154,13 +154,19 @@ class StoreFileSystem(_CalledFileSystem):
 
 
 class ReadFile:
-    """An open file. DuckDB reads at a place by `seek` and `read`, in several threads at a time: each has a place."""
+    """An open file. DuckDB reads at a place by `seek` and `read`, in several threads at a time: each has a place.
+
+    Or it only reads, from the beginning on.
+    """
 
     def __init__(self, claimed: ClaimedFile, callback: Callback) -> None:
         self._claimed = claimed
         self._callback = callback
         self._reads = OrderedReads(claimed.content)
         self._places = dict[int, int]()
+        """Of the threads that have called `seek`."""
+        self._read_to = 0
+        """Without any `seek`."""
 
     def seek(self, offset: int, whence: int = 0) -> int:
         at = offset + (self._claimed.file.size if whence == io.SEEK_END else 0)
@@ -168,16 +174,20 @@ class ReadFile:
         return at
 
     def tell(self) -> int:
-        return self._places.get(threading.get_ident(), 0)
+        return self._places.get(threading.get_ident(), self._read_to)
 
     def read(self, size: int = -1) -> bytes:
         with self._callback():
-            at = self._places.get(threading.get_ident())
-            if at is None:
+            thread = threading.get_ident()
+            if self._places and thread not in self._places:
                 # Where DuckDB means to read cannot be known: another thread may have read meanwhile.
                 raise errors.StorageError(f"{self._claimed.file.path} was read without a place.")
+            at = self._places.get(thread, self._read_to)
             found = self._reads.read(at, size if size >= 0 else self._claimed.file.size)
-            self._places[threading.get_ident()] = at + len(found)
+            if self._places:
+                self._places[thread] = at + len(found)
+            else:
+                self._read_to = at + len(found)
             return found
 
     def close(self) -> None:

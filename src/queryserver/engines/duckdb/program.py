@@ -7,6 +7,7 @@ from typing import Any
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase, DuckdbWriter
 from queryserver.engines.process.channel import Channel
+from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.process.host import ServerCalls, run_process
 from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions
@@ -35,8 +36,8 @@ class HostedDuckdb:
 
     def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DuckdbConnection:  # noqa: ARG002
         database = self._shared or self._open(None)
-        results = CalledResults(self._calls, session)
-        return database.connect(options, is_private=self._shared is None, results=results)
+        files, results = CalledFiles(self._calls, session), CalledResults(self._calls, session)
+        return database.connect(options, is_private=self._shared is None, files=files, results=results)
 
     def writer(self, connection: DriverConnection) -> TableWriter:
         assert isinstance(connection, DuckdbConnection)  # noqa: S101 `connect` made it
@@ -57,6 +58,7 @@ class HostedDuckdb:
             temporary_max_bytes=given["temporary_max_bytes"],
             quota_bytes=given["quota_bytes"],
             floor=DiskFloor(percent=given["floor_percent"], min_bytes=given["floor_bytes"]),
+            schemes=frozenset(given["schemes"]),
         )
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from queryserver import errors
 from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFiles, copy_place
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
-from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems, store_path
+from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems
 from queryserver.engines.duckdb.guard import Token, tokens_of
 from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.threaded import DriverAnswer
@@ -101,8 +101,7 @@ class SessionStatements:
         if (error := statement.failure or self._systems.claims.error_of(text)) is not None:
             return _of_statement(error)
         if (found := _NOT_FOUND.search(text)) is not None:
-            path = store_path(found[1])
-            return _of_statement(errors.PathNotFound(f"{path} does not exist, or no file matches."))
+            return _of_statement(errors.PathNotFound(f"{found[1]} does not exist, or no file matches."))
         if (found := _OUT_OF_REACH.search(text)) is not None:
             return self._out_of_reach(found[1])
         return None
@@ -175,10 +174,9 @@ class SessionStatements:
                 self._at_work.release()
 
     def _out_of_reach(self, path: str) -> EngineError:
-        schemes = ", ".join(f"{scheme}://" for scheme in self._systems.schemes)
-        local = f"; file:// is written {LOCAL_SCHEME}://" if LOCAL_SCHEME in self._systems.schemes else ""
+        local = f"; file:///… is written {LOCAL_SCHEME}:///…" if LOCAL_SCHEME in self._systems.schemes else ""
         return _of_statement(
-            errors.PermissionDenied(f"{path}: statements reach files of these stores only: {schemes}{local}.")
+            errors.PermissionDenied(f"{path}: statements reach files of the configured stores only{local}.")
         )
 
 
@@ -214,7 +212,8 @@ def _of_statement(error: QueryServerError) -> EngineError:
     """The error as the outcome of a statement, with its code and message."""
     if isinstance(error, EngineError):
         return error
-    known = errors.remade(StatementRejected, error.code, error.message, error.details)
+    message = error.message.replace("file:///", f"{LOCAL_SCHEME}:///")  # as the statement names it
+    known = errors.remade(StatementRejected, error.code, message, error.details)
     return known.classed(_SQLSTATES.get(error.code))
 
 

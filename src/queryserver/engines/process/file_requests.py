@@ -16,6 +16,7 @@ from queryserver.engines.process.file_calls import FileMethod, file_message
 from queryserver.engines.reach import FileSink, StatementFiles, StoredFile
 from queryserver.engines.threaded import Interrupted
 
+_CLEANING = frozenset({FileMethod.ABORT, FileMethod.REMOVE})
 _Handler = Callable[[Mapping[str, Any], bytes], Awaitable[Reply]]
 
 
@@ -47,6 +48,8 @@ class FileRequests:
         if handler is None:
             raise errors.InvalidParameter("There is no such call about files.")
         try:
+            if method in _CLEANING:  # also of a statement that is stopped
+                return await handler(arguments, b"")
             return await self._interruptible(handler, arguments, memoryview(content).tobytes())
         except (KeyError, TypeError, ValueError):
             raise errors.InvalidParameter("The call about files is not complete.") from None
