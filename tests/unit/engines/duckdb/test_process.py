@@ -53,9 +53,7 @@ def processes(earlier: set[int]) -> Callable[[], list[psutil.Process]]:
     return lambda: [one for one in all_processes() if one.pid not in earlier]
 
 
-async def test_a_killed_process_loses_its_statements_and_sessions_and_nothing_that_was_committed(
-    engine, processes
-) -> None:
+async def test_a_killed_process_loses_its_sessions_and_nothing_that_was_committed(engine, processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as busy:
         await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
         async with operation(busy, SLOW) as handle:
@@ -75,9 +73,7 @@ async def test_a_killed_process_loses_its_statements_and_sessions_and_nothing_th
 
 @each("sql", "VALUES (len(range(4000000000)))", "SELECT sum(len(range(400000000 + range::INT))) FROM range(10)",
       "SELECT length(repeat('x', 3000000000::BIGINT // (1 + range))) FROM range(1)")  # fmt: skip
-async def test_what_takes_more_memory_than_the_process_has_is_an_error_of_the_statement(
-    engine, sql: str, processes
-) -> None:
+async def test_what_takes_more_memory_than_the_process_has_is_an_error(engine, sql: str, processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "SELECT 1")
         (process,) = processes()
@@ -162,3 +158,29 @@ def test_who_ends_processes_again_and_again_waits_longer_each_time() -> None:
     assert waits[:2] == [0, 0]
     assert waits[2] > 0
     assert waits[2:] == sorted(waits[2:])
+
+
+async def test_databases_in_memory_spill_into_a_directory_of_their_process(tmp_path: Path) -> None:
+    left = tmp_path / ".duckdb-temporary" / "left"
+    left.mkdir(parents=True)
+    (left / "x").write_bytes(b"x")
+    engine = DuckdbEngine(root=tmp_path, memory_limit="64MB")
+    async with engine.session(USER, NO_OPTIONS) as session:
+        (own,) = left.parent.iterdir()
+        assert own != left
+        sort = "SELECT max(t) FROM (SELECT md5(range::VARCHAR) || range AS t FROM range(4000000) ORDER BY t OFFSET 1)"
+        async with operation(session, sort) as handle:
+            files = list[Path]()
+            while not files and not (await session.poll(handle, wait_s=0.01)).state.is_terminal:
+                files = [file for file in own.rglob("*") if file.is_file()]
+            assert files
+    await engine.close()
+    assert not list(own.rglob("*"))
+
+
+async def test_temporary_files_of_a_database_in_memory_have_a_quota(tmp_path: Path) -> None:
+    engine = DuckdbEngine(root=tmp_path, memory_limit="64MB", temporary_max_bytes=64 * MIB)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        sort = "SELECT max(t) FROM (SELECT md5(range::VARCHAR) || range AS t FROM range(9000000) ORDER BY t OFFSET 1)"
+        assert "temporary files" in (await failure(session, sort)).message
+    await engine.close()
