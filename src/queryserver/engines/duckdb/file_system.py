@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, NoReturn
 
 import duckdb
@@ -65,12 +66,11 @@ class FileSystems:
         self.copies = dict[str, CopiedFiles]()
         """Of the statements that write now, by their marks."""
 
-    def register(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """For all connections of the database."""
-        for scheme in self.schemes:
-            connection.register_filesystem(StoreFileSystem(scheme, self.claims))
+    def register(self, connection: duckdb.DuckDBPyConnection, *, is_new: bool) -> None:
+        """For all connections of the database; one that `is_new` has no definitions of an earlier time."""
+        connection.register_filesystem(StoreFileSystem(self.schemes, self.claims))
         connection.register_filesystem(TargetFileSystem(self.copies, self.claims))
-        self.claims.is_strict = bool(connection.execute(_UNNAMED_OPENS).fetchall())
+        self.claims.is_strict = not is_new and bool(connection.execute(_UNNAMED_OPENS).fetchall())
 
     @property
     def directories(self) -> Sequence[str]:
@@ -90,7 +90,8 @@ class FileSystems:
         self.claims.close()
 
 
-def _spellings(scheme: str) -> list[str]:
+@cache
+def _spellings(scheme: str) -> Sequence[str]:
     """In all cases: DuckDB allows a scheme in any, but finds the file system by the exact one, else its own disk."""
     return ["".join(letters) for letters in itertools.product(*({sign, sign.upper()} for sign in scheme))]
 
@@ -98,9 +99,9 @@ def _spellings(scheme: str) -> list[str]:
 class _CalledFileSystem(AbstractFileSystem):
     cachable = False
 
-    def __init__(self, scheme: str, claims: FileClaims) -> None:
+    def __init__(self, schemes: Sequence[str], claims: FileClaims) -> None:
         super().__init__()
-        self.protocol = _spellings(scheme)  # type: ignore[assignment]
+        self.protocol = list(itertools.chain.from_iterable(map(_spellings, schemes)))  # type: ignore[assignment]
         self._claims = claims
 
     def unstrip_protocol(self, name: str) -> str:
@@ -116,7 +117,7 @@ class _CalledFileSystem(AbstractFileSystem):
 
 
 class StoreFileSystem(_CalledFileSystem):
-    """Files of one scheme, to read. Only what a statement has named is opened."""
+    """Files of all schemes, to read. Only what a statement has named is opened."""
 
     def glob(self, path: str, **_: Any) -> list[str]:  # type: ignore[override]
         with self._callback():
@@ -201,7 +202,7 @@ class TargetFileSystem(_CalledFileSystem):
     """The targets of COPY … TO, to write; found by the mark of their statement."""
 
     def __init__(self, copies: Mapping[str, CopiedFiles], claims: FileClaims) -> None:
-        super().__init__(TARGET_SCHEME, claims)
+        super().__init__([TARGET_SCHEME], claims)
         self._copies = copies
 
     @contextmanager

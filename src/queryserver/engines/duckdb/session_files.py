@@ -175,9 +175,8 @@ class SessionStatements:
 
     def _out_of_reach(self, path: str) -> EngineError:
         local = f"; file:///… is written {LOCAL_SCHEME}:///…" if LOCAL_SCHEME in self._systems.schemes else ""
-        return _of_statement(
-            errors.PermissionDenied(f"{path}: statements reach files of the configured stores only{local}.")
-        )
+        error = errors.PermissionDenied(f"{path}: statements reach files of the configured stores only{local}.")
+        return _rejected(error, error.message)
 
 
 class FileAnswer(DriverAnswer):
@@ -212,7 +211,10 @@ def _of_statement(error: QueryServerError) -> EngineError:
     """The error as the outcome of a statement, with its code and message."""
     if isinstance(error, EngineError):
         return error
-    message = error.message.replace("file:///", f"{LOCAL_SCHEME}:///")  # as the statement names it
+    return _rejected(error, error.message.replace("file:///", f"{LOCAL_SCHEME}:///"))  # as the statement names it
+
+
+def _rejected(error: QueryServerError, message: str) -> EngineError:
     known = errors.remade(StatementRejected, error.code, message, error.details)
     return known.classed(_SQLSTATES.get(error.code))
 
