@@ -299,8 +299,8 @@ class TestPackedArrow:
 
     async def _stored(self, ana: Caller) -> str:
         """A result of some segments."""
-        select = f"SELECT n, 'a label of number ' || n AS t FROM ({DUCKDB.rows(400_000)}) AS r"
-        operation = await finished(ana, DUCKDB, select, limit=400_000)
+        select = f"SELECT n, 'a label of number ' || n AS t FROM ({DUCKDB.rows(900_000)}) AS r"
+        operation = await finished(ana, DUCKDB, select, limit=900_000)
         assert len(stored_files(ana.api, operation)) > 2
         return operation
 

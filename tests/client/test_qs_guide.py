@@ -21,7 +21,7 @@ INSERT INTO sales VALUES (7, DATE '2023-01-31')"""
 def examples() -> list[list[str]]:
     """The printed calls that only need the table `sales`."""
     lines = re.findall(r"^(?:    )?(qs sql \w+ \".*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    return [shlex.split(line)[1:] for line in lines]
+    return [shlex.split(line)[1:] for line in lines if "--keep" not in line and " -r " not in line]
 
 
 async def test_the_examples_run(qs: Qs, target: Path, monkeypatch: pytest.MonkeyPatch):
@@ -36,6 +36,18 @@ async def test_the_examples_run(qs: Qs, target: Path, monkeypatch: pytest.Monkey
             assert pq.read_table(words[-1]).column("id").to_pylist() == [7]
         else:
             assert len(ended.records) == 10
+    assert (await qs("sql", "postgresql", "DROP TABLE sales")).code == 0
+
+
+async def test_a_kept_result_is_a_table_of_the_next_statement(qs: Qs):
+    lines = re.findall(r"^    (qs sql \w+ \".* (?:--keep|-r .*))$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    keeps, names = (shlex.split(line)[1:] for line in lines)
+    assert (await qs("sql", "postgresql", TABLE)).code == 0
+    kept = await qs(*keeps)
+    assert (kept.code, len(kept.records)) == (0, 13), kept.err
+    name, _, _ = names[-1].partition("=")
+    shown = await qs(*names[:-1], f"{name}={kept.err.strip().removeprefix('kept: ')[:8]}")
+    assert (shown.code, shown.text) == (0, "n\n13\n"), shown.err
     assert (await qs("sql", "postgresql", "DROP TABLE sales")).code == 0
 
 

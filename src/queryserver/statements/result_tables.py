@@ -1,4 +1,4 @@
-"""Stored results as tables of statements: who may read which, and that it stays while it is read (ADR 75).
+"""Stored results as tables of statements: who may read which, and that it stays while it is read (ADR 78).
 
 The Protocols are `StatementResults` and `OpenResult` of `engines/reach.py`; no engine is known here.
 """

@@ -71,8 +71,12 @@ class DuckdbDatabase:
         quota_bytes: int,
         floor: DiskFloor,
         schemes: frozenset[str] = frozenset(),
+        temporary: Path | None = None,
     ) -> None:
-        """`schemes`: those of `StatementFiles`, of which sessions with files may read and write."""
+        """`temporary`: where the directory of temporary files is, for a database in memory.
+
+        `schemes`: those of `StatementFiles`, of which sessions with files may read and write.
+        """
         self._root = root
         self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
@@ -80,8 +84,10 @@ class DuckdbDatabase:
         self.files = FileSystems(schemes) if schemes else None
         """What its statements reach of stores."""
         self._room = self._watch = None
+        temporary = file.parent if file is not None else temporary
+        if temporary is not None:
+            self._room = TemporaryRoom(temporary, temporary_max_bytes, floor)
         if file is not None:
-            self._room = TemporaryRoom(file.parent, temporary_max_bytes, floor)
             parts = (file, file.with_name(f"{file.name}.wal"))
             self._watch = StorageWatch(file.parent, partial(size_of, parts), quota_bytes=quota_bytes, floor=floor)
         if file is not None and root is not None:

@@ -86,8 +86,6 @@ class DuckdbEngine:
             "secret_directory": _NOWHERE,
             "home_directory": _NOWHERE,
         }
-        if self._file is None:
-            config["temp_directory"] = ""
         configuration = {
             "file": None if self._file is None else str(self._file),
             "root": None if root is None else str(root.resolve()),

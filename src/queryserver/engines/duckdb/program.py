@@ -1,11 +1,13 @@
 """The program of a process that has one DuckDB file open, or the databases in memory of one user."""
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase, DuckdbWriter
+from queryserver.engines.duckdb.temporary import ProcessDirectory
 from queryserver.engines.process.channel import Channel
 from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.process.host import ServerCalls, run_process
@@ -24,8 +26,13 @@ _NICENESS = 10
 class HostedDuckdb:
     """A HostedDatabase. `configuration` is that of `DuckdbEngine`."""
 
-    def __init__(self, configuration: Mapping[str, Any], calls: ServerCalls) -> None:
+    def __init__(
+        self, configuration: Mapping[str, Any], calls: ServerCalls, temporary: ProcessDirectory | None
+    ) -> None:
+        """`temporary`: for databases in memory; None: they have no temporary files."""
         self._configuration = configuration
+        self._temporary = temporary
+        self._opened = itertools.count()
         self._calls = calls
         self._root = Path(root) if (root := configuration["root"]) is not None else None
         self._shared = None if configuration["file"] is None else self._open(Path(configuration["file"]))
@@ -46,27 +53,39 @@ class HostedDuckdb:
     def close(self) -> None:
         if self._shared is not None:
             self._shared.close()
+        if self._temporary is not None:
+            self._temporary.clear()
 
     def _open(self, file: Path | None) -> DuckdbDatabase:
-        given = self._configuration
+        given, temporary = self._configuration, None
+        config = given["config"]
+        if file is None:
+            # DuckDB makes the directory when it needs it, and removes it with the database.
+            own = "" if self._temporary is None else str(self._temporary.path / str(next(self._opened)))
+            config = {**config, "temp_directory": own}
+            temporary = self._temporary.path if self._temporary is not None else None
         return DuckdbDatabase(
             self._root,
             file,
-            given["config"],
+            config,
             read_only=given["read_only"],
             cell_max_bytes=given["cell_max_bytes"],
             temporary_max_bytes=given["temporary_max_bytes"],
             quota_bytes=given["quota_bytes"],
             floor=DiskFloor(percent=given["floor_percent"], min_bytes=given["floor_bytes"]),
             schemes=frozenset(given["schemes"]),
+            temporary=temporary,
         )
 
 
 def main() -> None:
     def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedDuckdb:
-        file = configuration["file"]
-        # Its log and its temporary files are beside the file.
+        file, root = configuration["file"], configuration["root"]
+        # The log of a file and its temporary files are beside it.
         folders = [] if file is None else [Path(file).parent]
+        temporary = ProcessDirectory(Path(root)) if file is None and root is not None else None
+        if temporary is not None:
+            folders.append(temporary.path)
         confine(
             Confinement(
                 writable=tuple(folder for folder in folders if folder.is_dir()),
@@ -76,6 +95,6 @@ def main() -> None:
                 parent=configuration["parent"],
             )
         )
-        return HostedDuckdb(configuration, ServerCalls(calls))  # with its thread, which is confined, too
+        return HostedDuckdb(configuration, ServerCalls(calls), temporary)  # a thread of the calls is confined, too
 
     run_process(open_database)

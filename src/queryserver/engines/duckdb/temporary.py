@@ -1,8 +1,13 @@
 """The temporary files of a DuckDB database: how much they may take. All of it blocks."""
 
+import fcntl
+import os
+import shutil
 import threading
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 
 import duckdb
 
@@ -12,9 +17,45 @@ from queryserver.platform.limits import DiskFloor
 _STEP_BYTES = 64 * 1024 * 1024
 """The limit moves by steps, so that it is seldom set."""
 
+_DIRECTORY = ".duckdb-temporary"
+"""In the directory of the databases: a directory for each process with databases in memory, locked by it."""
+
+
+class ProcessDirectory:
+    """A directory for the temporary files of the databases in memory of this process. Blocks.
+
+    What processes that were killed have left beside it is removed first. Raises OSError.
+    """
+
+    def __init__(self, root: Path) -> None:
+        common = root / _DIRECTORY
+        common.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(common):  # no other process takes the new directory for one that was left
+            for left in common.iterdir():
+                with suppress(OSError), _locked(left, waits=False):
+                    shutil.rmtree(left, ignore_errors=True)
+            self.path = Path(mkdtemp(dir=common))
+            self._held = os.open(self.path, os.O_RDONLY)
+            fcntl.flock(self._held, fcntl.LOCK_EX)
+
+    def clear(self) -> None:
+        """A confined process may not remove the directory itself; the next one does."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
+    """Raises BlockingIOError when another process has the lock and `waits` is False."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
 
 class TemporaryRoom:
-    """The limit of one database. Its temporary files lie beside the database file, in `directory`."""
+    """The limit of one database, whose temporary files lie in `directory`."""
 
     def __init__(self, directory: Path, most_bytes: int, floor: DiskFloor) -> None:
         self._most_bytes = most_bytes

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import psutil
@@ -29,7 +29,7 @@ async def engine(tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
     await engine.close()
 
 
-def processes() -> list[psutil.Process]:
+def all_processes() -> list[psutil.Process]:
     """The engine processes that this one has started."""
     found = list[psutil.Process]()
     for child in psutil.Process().children():
@@ -41,7 +41,19 @@ def processes() -> list[psutil.Process]:
     return found
 
 
-async def test_a_killed_process_loses_its_statements_and_sessions_and_nothing_that_was_committed(engine) -> None:
+@pytest.fixture(autouse=True)
+def earlier() -> set[int]:
+    """The numbers of those that other tests have left to servers of whole modules."""
+    return {one.pid for one in all_processes()}
+
+
+@pytest.fixture
+def processes(earlier: set[int]) -> Callable[[], list[psutil.Process]]:
+    """Those of this test."""
+    return lambda: [one for one in all_processes() if one.pid not in earlier]
+
+
+async def test_a_killed_process_loses_its_sessions_and_nothing_that_was_committed(engine, processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as busy:
         await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
         async with operation(busy, SLOW) as handle:
@@ -61,7 +73,7 @@ async def test_a_killed_process_loses_its_statements_and_sessions_and_nothing_th
 
 @each("sql", "VALUES (len(range(4000000000)))", "SELECT sum(len(range(400000000 + range::INT))) FROM range(10)",
       "SELECT length(repeat('x', 3000000000::BIGINT // (1 + range))) FROM range(1)")  # fmt: skip
-async def test_what_takes_more_memory_than_the_process_has_is_an_error_of_the_statement(engine, sql: str) -> None:
+async def test_what_takes_more_memory_than_the_process_has_is_an_error(engine, sql: str, processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "SELECT 1")
         (process,) = processes()
@@ -74,7 +86,7 @@ async def test_what_takes_more_memory_than_the_process_has_is_an_error_of_the_st
         assert (await run(session, "SELECT 1")).cell == 1
 
 
-async def test_a_statement_that_cannot_be_stopped_ends_its_process(engine, monkeypatch) -> None:
+async def test_a_statement_that_cannot_be_stopped_ends_its_process(engine, monkeypatch, processes) -> None:
     monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 1.0)
     async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
         await run_until_running(session, handle)
@@ -90,7 +102,7 @@ async def run_until_running(session, handle) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_the_process_has_nothing_of_the_server_s(engine, monkeypatch) -> None:
+async def test_the_process_has_nothing_of_the_server_s(engine, monkeypatch, processes) -> None:
     monkeypatch.setenv("QUERYSERVER_SECRET_OF_A_TEST", "1")
     await engine.ping()
     (process,) = processes()
@@ -103,7 +115,7 @@ async def test_the_process_has_nothing_of_the_server_s(engine, monkeypatch) -> N
     assert process.nice() >= 10
 
 
-async def test_users_of_databases_in_memory_have_processes_of_their_own() -> None:
+async def test_users_of_databases_in_memory_have_processes_of_their_own(processes) -> None:
     engine = DuckdbEngine()
     other = USER.__class__(**{**{name: getattr(USER, name) for name in USER.__dataclass_fields__}, "id": USER.id + 1})
     async with (
@@ -118,7 +130,7 @@ async def test_users_of_databases_in_memory_have_processes_of_their_own() -> Non
     assert not processes()
 
 
-async def test_engines_with_other_settings_take_turns(tmp_path: Path) -> None:
+async def test_engines_with_other_settings_take_turns(tmp_path: Path, processes) -> None:
     shared = duckdb_processes()
     one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, threads=threads, processes=shared) for threads in (1, 2))
     for engine in (one, two, one):
@@ -146,3 +158,29 @@ def test_who_ends_processes_again_and_again_waits_longer_each_time() -> None:
     assert waits[:2] == [0, 0]
     assert waits[2] > 0
     assert waits[2:] == sorted(waits[2:])
+
+
+async def test_databases_in_memory_spill_into_a_directory_of_their_process(tmp_path: Path) -> None:
+    left = tmp_path / ".duckdb-temporary" / "left"
+    left.mkdir(parents=True)
+    (left / "x").write_bytes(b"x")
+    engine = DuckdbEngine(root=tmp_path, memory_limit="64MB")
+    async with engine.session(USER, NO_OPTIONS) as session:
+        (own,) = left.parent.iterdir()
+        assert own != left
+        sort = "SELECT max(t) FROM (SELECT md5(range::VARCHAR) || range AS t FROM range(4000000) ORDER BY t OFFSET 1)"
+        async with operation(session, sort) as handle:
+            files = list[Path]()
+            while not files and not (await session.poll(handle, wait_s=0.01)).state.is_terminal:
+                files = [file for file in own.rglob("*") if file.is_file()]
+            assert files
+    await engine.close()
+    assert not list(own.rglob("*"))
+
+
+async def test_temporary_files_of_a_database_in_memory_have_a_quota(tmp_path: Path) -> None:
+    engine = DuckdbEngine(root=tmp_path, memory_limit="64MB", temporary_max_bytes=64 * MIB)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        sort = "SELECT max(t) FROM (SELECT md5(range::VARCHAR) || range AS t FROM range(9000000) ORDER BY t OFFSET 1)"
+        assert "temporary files" in (await failure(session, sort)).message
+    await engine.close()
