@@ -58,6 +58,9 @@ def walk(tmp_path, database_dsn, users_url, _runs_in) -> Callable[[ResultsPlace]
             assert [row[0] for row in first["data"]] == [0, 1, 2, 3, 4]
             download = await ana.get(f"editor/download/{operation}", format="csv")
             assert len(download.text.splitlines()) == _ROWS + 1
+            stored = f"'result://{operation}'"
+            counted = f"SELECT count(*), max(a.n), min(b.t) FROM {stored} AS a JOIN {stored} AS b USING (n)"
+            assert (await ana.result("duckdb", counted))["data"] == [[_ROWS, _ROWS - 1, "x" * 20]]
             await ana.on(operation, "close_statement")
 
             async def is_gone() -> bool:

@@ -32,6 +32,8 @@ MAGIC = b"ARROW1"
 _BEGINNING = MAGIC + b"\0\0"
 _FIRST = len(_BEGINNING)
 """Where the stream begins in the file form."""
+_SIZE_BYTES = 1 << 40
+"""Of the file form of each piece, whatever it holds."""
 _PREFIX = struct.Struct("<Ii")
 """Before the metadata of each message of a stream: FFFFFFFF, and how many bytes they have."""
 _CONTINUATION = 0xFFFFFFFF
@@ -112,6 +114,11 @@ class _Pieces:
                     del self._files[place]
             return found
 
+    def clear(self) -> None:
+        """Close the files that were opened and not read."""
+        with self._lock:
+            self._files.clear()
+
     def heads(self) -> Sequence[bytes]:
         """The message of the schema of each piece. Raises domain errors."""
         numbers = range(len(self._result.pieces))
@@ -144,6 +151,7 @@ class StoredResultTable:
         self._result = result
         self._pieces = _Pieces(result)
         self._lock = Lock()
+        self._is_closed = False
         # As many as a scan reads side by side stay, whatever their size: each is read in many parts.
         self._open = LruCache[int, _Bytes](_OPEN_BYTES, weigh=lambda one: one.weight, least=_LEAST_OPEN)
         numbers = range(len(result.pieces))
@@ -157,6 +165,15 @@ class StoredResultTable:
         self.dataset = ds.FileSystemDataset(fragments, self.schema, form)
 
     def close(self) -> None:
+        """Raises domain errors of the server, for which it is closed, too."""
+        # The dataset holds files that hold this: a circle through Arrow, where no collector of Python sees it.
+        self._is_closed = True
+        del self.dataset
+        with self._lock:
+            self._open.clear()
+            for file in self._files:
+                file.forget()
+        self._pieces.clear()
         self._result.close()
 
     def open(self, file: "PieceFile") -> "tuple[_Bytes, int]":
@@ -164,6 +181,8 @@ class StoredResultTable:
 
         Files that were not opened for long must open again.
         """
+        if self._is_closed:
+            raise errors.StorageError("The result is closed.")
         number = file.number
         opened = self._pieces.opened(number)
         size_bytes = self._result.pieces[number].size_bytes
@@ -186,7 +205,9 @@ class StoredResultTable:
 class PieceFile:
     """One piece in the file form of Arrow IPC, as a file of Python. One thread at a time calls it.
 
-    Each batch is read by two or three calls: what they take, every scan takes a thousand times.
+    Each batch is read by two or three calls: what they take, every scan takes a thousand times. A dataset asks for the
+    size at once, and for bytes when it scans. So that nothing is fetched before, all pieces have one size, with a gap
+    between the stream and the footer that no one reads.
     """
 
     closed = False
@@ -196,8 +217,7 @@ class PieceFile:
         self._table = table
         self._at = 0
         self._stored: _Bytes | None = None
-        self._end = 0
-        """Of the stream, in the file."""
+        self._stream_end = 0
         self._tail = b""
 
     def readable(self) -> bool:
@@ -220,30 +240,26 @@ class PieceFile:
         return self._at
 
     def size(self) -> int:
-        self._opened()
-        return self._end + len(self._tail)
+        return _SIZE_BYTES
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (0 if whence == os.SEEK_SET else self._at if whence == os.SEEK_CUR else self.size())
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: _SIZE_BYTES}
+        self._at = base[whence] + offset
         return self._at
 
     def read(self, size: int = -1) -> bytes:
         """Raises OSError; the failure of the table says why."""
-        stored = self._stored or self._opened()
-        start, end = self._at, self._end
-        stop = min(start + size, end + len(self._tail)) if size >= 0 else end + len(self._tail)
-        if start >= _FIRST and stop <= end:
+        stored, start = self._stored or self._opened(), self._at
+        stop = _SIZE_BYTES if size < 0 else min(start + size, _SIZE_BYTES)
+        if start >= _FIRST and stop <= self._stream_end:
             found = stored.read(start - _FIRST, stop - start)
+        elif start >= (tail := _SIZE_BYTES - len(self._tail)):
+            found = self._tail[start - tail : stop - tail]
         else:
             found = _BEGINNING[start:stop]
-            if start < end and stop > _FIRST:
-                begin = max(start, _FIRST)
-                found += stored.read(begin - _FIRST, min(stop, end) - begin)
-            if stop > end:
-                found += self._tail[max(start - end, 0) : stop - end]
-        if len(found) < stop - start:
+        if len(found) != stop - start:
             raise self._failure(errors.StorageError("A stored segment is incomplete."))
-        self._at = max(start, stop)
+        self._at = stop
         return found
 
     def read_buffer(self, size: int) -> pa.Buffer:
@@ -251,18 +267,16 @@ class PieceFile:
         return pa.py_buffer(self.read(size))
 
     def _opened(self) -> _Bytes:
-        stored = self._stored
-        if stored is None:
-            try:
-                stored, size_bytes = self._table.open(self)
-                if not self._tail:
-                    self._end = _FIRST + size_bytes
-                    self._tail = footer(self._table.schema, batch_places(stored, size_bytes))
-            except QueryServerError as error:
-                raise self._failure(error) from error
-            except (pa.ArrowException, struct.error) as error:
-                raise self._failure(errors.StorageError("Stored rows are damaged.")) from error
-            self._stored = stored
+        try:
+            stored, size_bytes = self._table.open(self)
+            if not self._tail:
+                self._stream_end = _FIRST + size_bytes
+                self._tail = footer(self._table.schema, batch_places(stored, size_bytes))
+        except QueryServerError as error:
+            raise self._failure(error) from error
+        except (pa.ArrowException, struct.error) as error:
+            raise self._failure(errors.StorageError("Stored rows are damaged.")) from error
+        self._stored = stored
         return stored
 
     def _failure(self, error: QueryServerError) -> OSError:
