@@ -189,6 +189,29 @@ ATTACKS: dict[str, Attack] = {
     ),
     "lists nested 18,000 deep": statement("duckdb", "SELECT " + "[" * 18_000 + "1" + "]" * 18_000),
     "types nested 200 deep": statement("duckdb", "SELECT " + "{'a': " * 200 + "1" + "}" * 200),
+    "a crash of duckdb": statement("duckdb", "SELECT \"=\"({'a': 1}, 5)"),
+    "internal errors of duckdb": statement(
+        "duckdb", """SELECT "="('', 1.5)""", "SELECT reservoir_quantile(5, NULL::INT[])", "SELECT from_binary('ééé')"
+    ),
+    "plans without end on duckdb": statement(
+        "duckdb", "SELECT a" + ".a" * 30_000, "SELECT 1" + " UNION ALL SELECT 1" * 20_000
+    ),
+    "constants of gigabytes on duckdb": statement(
+        "duckdb",
+        "VALUES (len(range(400000000)))",
+        "SELECT 1 LIMIT (SELECT len(range(500000000)))",
+        "SELECT format('{:1000000000}', 'x')",
+        "SELECT sum(len(range(1000000 + range::INT))) FROM range(100000)",
+        "SELECT {'a': repeat('x', 300000000 + range::INT), 'b': repeat('y', 300000000 + range::INT)} FROM range(10)",
+    ),
+    "texts that nest on duckdb": statement(
+        "duckdb",
+        "SELECT " + "list_transform([1], lambda x: " * 150 + "x" + ")" * 150,
+        "SELECT " + "(" * 50_000 + "1" + ")" * 50_000,
+        "SELECT 1" + ", 1" * 100_000,
+        "SELECT json_contains(repeat('[', 1000000) || repeat(']', 1000000), '1')",
+        "SELECT (repeat('[', 1000000) || repeat(']', 1000000))::JSON::VARIANT",
+    ),
     "text that opens brackets": brackets,
     "comments of 8 MiB": long_comments,
     "the setting of everybody on duckdb": statement(

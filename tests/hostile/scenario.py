@@ -24,8 +24,8 @@ from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 
 USERS = 10
-PEAK_MIB = 700
-AFTERWARDS_MIB = 400
+PEAK_MIB = 500
+AFTERWARDS_MIB = 350
 P99_MS = 300
 
 _PROJECT = Path(__file__).resolve().parents[2]

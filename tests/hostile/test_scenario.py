@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.hostile import attacks, scenario
 
-# What must never be passed again. The goals, which `make bench` compares with, are lower, and two attacks miss them.
-_PEAK_MIB, _AFTERWARDS_MIB = 1000, 700
+# What must never be passed again, on a busy machine too. The goals, which `make bench` compares with, are lower.
+_PEAK_MIB, _AFTERWARDS_MIB = 700, 500
 
 
 @pytest.mark.timeout(240)

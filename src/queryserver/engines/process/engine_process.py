@@ -203,7 +203,7 @@ class EngineProcess:
 
     async def _first_frame(self, channel: AsyncChannel) -> Frame:
         try:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(_SILENT_S):
                 first = await channel.receive()
             self._silent_since = None
             if (error := first.message.get("error")) is None:

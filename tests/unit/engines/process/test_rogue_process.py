@@ -147,7 +147,7 @@ async def test_a_process_that_never_opens_a_session_is_ended(monkeypatch) -> Non
         rogue("pass", before="time.sleep(1000)") as connections,
         connections._processes.of_place(connections, "place", connections._configuration) as process,
     ):
-        monkeypatch.setattr("queryserver.engines.process.engine_process.START_S", 0.5)
+        monkeypatch.setattr("queryserver.engines.process.engine_process._SILENT_S", 0.5)
         with pytest.raises(EngineUnavailable):
             async with opened(connections):
                 pass

@@ -1,0 +1,393 @@
+"""What ends the process of a database, and what it may not end: the rest of the server (Contract editor 3.5)."""
+
+import asyncio
+import itertools
+import json
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.api.driving import Api, Caller, open_api
+from tests.api.storage.conftest import storage_settings
+from tests.contract.engine_basis import NO_OPTIONS
+from tests.contract.engine_driving import operation, run
+
+from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
+from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.errors.base import QueryServerError
+from queryserver.identity.model import User
+
+pytestmark = pytest.mark.timeout(600)
+
+MIB = 1024 * 1024
+ANA, BEN = User(1, "ana"), User(2, "ben")
+CRASH = "SELECT \"=\"({'a': 1}, 5)"
+STABLE = {"engine_error", "engine_memory_exceeded", "engine_process_lost", "cell_too_large", "row_too_large"}
+_KILLS = 50
+_BEFORE_A_CANCEL_S = 5
+"""Statements that plan for minutes are canceled after that."""
+
+
+def _doubled(times: int) -> str:
+    more = "".join(f", c{n} AS (SELECT x || x AS x FROM c{n - 1})" for n in range(1, times + 1))
+    return f"WITH c0 AS (SELECT repeat('x', 100) AS x){more} SELECT length(x) FROM c{times}"
+
+
+_BRACKETS = "(repeat('[', 1000000) || repeat(']', 1000000))"
+
+ATTACKS: dict[str, str | list[str]] = {
+    "a comparison of other types": CRASH,
+    "a comparison of text and number": """SELECT "="('', 1.5)""",
+    "a quantile of nothing": "SELECT reservoir_quantile(5, NULL::INT[])",
+    "a name of 30,000 parts": "SELECT a" + ".a" * 30_000,
+    "a range as a value": "VALUES (len(range(400000000)))",
+    "a range as a limit": "SELECT 1 LIMIT (SELECT len(range(500000000)))",
+    "a width of a billion": "SELECT format('{:1000000000}', 'x')",
+    "150 lambdas": "SELECT " + "list_transform([1], lambda x: " * 150 + "x" + ")" * 150,
+    "a text as lists of lists": f"SELECT {_BRACKETS}::VARCHAR" + "[]" * 500,
+    "a sum of ranges": "SELECT sum(len(range(1000000 + range::INT))) FROM range(100000)",
+    "structs of two texts": (
+        "SELECT {'a': repeat('x', 300000000 + range::INT), 'b': repeat('y', 300000000 + range::INT)} FROM range(10)"
+    ),
+    "CTEs that double 24 times": _doubled(24),
+    "views that double 24 times": [
+        "CREATE OR REPLACE VIEW v0 AS SELECT 'x' AS x",
+        *(f"CREATE OR REPLACE VIEW v{n} AS SELECT a.x || b.x AS x FROM v{n - 1} a, v{n - 1} b" for n in range(1, 25)),
+        "SELECT length(x) FROM v24",
+    ],
+    "JSON that is contained": f"SELECT json_contains({_BRACKETS}, '1')",
+    "the structure of JSON": f"SELECT json_structure({_BRACKETS})",
+    "JSON as a variant": f"SELECT {_BRACKETS}::JSON::VARIANT",
+    "JSON transformed": f"SELECT json_transform('1', {_BRACKETS})",
+    "50,000 brackets": "SELECT " + "(" * 50_000,
+    "50,000 pairs of brackets": "SELECT " + "(" * 50_000 + "1" + ")" * 50_000,
+    "100,000 constants": "SELECT 1" + ", 1" * 100_000,
+    "20,000 unions": "SELECT 1" + " UNION ALL SELECT 1" * 20_000,
+    "no binary digits": "SELECT from_binary('ééé')",
+    "a cell of 3 GB": "SELECT length(repeat('x', 3000000000))",
+}
+
+
+@pytest.fixture
+async def engines(tmp_path: Path) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEngine]]:
+    """The one that is attacked, and another file of the same server."""
+    processes = duckdb_processes()
+    pair = tuple(DuckdbEngine(path=f"{name}.duckdb", root=tmp_path, processes=processes) for name in ("one", "two"))
+    yield pair[0], pair[1]
+    for engine in pair:
+        await engine.close()
+    assert not engine_processes()
+
+
+def engine_processes(program: str = "engines.duckdb") -> list[psutil.Process]:
+    """Those that this process has started."""
+    found = list[psutil.Process]()
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if program in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+async def outcome(session: EngineSession, sql: str) -> str:
+    """The code of a statement, `available`, or `canceled` when it had to be."""
+    async with operation(session, sql) as handle:
+        for _ in range(_BEFORE_A_CANCEL_S):
+            status = await session.poll(handle, wait_s=1)
+            if status.state.is_terminal:
+                break
+        else:
+            await session.cancel(handle)
+            status = await session.poll(handle)
+        if status.error is not None:
+            return status.error.code
+        if status.state is OperationState.CANCELED:
+            return "canceled"
+        if not status.has_result_set:
+            return "available"
+        try:
+            async for _ in session.batches(handle):
+                pass
+        except QueryServerError as error:
+            return error.code
+        return "available"
+
+
+@pytest.mark.item(103)
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+async def test_an_attack_is_an_outcome_of_its_own_statement_and_of_no_other(
+    engines: tuple[DuckdbEngine, DuckdbEngine], attack: str | list[str]
+) -> None:
+    engine, other = engines
+    statements = [attack] if isinstance(attack, str) else attack
+    before = psutil.Process().memory_info().rss
+    async with other.session(BEN, NO_OPTIONS) as elsewhere:
+        await run(elsewhere, "CREATE TEMPORARY TABLE open_before AS SELECT 7 AS n")
+        async with engine.session(BEN, NO_OPTIONS) as ben:
+            await run(ben, "CREATE TABLE kept AS SELECT 42 AS n")
+        async with engine.session(ANA, NO_OPTIONS) as ana:
+            for statement in statements:
+                if (found := await outcome(ana, statement)) != "available":
+                    break
+        assert found in STABLE | {"available", "canceled"}
+        assert (await run(elsewhere, "SELECT n FROM open_before")).cell == 7
+        async with engine.session(BEN, NO_OPTIONS) as ben:
+            assert (await run(ben, "SELECT n FROM kept")).cell == 42
+            # There is memory for the work of others, in the same process or a new one.
+            work = "SELECT count(*) FROM (SELECT DISTINCT md5(range::VARCHAR) FROM range(500000))"
+            assert (await run(ben, work)).cell == 500_000
+    assert psutil.Process().memory_info().rss - before < 200 * MIB
+
+
+@pytest.mark.item(104)
+async def test_an_idle_session_is_lost_with_its_process_and_its_user_does_not_wait(
+    engines: tuple[DuckdbEngine, DuckdbEngine],
+) -> None:
+    engine, _ = engines
+    for _ in range(4):
+        async with engine.session(BEN, NO_OPTIONS) as idle:
+            await run(idle, "CREATE TEMPORARY TABLE gone AS SELECT 1")
+            with suppress(QueryServerError):  # after three losses ana is not admitted
+                async with engine.session(ANA, NO_OPTIONS) as ana:
+                    await outcome(ana, CRASH)
+            if await idle.is_alive():
+                break
+    else:
+        pytest.fail("the user is admitted again and again")
+    assert engine._connections._processes.losses_of(engine._connections, engine._file)._records.keys() == {ANA.id}
+
+
+async def test_no_cancel_reaches_the_next_statement(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
+    engine, _ = engines
+    async with engine.session(ANA, NO_OPTIONS) as session:
+        for number in range(150):
+            rows = random.choice((1, 5_000, 3_000_000))
+            handle = await session.submit(f"SELECT sum(range % 7) FROM range({rows})")
+            await asyncio.sleep(random.random() * 0.02)
+            await session.cancel(handle)
+            await session.close(handle)
+            assert (await run(session, f"SELECT {number}")).cell == number
+        assert len(engine_processes()) == 1  # no cancel has ended it
+
+
+async def test_what_is_left_in_the_middle_of_its_rows_leaves_nothing(
+    engines: tuple[DuckdbEngine, DuckdbEngine],
+) -> None:
+    engine, _ = engines
+    for _ in range(20):
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            handle = await session.submit("SELECT repeat('x', 1000) || range AS x FROM range(200000)")
+            await session.poll(handle, wait_s=30)
+            async for _ in session.batches(handle):
+                break
+    (process,) = engine_processes()
+    assert process.num_threads() < 20
+    async with engine.session(ANA, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1")).cell == 1
+
+
+async def test_a_slow_reader_keeps_no_more_than_a_frame_in_the_server(
+    engines: tuple[DuckdbEngine, DuckdbEngine],
+) -> None:
+    engine, _ = engines
+    async with engine.session(ANA, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE large AS SELECT repeat('x', 50000) || range AS x FROM range(2000)")
+        before = psutil.Process().memory_info().rss
+        async with operation(session, "SELECT x FROM large") as handle:
+            await session.poll(handle, wait_s=30)
+            rows = 0
+            async for batch in session.batches(handle):
+                rows += batch.num_rows
+                await asyncio.sleep(0.02)
+                assert psutil.Process().memory_info().rss - before < 80 * MIB
+            assert rows == 2000
+
+
+async def test_a_closed_engine_leaves_no_process_with_whatever_runs(tmp_path: Path) -> None:
+    engine = DuckdbEngine(path="one.duckdb", root=tmp_path)
+    memory = DuckdbEngine()
+    slow = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
+    sessions = [engine.session(ANA, NO_OPTIONS) for _ in range(3)] + [memory.session(BEN, NO_OPTIONS)]
+    opened = [await session.__aenter__() for session in sessions]
+    handles = [await session.submit(slow) for session in opened]
+    opening = asyncio.create_task(memory.session(ANA, NO_OPTIONS).__aenter__())
+    await asyncio.sleep(0.2)
+    await asyncio.gather(engine.close(), memory.close())
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    for session, one, handle in zip(sessions, opened, handles, strict=True):
+        with suppress(QueryServerError):
+            await one.close(handle)
+        await session.__aexit__(None, None, None)
+    await memory.close()
+    assert not engine_processes()
+
+
+async def test_users_beyond_the_bound_of_databases_in_memory_wait_for_a_place(monkeypatch) -> None:
+    monkeypatch.setattr("queryserver.engines.process.pool._TURN_S", 1.0)
+    processes = duckdb_processes()
+    processes._most_users = 2
+    engine = DuckdbEngine(processes=processes)
+    for number in range(1, 5):  # idle ones make way
+        async with engine.session(User(number, "x"), NO_OPTIONS) as session:
+            assert (await run(session, "SELECT 1")).cell == 1
+    async with engine.session(User(1, "x"), NO_OPTIONS), engine.session(User(2, "x"), NO_OPTIONS):
+        with pytest.raises(QueryServerError) as refused:
+            async with engine.session(User(3, "x"), NO_OPTIONS):
+                pass
+        assert refused.value.code == "engine_unavailable"
+        async with engine.session(User(1, "x"), NO_OPTIONS) as session:
+            assert (await run(session, "SELECT 1")).cell == 1
+    await engine.close()
+    assert not engine_processes()
+
+
+INTERPRETERS: dict[str, Any] = {
+    "duckdb": {"interface": "duckdb", "options": {"path": "own.duckdb"}},
+    "memory": {"interface": "duckdb", "dialect": "duckdb"},
+    "sqlite": {"interface": "sqlite", "options": {"path": "own.sqlite"}},
+}
+
+
+@pytest.fixture
+async def api(tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Api]:
+    (tmp_path / "databases").mkdir()
+    (tmp_path / "databases" / "own.sqlite").touch()
+    tables = {"notebook": {"interpreters": INTERPRETERS}, "editor": {"cancel_wait_s": 30}}
+    desktop = {"connector_policy": {"local_database_dir": str(tmp_path / "databases")}}
+    async with open_api(storage_settings(tmp_path, shared_database_dsn, tables=tables, desktop=desktop)) as api:
+        yield api
+    assert not engine_processes("queryserver.engines")
+
+
+async def test_a_view_that_crashes_ends_the_sample_of_another_user_and_nothing_else(api: Api) -> None:
+    ana, ben = await api.user("ana"), await api.user("ben")
+    body = await ana.run("duckdb", f"CREATE VIEW v AS {CRASH} AS x")
+    assert body["status"] in {0, 1}, body
+    await ana.run("duckdb", "CREATE TABLE kept AS SELECT 42 AS n")
+    answer = await ben.post("editor/sample/main/v", snippet=json.dumps({"type": "duckdb"}))
+    assert answer.json()["code"] in STABLE | {"engine_unavailable"}, answer.text
+    body = await ben.run("duckdb", "SELECT n FROM kept")
+    assert (await ben.page(body["history_uuid"]))["data"] == [[42]]
+
+
+@pytest.mark.item(105)
+async def test_who_ends_a_process_for_the_third_time_gets_429_and_another_user_none(api: Api) -> None:
+    ana, ben = await api.user("ana"), await api.user("ben")
+    for _ in range(3):
+        assert (await ana.run("duckdb", CRASH))["code"] == "engine_process_lost"
+    snippet = json.dumps({"type": "duckdb"})
+    answer = await ana.post("editor/autocomplete/", snippet=snippet)
+    assert answer.status_code == 429, answer.text
+    assert int(answer.headers["Retry-After"]) > 0
+    body = await ana.run("duckdb", "SELECT 1")
+    assert body["code"] == "too_many_requests"
+    assert "Try again in " in body["message"]
+    assert (await ben.post("editor/autocomplete/", snippet=snippet)).status_code == 200
+    assert (await ben.run("duckdb", "SELECT 1"))["status"] == 0
+    assert (await ana.run("sqlite", "SELECT 1"))["status"] == 0
+
+
+class _Load:
+    """Users at work until the process has been killed often enough."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.numbers = itertools.count()
+        self.acknowledged = set[int]()
+        self.never_sent = set[int]()
+        self.outcomes = Counter[str]()
+
+    async def write(self, caller: Caller) -> None:
+        """Rows of one number each, and what each statement was said to have done."""
+        while not self.is_over:
+            number = next(self.numbers)
+            code = await self._done(caller, "duckdb", f"INSERT INTO log VALUES ({number})")
+            if code == "":
+                self.acknowledged.add(number)
+            elif code in {"session_lost", "engine_unavailable"}:
+                self.never_sent.add(number)
+
+    async def read(self, caller: Caller, dialect: str) -> None:
+        """There is one at work all the time, whose cancel finds a process that is stopped."""
+        while not self.is_over:
+            rows = random.choice((50_000_000, 40_000_000_000))
+            await self._done(caller, dialect, f"SELECT sum(range % 11) FROM range({rows})", timeout="1")
+
+    async def work_elsewhere(self, caller: Caller) -> None:
+        while not self.is_over:
+            body = await caller.run("sqlite", "SELECT 1")
+            assert body["status"] == 0, body
+            answer = await caller.get("editor/get_history")
+            assert answer.status_code == 200, answer.text
+
+    async def _done(self, caller: Caller, dialect: str, statement: str, **fields: Any) -> str:
+        body = await caller.run(dialect, statement, **fields)
+        code = str(body["code"]) if body["status"] else ""
+        self.outcomes[code] += 1
+        return code
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def _ended_by(number: int, process: psutil.Process) -> None:
+    """End an engine process; one that is stopped is ended by the server, since it stops no statement."""
+    kinds = (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(kinds[number % len(kinds)])
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 of another process
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.item(102)
+@pytest.mark.timeout(1200)
+async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queryserver.engines.process.losses._FREE", 1e9)  # the users are not the reason
+    users = [await api.user(name) for name in ("ana", "ben", "eva")]
+    assert (await users[0].run("duckdb", "CREATE TABLE log (n BIGINT)"))["status"] == 0
+    for caller in users:
+        assert (await caller.run("memory", "SELECT 1"))["status"] == 0
+        assert (await caller.run("sqlite", "SELECT 1"))["status"] == 0
+    load = _Load()
+    tasks_before, files_before = len(asyncio.all_tasks()), _open_files()
+    works: list[Callable[[], Any]] = [
+        *(lambda caller=caller: load.write(caller) for caller in users),
+        lambda: load.read(users[0], "duckdb"),
+        *(lambda caller=caller: load.read(caller, "memory") for caller in users[1:]),
+        lambda: load.work_elsewhere(users[2]),
+    ]
+    working = [asyncio.create_task(work()) for work in works]
+    for number in range(_KILLS):
+        while not (alive := engine_processes()):  # noqa: ASYNC110 of another process
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(random.random() * 0.3)
+        await _ended_by(number, random.choice(alive))
+        assert not any(work.done() for work in working)
+    load.is_over = True
+    await asyncio.gather(*working)
+    known = {"", "engine_process_lost", "session_lost", "engine_unavailable", "canceled", "timed_out", "engine_timeout"}
+    assert load.outcomes.keys() <= known, load.outcomes
+    body = await users[0].run("duckdb", "SELECT n FROM log")
+    rows = list[int]()
+    while True:
+        page = await users[0].page(body["history_uuid"], start_row=str(len(rows)))
+        rows += [int(row[0]) for row in page["data"]]
+        if not page["has_more"]:
+            break
+    counted = Counter(rows)
+    assert max(counted.values()) == 1
+    assert counted.keys() >= load.acknowledged
+    assert not counted.keys() & load.never_sent
+    async with asyncio.timeout(60):
+        while len(asyncio.all_tasks()) > tasks_before + 2 or _open_files() > files_before + 16:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    assert len(engine_processes()) <= 1 + 3 + 1  # of the file, of three users, and one that is kept ready
+    assert not [one for one in psutil.Process().children() if one.status() == psutil.STATUS_ZOMBIE]
