@@ -338,13 +338,29 @@ def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def _ended_by(number: int, process: psutil.Process) -> None:
-    """End an engine process; one that is stopped is ended by the server, since it stops no statement."""
-    kinds = (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
+async def _end_one(number: int, api: Api) -> None:
+    """End an engine process; one that is stopped is ended by the server, at the cancel of its statement."""
+    kind = (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)[number % 5]
+    while not (victims := _at_work(api) if kind == signal.SIGSTOP else _all_pids()):  # noqa: ASYNC110 of the system
+        await asyncio.sleep(0.02)
     with suppress(psutil.NoSuchProcess):
-        process.send_signal(kinds[number % len(kinds)])
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 of another process
+        process = psutil.Process(random.choice(victims))
+        process.send_signal(kind)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 of the system
             await asyncio.sleep(0.05)
+
+
+def _all_pids() -> list[int]:
+    return [one.pid for one in engine_processes()]
+
+
+def _at_work(api: Api) -> list[int]:
+    """The processes that run a statement."""
+    engine = api.services.connectors.engine(api._connector("duckdb"))
+    assert isinstance(engine, DuckdbEngine)
+    pool = engine._connections._processes
+    held = [*(place.held for place in pool._places.values()), *pool._users.values()]
+    return [one.process.pid for one in held if one is not None and one.process.running and not one.process.has_ended]
 
 
 @pytest.mark.item(102)
@@ -366,10 +382,8 @@ async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monke
     ]
     working = [asyncio.create_task(work()) for work in works]
     for number in range(_KILLS):
-        while not (alive := engine_processes()):  # noqa: ASYNC110 of another process
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(random.random() * 0.3)
-        await _ended_by(number, random.choice(alive))
+        await asyncio.sleep(random.random() * 0.5)
+        await _end_one(number, api)
         assert not any(work.done() for work in working)
     load.is_over = True
     await asyncio.gather(*working)

@@ -1,7 +1,7 @@
 """The processes of all engines of one kind: one for each file, one for each user of databases in memory."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,8 +128,7 @@ class EngineProcesses:
             self._end_later(self._users.pop(key))
         if not self._memory_engines and self._spare is not None:
             spare, self._spare = self._spare, None
-            with suppress(EngineUnavailable):
-                await (await spare).close()
+            await self._end_unused(spare)
         if self._ending:
             await asyncio.wait(self._ending)
 
@@ -183,19 +182,13 @@ class EngineProcesses:
         if held is not None:
             if held.idle is not None:
                 held.idle.cancel()
-            ending = asyncio.create_task(held.process.close(), name="engine-process-end")
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._keep_ending(held.process.close())
 
     async def _started(self, configuration: Configuration) -> EngineProcess:
         """A process with that database open; the spare one if there is one."""
-        spare, self._spare = self._spare, None
         process = None
-        if spare is not None:
-            with suppress(EngineUnavailable):
-                process = await spare
-        if process is None or process.has_ended:
-            process = await EngineProcess.started(self._program)
+        while process is None or process.has_ended:
+            process = await self._loaded()
         try:
             await process.open(configuration)
         except BaseException:  # a process without an owner must not stay
@@ -203,7 +196,38 @@ class EngineProcesses:
             raise
         return process
 
+    async def _loaded(self) -> EngineProcess:
+        """One that has loaded its program. When the caller is cancelled, the next one gets it."""
+        starting, self._spare = self._spare, None
+        is_spare = starting is not None
+        if starting is None:
+            starting = self._start()
+        try:
+            return await asyncio.shield(starting)
+        except EngineUnavailable:
+            if not is_spare:
+                raise
+            return await self._loaded()
+        except asyncio.CancelledError:
+            if self._spare is None:
+                self._spare = starting
+            else:
+                self._keep_ending(self._end_unused(starting))
+            raise
+
+    def _start(self) -> "asyncio.Task[EngineProcess]":
+        return asyncio.create_task(EngineProcess.started(self._program), name="engine-process-start")
+
     def _warm(self) -> None:
         """Have a process ready for the next user."""
         if self._spare is None:
-            self._spare = asyncio.create_task(EngineProcess.started(self._program), name="engine-process-spare")
+            self._spare = self._start()
+
+    async def _end_unused(self, starting: "asyncio.Task[EngineProcess]") -> None:
+        with suppress(EngineUnavailable):
+            await (await starting).close()
+
+    def _keep_ending(self, work: Coroutine[Any, Any, None]) -> None:
+        ending = asyncio.create_task(work, name="engine-process-end")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
