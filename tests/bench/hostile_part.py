@@ -17,7 +17,7 @@ async def hostile(folder: Path) -> list[Measured]:
     return [
         Measured("calls of ten users beside a hostile one", str(report.calls)),
         Measured("errors of theirs", str(len(report.errors)), "0"),
-        Measured("their statements lost with the process of the file they share with it", str(report.lost)),
+        Measured("their statements lost to the process of the file that it shares", str(report.lost)),
         Measured("check_status p50", f"{report.quantile_ms(0.5, of='check_status_ms'):.0f} ms"),
         Measured("check_status p99", f"{report.quantile_ms(0.99, of='check_status_ms'):.0f} ms", limit),
         Measured("pages p50", f"{report.quantile_ms(0.5, of='pages_ms'):.0f} ms"),

@@ -36,7 +36,7 @@ _ADDRESS = "127.0.0.2"
 _PAUSE_S = 0.3
 _LOGIN_EVERY_S = 5.0
 _ACTIVE = {"waiting", "running"}
-_LOST = "engine_process_lost"
+_LOST = {"engine_process_lost", "engine_memory_exceeded", "session_lost"}
 _STATEMENTS = {
     "duckdb": ("SELECT 42 AS n, CAST(DATE '2026-11-23' AS VARCHAR) AS d", [42, "2026-11-23"]),
     "postgresql": (
@@ -54,7 +54,7 @@ class Report:
     errors: list[str] = field(default_factory=list)
     """What went wrong for an ordinary user, in words."""
     lost: int = 0
-    """Statements that ended with the process of the duckdb file, which the hostile user shares and ends."""
+    """Answers that were lost to the process of the duckdb file, which the hostile user shares, fills and ends."""
     calls: int = 0
     check_status_ms: list[float] = field(default_factory=list)
     pages_ms: list[float] = field(default_factory=list)
@@ -159,7 +159,7 @@ class _Ordinary:
         with _timed(self._report.pages_ms):
             page = await self._post(client, "editor/fetch_result_data", operationId=operation)
         rows = page.get("result", {}).get("data")
-        if page.get("code") == _LOST:
+        if page.get("code") in _LOST:
             self._report.lost += 1
         elif rows != [expected]:
             self._report.errors.append(f"user{self._number}: {dialect} gave {rows} and {status.get('query_status')}")
@@ -183,7 +183,7 @@ class _Ordinary:
     def _judge(self, path: str, status: int, body: bytes) -> dict[str, object]:
         self._report.calls += 1
         answer = json.loads(body)
-        has_failed = isinstance(answer, dict) and answer.get("status", 0) != 0 and answer.get("code") != _LOST
+        has_failed = isinstance(answer, dict) and answer.get("status", 0) != 0 and answer.get("code") not in _LOST
         if status != 200 or has_failed:
             self._report.errors.append(f"user{self._number}: {path}: {status} {body[:300]!r}")
         return answer if isinstance(answer, dict) else {}

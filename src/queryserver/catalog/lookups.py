@@ -160,19 +160,29 @@ class Lookups:
     async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
         target = await self._holder(connector)
         if target == self.forwarding.owner:
-            async with self.catalog(user, connector) as catalog:
-                return await question.put_to(catalog)
+            try:
+                return await self._asked(user, connector, question)
+            except errors.EngineError as error:
+                # Another statement has ended the process of the database: the next one is asked again, once.
+                if error.code != engine_process_lost.code and not isinstance(
+                    error.__cause__, errors.SessionLost
+                ):
+                    raise
+            return await self._asked(user, connector, question)
         async with self._slots.slot(connector.key, user.id):
             budget, arguments = connector.limits.metadata_timeout, [question.kind, *question.names]
             return question.decode(
                 await self.forwarding.send(target, user, connector, _QUESTION, arguments, budget=budget)
             )
 
+    async def _asked(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
+        async with self.catalog(user, connector) as catalog:
+            return await question.put_to(catalog)
+
     async def _forwarded_answer(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         kind, *names = arguments
         question = BY_KIND[kind](*names)
-        async with self.catalog(user, connector) as catalog:
-            return question.encode(await question.put_to(catalog))
+        return question.encode(await self._asked(user, connector, question))
 
     async def _holder(self, connector: Connector) -> str:
         """The process that can reach the data: this one, unless another holds it."""

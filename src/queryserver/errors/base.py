@@ -59,6 +59,7 @@ class FixedError(Generic[ErrorT]):
     """A code of a class of errors with its message; a call takes the values for `{}`, as in `str.format`."""
 
     def __init__(self, error: Callable[[str], ErrorT], code: str, message: str) -> None:
+        self.code = code
         self._kind = ErrorKind(error, code)
         self._message = message
 

@@ -13,6 +13,7 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
+from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.process.losses import Losses
 from queryserver.engines.protocol import OperationState
 from queryserver.errors.base import TooManyRequests
@@ -184,3 +185,13 @@ async def test_temporary_files_of_a_database_in_memory_have_a_quota(tmp_path: Pa
         sort = "SELECT max(t) FROM (SELECT md5(range::VARCHAR) || range AS t FROM range(9000000) ORDER BY t OFFSET 1)"
         assert "temporary files" in (await failure(session, sort)).message
     await engine.close()
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
+async def test_a_process_has_one_thread_when_it_is_confined(engine: str) -> None:
+    """Landlock does not hold threads that run before (`Confined.threads_outside`)."""
+    process = await EngineProcess.started(f"from queryserver.engines.{engine}.program import main; main()")
+    try:
+        assert psutil.Process(process.pid).num_threads() == 1
+    finally:
+        await process.close()
