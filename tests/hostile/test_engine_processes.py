@@ -18,7 +18,9 @@ from tests.api.storage.conftest import storage_settings
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import operation, run
 
+from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
+from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.base import QueryServerError
 from queryserver.identity.model import User
@@ -277,6 +279,25 @@ async def test_a_view_that_crashes_ends_the_sample_of_another_user_and_nothing_e
     assert (await ben.page(body["history_uuid"]))["data"] == [[42]]
 
 
+async def test_a_lookup_whose_process_ends_is_answered_by_the_next_one(api: Api, monkeypatch) -> None:
+    ana = await api.user("ana")
+    await ana.run("duckdb", "CREATE TABLE seen AS SELECT 1 AS n")
+    asked, killed = DuckdbCatalog.tables, list[int]()
+
+    async def tables(self: DuckdbCatalog, database: str) -> Any:
+        if not killed:
+            process = _held(api)[0].pid
+            killed.append(process)
+            psutil.Process(process).kill()
+        return await asked(self, database)
+
+    monkeypatch.setattr(DuckdbCatalog, "tables", tables)
+    answer = await ana.post("editor/autocomplete/main/", snippet=json.dumps({"type": "duckdb"}))
+    assert answer.status_code == 200, answer.text
+    assert "seen" in answer.text
+    assert killed
+
+
 @pytest.mark.item(105)
 async def test_who_ends_a_process_for_the_third_time_gets_429_and_another_user_none(api: Api) -> None:
     ana, ben = await api.user("ana"), await api.user("ben")
@@ -354,13 +375,18 @@ def _all_pids() -> list[int]:
     return [one.pid for one in engine_processes()]
 
 
-def _at_work(api: Api) -> list[int]:
-    """The processes that run a statement."""
+def _held(api: Api) -> list[EngineProcess]:
+    """The processes that have a database."""
     engine = api.services.connectors.engine(api._connector("duckdb"))
     assert isinstance(engine, DuckdbEngine)
     pool = engine._connections._processes
     held = [*(place.held for place in pool._places.values()), *pool._users.values()]
-    return [one.process.pid for one in held if one is not None and one.process.running and not one.process.has_ended]
+    return [one.process for one in held if one is not None and not one.process.has_ended]
+
+
+def _at_work(api: Api) -> list[int]:
+    """Of those that run a statement."""
+    return [process.pid for process in _held(api) if process.running]
 
 
 @pytest.mark.item(102)

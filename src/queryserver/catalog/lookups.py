@@ -18,6 +18,7 @@ from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
+from queryserver.errors.statements import engine_process_lost
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
 from queryserver.platform.metrics import Metrics
@@ -164,9 +165,7 @@ class Lookups:
                 return await self._asked(user, connector, question)
             except errors.EngineError as error:
                 # Another statement has ended the process of the database: the next one is asked again, once.
-                if error.code != engine_process_lost.code and not isinstance(
-                    error.__cause__, errors.SessionLost
-                ):
+                if error.code != engine_process_lost.code and not isinstance(error.__cause__, errors.SessionLost):
                     raise
             return await self._asked(user, connector, question)
         async with self._slots.slot(connector.key, user.id):
