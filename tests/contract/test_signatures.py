@@ -30,7 +30,7 @@ from queryserver.engines.protocol import (
     ResumableSession,
     TableLoader,
 )
-from queryserver.engines.reach import FileSink, StatementFiles
+from queryserver.engines.reach import FileSink, OpenResult, StatementFiles, StatementResults
 from queryserver.files.protocol import (
     CheckedWrites,
     ClusterFileSystem,
@@ -148,6 +148,8 @@ ADAPTERS = (
     Adapter(ResultStore, "tests.fakes.results", "MemoryResults"),
     Adapter(StatementFiles, "queryserver.files.statement_files", "SessionFiles"),
     Adapter(FileSink, "queryserver.files.statement_files", "_Body"),
+    Adapter(StatementResults, "queryserver.statements.session_reach", "SessionResults"),
+    Adapter(OpenResult, "queryserver.statements.result_tables", "OpenTable"),
 )
 
 # Test classes that inherit the engine contract, by file.

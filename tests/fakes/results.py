@@ -39,6 +39,10 @@ class MemoryResults:
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
         return blocks.encode(await self.read(statement_id, fence=fence, number=number))[start:stop]
 
+    async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
+        del statement_id, fence, number
+        return None
+
     async def delete(self, statement_id: UUID) -> None:
         self._fail()
         for key in [key for key in self._tables if key[0] == statement_id]:
