@@ -1,5 +1,6 @@
 """`FROM 'result://<operation id>'` on DuckDB (Contract editor 6.5)."""
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -10,18 +11,18 @@ from tests.api.test_api_token_statements import program_of
 ROWS = "SELECT i AS n, i % 7 AS k, 'row ' || i AS t, i / 4.0 AS x FROM range(30000) AS r(i)"
 
 
-async def operation_of(caller: Caller, statement: str, dialect: str = "duckdb", **more: object) -> str:
+async def operation_of(caller: Caller, statement: str, dialect: str = "duckdb", **more: Any) -> str:
     body = await caller.run(dialect, statement, limit=100_000, **more)
     assert body["status"] == 0, body
     return body["history_uuid"]
 
 
-async def rows_of(caller: Caller, statement: str, **more: object) -> list[list[object]]:
+async def rows_of(caller: Caller, statement: str, **more: Any) -> list[list[Any]]:
     operation = await operation_of(caller, statement, **more)
     return (await caller.page(operation, rows=10_000))["data"]
 
 
-async def failure_of(caller: Caller, statement: str, **more: object) -> tuple[str, str]:
+async def failure_of(caller: Caller, statement: str, **more: Any) -> tuple[str, str]:
     body = await caller.run("duckdb", statement, **more)
     return body["code"], body["message"]
 
@@ -128,7 +129,7 @@ async def test_within_a_transaction(ana: Caller) -> None:
     one, name = await operation_of(ana, ROWS), f"t{uuid4().hex}"
     session = (await ana.told("editor/create_session", session='{"type": "duckdb"}'))["session"]["id"]
 
-    async def run(statement: str) -> list[list[object]]:
+    async def run(statement: str) -> list[list[Any]]:
         body = await ana.run("duckdb", statement, session_id=session)
         assert body["status"] == 0, body
         return (await ana.page(body["history_uuid"]))["data"] if body["query_status"]["state"] == "available" else []
