@@ -17,6 +17,7 @@ from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import storage_settings
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import operation, run
+from tests.e2e.installation import Installation, installed
 
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
@@ -24,6 +25,7 @@ from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.base import QueryServerError
 from queryserver.identity.model import User
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -95,6 +97,14 @@ def engine_processes(program: str = "engines.duckdb") -> list[psutil.Process]:
             if program in " ".join(child.cmdline()):
                 found.append(child)
     return found
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Neither gone nor a zombie, which ends with its parent's wait."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def outcome(session: EngineSession, sql: str) -> str:
@@ -367,7 +377,7 @@ async def _end_one(number: int, api: Api) -> None:
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(random.choice(victims))
         process.send_signal(kind)
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 of the system
+        while is_alive(process):  # noqa: ASYNC110 of the system
             await asyncio.sleep(0.05)
 
 
@@ -431,3 +441,31 @@ async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monke
             await asyncio.sleep(0.2)
     assert len(engine_processes()) <= 1 + 3 + 1  # of the file, of three users, and one that is kept ready
     assert not [one for one in psutil.Process().children() if one.status() == psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+async def place(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
+) -> AsyncIterator[Installation]:
+    memory = {"memory": {"interface": "duckdb", "dialect": "duckdb"}}
+    async with installed(postgres, migrated_template, tmp_path, memory) as place:
+        yield place
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["terminated", "killed"])
+async def test_no_process_outlives_its_server(place: Installation, *, is_killed: bool) -> None:
+    async with place.server() as node:
+        slow = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
+        operations = [await node.submit(dialect, slow) for dialect in ("duckdb", "memory")]
+        for operation_id in operations:
+            await node.until(operation_id, lambda status: status["state"] == "running")
+        children = [
+            child
+            for child in psutil.Process(node.process.pid).children(recursive=True)
+            if "queryserver.engines" in " ".join(child.cmdline())
+        ]
+        assert len(children) >= 2
+        await (node.process.kill9() if is_killed else node.process.terminate())
+        async with asyncio.timeout(60):
+            while any(map(is_alive, children)):  # noqa: ASYNC110 of the system
+                await asyncio.sleep(0.05)
