@@ -1,0 +1,44 @@
+"""Record batches between a process and the server."""
+
+import pyarrow as pa
+import pytest
+from tests.cases import each
+
+from queryserver.engines.process.channel import ChannelClosed, Frame
+from queryserver.engines.process.messages import BatchReader, BatchWriter
+
+
+def hugeint(value: int) -> pa.Array:
+    """As DuckDB gives it: 39 digits in a decimal of 38."""
+    return pa.Array.from_buffers(pa.decimal128(38, 0), 1, [None, pa.py_buffer(value.to_bytes(16, "little"))])
+
+
+HUGE = hugeint(2**127 - 1)
+
+
+@each(
+    "array",
+    HUGE,
+    pa.StructArray.from_arrays([HUGE, pa.array(["é"])], ["a", "b"]),
+    pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), HUGE),
+    pa.FixedSizeListArray.from_arrays(HUGE, 1),
+    pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), HUGE),
+    pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [HUGE, pa.array([1.5])]),
+    pa.array(["x", None]),
+)
+def test_batches_pass_with_whatever_digits_their_decimals_have(array: pa.Array) -> None:
+    batch = pa.RecordBatch.from_arrays([array], names=["v"])
+    (received,) = BatchReader(1).batches(sent(batch))
+    assert received.equals(batch)
+
+
+def test_offsets_beyond_the_bytes_are_refused() -> None:
+    offsets = pa.array([0, 99, 1], pa.int32())
+    broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets.buffers()[1], pa.py_buffer(b"x")])
+    with pytest.raises(ChannelClosed):
+        list(BatchReader(1).batches(sent(pa.RecordBatch.from_arrays([broken], names=["v"]))))
+
+
+def sent(batch: pa.RecordBatch) -> Frame:
+    sizes, contents = BatchWriter().parts([batch])
+    return Frame({"parts": sizes}, pa.py_buffer(b"".join(content.to_pybytes() for content in contents)))
