@@ -34,6 +34,8 @@ STOP_S = 5.0
 _PROGRESS_S = 1.0
 _KEPT_LINES = 20
 _LINE_BYTES = 2_000
+_CALL_BYTES = 64 * 1024 * 1024
+"""The largest content of a call; files are written in pieces of a few MiB."""
 _MOST_CALLS = 32
 """Calls of one process that the server works on at a time."""
 
@@ -141,7 +143,7 @@ class EngineProcess:
         finally:
             for end in theirs:
                 end.close()
-        control, calls = (AsyncChannel(end) for end in ours)
+        control, calls = (AsyncChannel(end, most_content_bytes=_CALL_BYTES) for end in ours)
         started = cls(process, control, calls)
         try:
             await started._expected("ready")
