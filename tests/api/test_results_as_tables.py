@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.driving import Caller
+from tests.api.driving import Caller, until
 from tests.api.test_api_token_statements import program_of
 
 ROWS = "SELECT i AS n, i % 7 AS k, 'row ' || i AS t, i / 4.0 AS x FROM range(30000) AS r(i)"
@@ -149,7 +149,11 @@ async def test_a_result_stays_while_a_statement_reads_it(ana: Caller) -> None:
     slow = f"SELECT sum(a.n * b.n) FROM 'result://{one}' a, 'result://{one}' b, range(1000) WHERE a.n >= 0"
     reading = (await ana.execute("duckdb", slow))["history_uuid"]
     await ana.running(reading)
-    assert await database.value("select count(*) from result_reads where statement_id = $1", UUID(one)) == 1
+
+    async def is_read() -> bool:
+        return await database.value("select count(*) from result_reads where statement_id = $1", UUID(one)) == 1
+
+    await until(is_read)
     await ana.on(one, "close_statement")
     await retention.expire()
     assert await database.value("select count(*) from doomed_results where statement_id = $1", UUID(one)) == 1

@@ -43,7 +43,7 @@ class Stored:
             self.open_now -= 1
 
     async def descriptor(self, number: int) -> int | None:
-        if number == 2:
+        if number == 2 < self.files:
             raise errors.ServiceUnavailable("away")
         if number >= self.files:
             return None

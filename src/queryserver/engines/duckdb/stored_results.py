@@ -8,7 +8,7 @@ Rows of other types than the table has are converted first, a piece at a time.
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow import types
 
 from queryserver import errors
-from queryserver.engines.process.result_calls import FILES_AT_ONCE, CalledResult
+from queryserver.engines.process.result_calls import CalledResult
 from queryserver.errors.base import QueryServerError
 from queryserver.formats.columns import Column, is_binary, is_text
 from queryserver.formats.download.columnar import common_schema, fitted
@@ -39,6 +39,7 @@ _PREFIX = struct.Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
 _END_BYTES = 8
 _HEAD_BYTES = 64 * 1024
+_FIRST_BYTES = 4096
 _HEADS_AT_ONCE = 8
 _METADATA_BYTES = 2048
 """Of most batches; a longer one is read by a second call."""
@@ -50,6 +51,7 @@ _RECORD_BATCH = 3
 _OPEN_BYTES = 64 * 1024 * 1024
 """Of pieces that are in no file of this machine, and of converted ones, held for further reads."""
 _LEAST_OPEN = 8
+_WAITING_FILES = 128
 _FILE_WEIGHT = _OPEN_BYTES // 128
 """At most so many files of a result are open."""
 
@@ -110,7 +112,7 @@ class _Pieces:
                 found = opened.pop(number, None)
                 self._are_files = found is not None
                 self._files |= opened
-                for place in list(self._files)[: -2 * FILES_AT_ONCE]:  # of another scan, which has gone on
+                for place in list(self._files)[:-_WAITING_FILES]:  # of another scan, which has gone on
                     del self._files[place]
             return found
 
@@ -124,19 +126,32 @@ class _Pieces:
         numbers = range(len(self._result.pieces))
         first = [self._head(number) for number in numbers[:1]]  # by it is known whether they are files
         if self._are_files is not False:
-            return first + [self._head(number) for number in numbers[1:]]
+            heads, files = first, dict[int, _File]()
+            for number in numbers[1:]:
+                if (file := self._file(number)) is None:
+                    raise errors.ServiceUnavailable("The result store cannot be reached.")
+                heads.append(_head_of(file.read))
+                if len(files) < _WAITING_FILES:
+                    files[number] = file  # for the first scan
+            self._files = files
+            return heads
         with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="result-heads") as threads:
             return first + list(threads.map(self._head, numbers[1:]))
 
     def _head(self, number: int) -> bytes:
+        """Of one that is in no file, unless it is the first; a small one is read at once."""
         is_small = self._result.pieces[number].size_bytes <= _HEAD_BYTES
         read = self.opened(number).read if is_small or self._are_files is not False else partial(self._read, number)
-        head = read(0, _HEAD_BYTES)
-        needed = _message_bytes(head)
-        return head[:needed] if len(head) >= needed else read(0, needed)
+        return _head_of(read)
 
     def _read(self, number: int, start: int, length: int) -> bytes:
         return self._result.read(number, start, start + length)
+
+
+def _head_of(read: Callable[[int, int], bytes]) -> bytes:
+    head = read(0, _FIRST_BYTES)
+    needed = _message_bytes(head)
+    return head[:needed] if len(head) >= needed else read(0, needed)
 
 
 class StoredResultTable:

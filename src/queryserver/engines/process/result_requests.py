@@ -98,17 +98,18 @@ class ResultRequests:
     async def _files(self, arguments: Mapping[str, Any]) -> Reply:
         opened, _ = self._opened(arguments)
         first, count = int(arguments["first"]), min(int(arguments["count"]), MOST_DESCRIPTORS)
-        found = list[int]()
+        numbers = range(len(opened.pieces))[first : first + count]
+        opening = [asyncio.create_task(opened.descriptor(number), name="result file") for number in numbers]
         try:
-            for number in range(len(opened.pieces))[first : first + count]:
-                if (descriptor := await opened.descriptor(number)) is None:
-                    break
-                found.append(descriptor)
+            found = await asyncio.gather(*opening)
         except BaseException:  # the process does not get them
-            for descriptor in found:
-                os.close(descriptor)
+            for task in opening:
+                task.cancel()
+            for descriptor in await asyncio.gather(*opening, return_exceptions=True):
+                if isinstance(descriptor, int):
+                    os.close(descriptor)
             raise
-        return Reply(descriptors=found)
+        return Reply(descriptors=[descriptor for descriptor in found if descriptor is not None])
 
     async def _read(self, arguments: Mapping[str, Any]) -> Reply:
         opened, _ = self._opened(arguments)
