@@ -1,8 +1,8 @@
-"""The bytes of files that statements read: small pieces are kept, and what is read in order is read ahead.
+"""The bytes of files that statements read, with few calls: each costs the server some milliseconds.
 
-DuckDB asks for the ends of a Parquet file several times, with a few KiB each, and for column chunks by several threads
-at a time; those need nothing more. It asks for compressed files and JSON in order, one piece after the other: there,
-the next pieces are on their way before they are asked for.
+DuckDB reads the end of a Parquet file several times, with a few KiB each: small pieces are kept. It reads the column
+chunks of a row group one by one, in several threads: a call takes some of what follows, as long as that is read, too.
+It reads compressed files and JSON in order: the next pieces are on their way before they are read.
 """
 
 import threading
@@ -21,6 +21,14 @@ AHEAD_BYTES = 64 * 1024 * 1024
 """Of pieces that are read ahead, for all files of a process."""
 _AHEAD_PIECES = 4
 """Of one open file."""
+_FOLLOWING_BYTES = 512 * 1024
+"""Of what follows a column chunk, in the same call."""
+_CHUNK_BYTES = 1536 * 1024
+"""Above this size nothing follows: DuckDB has divided a larger read, and reads what follows by itself."""
+_MOST_CHUNKS = 8
+"""Of one file, that are held for what follows them."""
+_TRIALS = 6
+"""Chunks after which nothing follows any more, when none of what followed them was read."""
 _AT_ONCE = 8
 _IN_ORDER = 2
 """Reads that continue the one before, until the next ones are read ahead."""
@@ -74,12 +82,17 @@ class StoredReads:
             for key in [key for key in self._kept if key[0] == content]:
                 self._kept_bytes -= len(self._kept.pop(key))
 
+    def take(self, length: int) -> bool:
+        """Whether there is room for so many bytes more; `give_back` ends the use of the room."""
+        with self._lock:
+            has_room = self._ahead_bytes + length <= self._most_ahead_bytes
+            self._ahead_bytes += length if has_room else 0
+            return has_room
+
     def ahead(self, fetch: Fetch, start: int, length: int) -> "Future[bytes] | None":
         """The bytes, on their way; None when there is no room for more. `give_back` ends the use of the room."""
-        with self._lock:
-            if self._ahead_bytes + length > self._most_ahead_bytes:
-                return None
-            self._ahead_bytes += length
+        if not self.take(length):
+            return None
         try:
             return self._threads.submit(fetch, start, length)
         except RuntimeError:  # closed
@@ -91,16 +104,83 @@ class StoredReads:
             self._ahead_bytes -= length
 
 
+@dataclass(slots=True)
+class _Piece:
+    """Bytes that were fetched, or are on their way."""
+
+    start: int
+    end: int
+    value: "Future[bytes]" = field(repr=False)
+
+    def slice(self, offset: int, end: int) -> bytes:
+        """Those of [offset, end) that it has. Raises what the fetch raises, CancelledError."""
+        value = self.value.result()
+        if offset <= self.start and end >= self.end:
+            return value
+        return value[max(offset - self.start, 0) : end - self.start]
+
+
 class StoredBytes:
-    """The content of one file."""
+    """The content of one file. Any thread may call."""
 
     def __init__(self, reads: StoredReads, number: int, size: int, fetch: Fetch) -> None:
         self.size = size
         self.reads = reads
         self.fetch = fetch
         self._number = number
+        self._lock = threading.Lock()
+        self._chunks = deque[_Piece]()
+        self._trials = 0
+        self._is_followed = False
 
-    def small(self, offset: int, length: int) -> bytes:
+    def part(self, offset: int, end: int) -> bytes:
+        """Exactly the bytes [offset, end) of the file. Raises domain errors."""
+        is_small, is_chunk = end - offset <= BLOCK_BYTES, end - offset <= _CHUNK_BYTES
+        found = None
+        with self._lock:
+            piece = next((one for one in self._chunks if one.start <= offset and end <= one.end), None)
+            if piece is not None:
+                self._is_followed = True
+            elif is_chunk and not is_small and (self._is_followed or self._trials < _TRIALS):
+                piece = found = self._chunk(offset, min(end + _FOLLOWING_BYTES, self.size))
+        if found is not None:
+            self._fill(found)
+        if piece is not None:
+            return piece.slice(offset, end)
+        return self._small(offset, end - offset) if is_small else self.fetch(offset, end - offset)
+
+    def forget(self) -> None:
+        self.reads.forget(self._number)
+        with self._lock:
+            while self._chunks:
+                self._drop_chunk()
+
+    def _chunk(self, offset: int, end: int) -> _Piece | None:
+        """A new one, still to be filled; None: there is no room. The caller has the lock."""
+        self._trials += 1
+        while len(self._chunks) >= _MOST_CHUNKS:
+            self._drop_chunk()
+        if not self.reads.take(end - offset):
+            return None
+        self._chunks.append(_Piece(offset, end, Future()))
+        return self._chunks[-1]
+
+    def _drop_chunk(self) -> None:
+        dropped = self._chunks.popleft()
+        self.reads.give_back(dropped.end - dropped.start)
+
+    def _fill(self, piece: _Piece) -> None:
+        try:
+            piece.value.set_result(self.fetch(piece.start, piece.end - piece.start))
+        except BaseException as error:
+            piece.value.set_exception(error)  # for threads that wait for it
+            with self._lock:
+                if piece in self._chunks:
+                    self._chunks.remove(piece)
+                    self.reads.give_back(piece.end - piece.start)
+            raise
+
+    def _small(self, offset: int, length: int) -> bytes:
         """Out of blocks that are kept; those that are missing come with one call."""
         first, last = offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES
         blocks = [self.reads.kept(self._number, block) for block in range(first, last + 1)]
@@ -112,22 +192,6 @@ class StoredBytes:
                 self.reads.keep(self._number, block, value)
         at = offset - first * BLOCK_BYTES
         return b"".join(block for block in blocks if block is not None)[at : at + length]
-
-    def forget(self) -> None:
-        self.reads.forget(self._number)
-
-
-@dataclass(slots=True)
-class _Piece:
-    start: int
-    end: int
-    value: "Future[bytes]" = field(repr=False)
-
-    def slice(self, offset: int, end: int) -> bytes:
-        value = self.value.result()
-        if offset <= self.start and end >= self.end:
-            return value
-        return value[max(offset - self.start, 0) : end - self.start]
 
 
 class OrderedReads:
@@ -147,7 +211,7 @@ class OrderedReads:
         if offset >= end:
             return b""
         if end - offset <= BLOCK_BYTES:
-            return self._content.small(offset, end - offset)
+            return self._content.part(offset, end)
         with self._lock:
             pieces = self._due(offset, end)
         found, at = list[bytes](), offset
@@ -158,7 +222,7 @@ class OrderedReads:
                 break
             at = min(piece.end, end)
         while at < end:
-            found.append(self._content.fetch(at, min(end - at, PIECE_BYTES * 2)))
+            found.append(self._content.part(at, min(end, at + 2 * PIECE_BYTES)))
             at += len(found[-1])
         return found[0] if len(found) == 1 else b"".join(found)
 

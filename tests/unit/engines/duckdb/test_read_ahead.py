@@ -1,0 +1,138 @@
+"""Bytes of files: how few calls bring them, and how much is held."""
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from queryserver.engines.duckdb.read_ahead import BLOCK_BYTES, PIECE_BYTES, OrderedReads, StoredBytes, StoredReads
+from queryserver.errors.files import StorageUnavailable
+
+MIB = 1024 * 1024
+FILE = random.Random(7).randbytes(24 * MIB + 1234)
+
+
+class Store:
+    """A file, and the calls for its bytes."""
+
+    def __init__(self, reads: StoredReads) -> None:
+        self.calls = list[tuple[int, int]]()
+        self.fails = False
+        self.content: StoredBytes = reads.content(len(FILE), self._fetch)
+
+    def _fetch(self, offset: int, length: int) -> bytes:
+        self.calls.append((offset, length))
+        if self.fails:
+            message = "down"
+            raise StorageUnavailable(message)
+        return FILE[offset : offset + length]
+
+
+@pytest.fixture
+def reads() -> Iterator[StoredReads]:
+    reads = StoredReads(kept_bytes=MIB, ahead_bytes=12 * MIB)
+    yield reads
+    reads.close()
+
+
+@pytest.fixture
+def store(reads: StoredReads) -> Store:
+    return Store(reads)
+
+
+def test_small_pieces_come_with_one_call(store: Store, reads: StoredReads) -> None:
+    opened = OrderedReads(store.content)
+    for at, size in ((len(FILE) - 8, 8), (len(FILE) - 30_000, 30_000), (len(FILE) - 40_000, 500)):
+        assert opened.read(at, size) == FILE[at : at + size]
+    assert len(store.calls) <= 2
+    assert OrderedReads(store.content).read(len(FILE) - 8, 8) == FILE[-8:]
+    assert len(store.calls) <= 2
+    for at in range(0, 20 * MIB, MIB):
+        assert opened.read(at, 100) == FILE[at : at + 100]
+    assert reads.held_bytes <= MIB + BLOCK_BYTES
+    store.content.forget()
+    assert reads.held_bytes == 0
+
+
+def test_the_end_of_the_file_is_the_end_of_what_is_read(store: Store) -> None:
+    opened = OrderedReads(store.content)
+    assert opened.read(len(FILE) - 10, 1000) == FILE[-10:]
+    assert opened.read(len(FILE) - 3 * MIB, 8 * MIB) == FILE[-3 * MIB :]
+    assert opened.read(len(FILE), 10) == b""
+    assert opened.read(len(FILE) + 10, 10) == b""
+
+
+def test_chunks_that_follow_each_other_come_with_one_call(store: Store) -> None:
+    opened = OrderedReads(store.content)
+    for group in range(8):
+        at = group * 3 * MIB
+        for start, size in ((at, 800_000), (at + 800_000, 50_000), (at + 950_000, 170_000)):
+            assert opened.read(start, size) == FILE[start : start + size]
+    assert len(store.calls) == 8
+
+
+def test_nothing_follows_where_it_is_never_read(store: Store, reads: StoredReads) -> None:
+    opened = OrderedReads(store.content)
+    for group in range(8):
+        assert opened.read(group * 3 * MIB, 500_000) == FILE[group * 3 * MIB :][:500_000]
+    assert [length for _, length in store.calls[6:]] == [500_000, 500_000]
+    store.content.forget()
+    assert reads.held_bytes == 0
+
+
+@pytest.mark.parametrize("size", [PIECE_BYTES, 300_000])
+def test_what_is_read_in_order_is_on_its_way_before(store: Store, reads: StoredReads, size: int) -> None:
+    opened, found = OrderedReads(store.content), bytearray()
+    while piece := opened.read(len(found), size):
+        found += piece
+        assert reads.held_bytes <= 12 * MIB
+    assert bytes(found) == FILE
+    assert len(store.calls) < 20
+    opened.close()
+    store.content.forget()
+    assert reads.held_bytes == 0
+
+
+def test_threads_that_read_one_file_at_many_places_get_what_lies_there(store: Store, reads: StoredReads) -> None:
+    opened = OrderedReads(store.content)
+
+    def read(seed: int) -> None:
+        chance = random.Random(seed)
+        at = 0
+        for _ in range(60):
+            size = chance.choice([10, 60_000, 500_000, PIECE_BYTES, 5 * MIB])
+            at = chance.choice([at, at, chance.randrange(len(FILE))])
+            assert opened.read(at, size) == FILE[at : at + size]
+            at = min(at + size, len(FILE))
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(read, range(6)))
+    opened.close()
+    store.content.forget()
+    assert reads.held_bytes == 0
+
+
+def test_a_failure_is_that_of_the_store_for_all_who_wait(store: Store, reads: StoredReads) -> None:
+    opened = OrderedReads(store.content)
+    store.fails = True
+    for size in (10, 500_000, PIECE_BYTES, PIECE_BYTES):
+        with pytest.raises(StorageUnavailable):
+            opened.read(0, size)
+    store.fails = False
+    assert opened.read(0, 500_000) == FILE[:500_000]
+    opened.close()
+    store.content.forget()
+    assert reads.held_bytes == 0
+
+
+def test_without_room_bytes_are_read_when_they_are_needed(reads: StoredReads) -> None:
+    assert reads.take(12 * MIB)
+    store = Store(reads)
+    opened, at = OrderedReads(store.content), 0
+    while piece := opened.read(at, PIECE_BYTES):
+        assert piece == FILE[at : at + PIECE_BYTES]
+        at += len(piece)
+    store.content.forget()
+    reads.give_back(12 * MIB)
+    assert reads.held_bytes == 0
