@@ -54,7 +54,7 @@ class TestEngines:
             body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
         # The client looks through every failing body for words of the inside.
         assert (body["status"], body["query_status"]["state"]) == (1, "failed")
-        assert body["code"] in {"engine_error", "rejected"}
+        assert body["code"] in {"engine_error", "rejected", "permission_denied"}
         assert body["message"]
         for call in ("check_status", "fetch_result_data", "get_logs", "cancel_statement"):
             await ana.on(body["history_uuid"], call)

@@ -24,9 +24,11 @@ HUGE = hugeint(2**127 - 1)
     pa.FixedSizeListArray.from_arrays(HUGE, 1),
     pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), HUGE),
     pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [HUGE, pa.array([1.5])]),
+    pa.array([86_400_000_000], pa.int64()).view(pa.time64("us")),
+    pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([86_400], pa.int32()).view(pa.time32("s"))),
     pa.array(["x", None]),
 )
-def test_batches_pass_with_whatever_digits_their_decimals_have(array: pa.Array) -> None:
+def test_batches_pass_with_values_beyond_the_bounds_of_their_types(array: pa.Array) -> None:
     batch = pa.RecordBatch.from_arrays([array], names=["v"])
     (received,) = BatchReader(1).batches(sent(batch))
     assert received.equals(batch)

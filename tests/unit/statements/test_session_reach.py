@@ -33,8 +33,8 @@ class Given:
         self.reach = Reach(GivenFiles(file_system).access, self._open)
 
     @asynccontextmanager
-    async def _open(self, user: User, operation_id: str, statement_id: int | None) -> AsyncGenerator[OpenResult]:
-        del operation_id, statement_id
+    async def _open(self, user: User, operation_id: str) -> AsyncGenerator[OpenResult]:
+        del operation_id
         self.openers.append(user)
         raise NotImplementedError
         yield  # pyright: ignore[reportUnreachable] a generator

@@ -168,7 +168,7 @@ class BatchReader:
             for schema_bytes, batch_bytes in frame.message["parts"]:
                 if schema_bytes:
                     schema = self._schema = pa.ipc.read_schema(frame.content.slice(at, schema_bytes))
-                    self._checked = pa.schema([one.with_type(_without_precision(one.type)) for one in schema])
+                    self._checked = pa.schema([one.with_type(_layout_of(one.type)) for one in schema])
                     at += schema_bytes
                 if self._schema is None:
                     raise ChannelClosed
@@ -185,19 +185,23 @@ class BatchReader:
             raise ChannelClosed from None
 
 
-def _without_precision(kind: pa.DataType) -> pa.DataType:
-    """The type with the bytes of decimals in their place: DuckDB's HUGEINT has 39 digits, of which Arrow names 38."""
+def _layout_of(kind: pa.DataType) -> pa.DataType:
+    """A type of the same bytes without bounds of its values: DuckDB has 39 digits, of which Arrow names 38, and 24:00:00."""
     if pa.types.is_decimal(kind):
         return pa.binary(kind.bit_width // 8)
+    if pa.types.is_time32(kind):
+        return pa.int32()
+    if pa.types.is_time64(kind) or pa.types.is_date64(kind):
+        return pa.int64()
     if not pa.types.is_nested(kind):
         return kind
     fields = [kind.field(number) for number in range(kind.num_fields)]
-    fields = [one.with_type(_without_precision(one.type)) for one in fields]
+    fields = [one.with_type(_layout_of(one.type)) for one in fields]
     if pa.types.is_struct(kind):
         return pa.struct(fields)
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_field.with_type(_without_precision(kind.key_type)),
-                       kind.item_field.with_type(_without_precision(kind.item_type)), kind.keys_sorted)  # fmt: skip
+        return pa.map_(kind.key_field.with_type(_layout_of(kind.key_type)),
+                       kind.item_field.with_type(_layout_of(kind.item_type)), kind.keys_sorted)  # fmt: skip
     if pa.types.is_union(kind):
         return pa.union(fields, kind.mode, kind.type_codes)
     if pa.types.is_fixed_size_list(kind):
