@@ -19,7 +19,6 @@ from fsspec.spec import AbstractFileSystem
 from queryserver import errors
 from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFile, CopiedFiles
 from queryserver.engines.duckdb.file_claims import ClaimedFile, FileClaims, FileStatement
-from queryserver.engines.duckdb.read_ahead import OrderedReads
 from queryserver.errors.base import QueryServerError
 
 LOCAL_SCHEME, _FILE = "local", "file"
@@ -163,7 +162,7 @@ class ReadFile:
     def __init__(self, claimed: ClaimedFile, callback: Callback) -> None:
         self._claimed = claimed
         self._callback = callback
-        self._reads = OrderedReads(claimed.content)
+        self._reads = claimed.content.open()
         self._places = dict[int, int]()
         """Of the threads that have called `seek`."""
         self._read_to = 0

@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 BLOCK_BYTES = 64 * 1024
 """Reads of up to this size are made of blocks of it, which are kept."""
@@ -129,6 +130,7 @@ class StoredBytes:
         self.fetch = fetch
         self._number = number
         self._lock = threading.Lock()
+        self._opened = WeakSet[OrderedReads]()
         self._chunks = deque[_Piece]()
         self._trials = 0
         self._is_followed = False
@@ -149,8 +151,19 @@ class StoredBytes:
             return piece.slice(offset, end)
         return self._small(offset, end - offset) if is_small else self.fetch(offset, end - offset)
 
+    def open(self) -> "OrderedReads":
+        """The reads of one more open file."""
+        with self._lock:
+            self._opened.add(opened := OrderedReads(self))
+            return opened
+
     def forget(self) -> None:
+        """Hold nothing of it any more, also for files that DuckDB has not closed yet."""
         self.reads.forget(self._number)
+        with self._lock:
+            opened = list(self._opened)
+        for one in opened:
+            one.close()
         with self._lock:
             while self._chunks:
                 self._drop_chunk()

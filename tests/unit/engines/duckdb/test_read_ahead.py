@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from queryserver.engines.duckdb.read_ahead import BLOCK_BYTES, PIECE_BYTES, OrderedReads, StoredBytes, StoredReads
+from queryserver.engines.duckdb.read_ahead import BLOCK_BYTES, PIECE_BYTES, StoredBytes, StoredReads
 from queryserver.errors.files import StorageUnavailable
 
 MIB = 1024 * 1024
@@ -42,11 +42,11 @@ def store(reads: StoredReads) -> Store:
 
 
 def test_small_pieces_come_with_one_call(store: Store, reads: StoredReads) -> None:
-    opened = OrderedReads(store.content)
+    opened = store.content.open()
     for at, size in ((len(FILE) - 8, 8), (len(FILE) - 30_000, 30_000), (len(FILE) - 40_000, 500)):
         assert opened.read(at, size) == FILE[at : at + size]
     assert len(store.calls) <= 2
-    assert OrderedReads(store.content).read(len(FILE) - 8, 8) == FILE[-8:]
+    assert store.content.open().read(len(FILE) - 8, 8) == FILE[-8:]
     assert len(store.calls) <= 2
     for at in range(0, 20 * MIB, MIB):
         assert opened.read(at, 100) == FILE[at : at + 100]
@@ -56,7 +56,7 @@ def test_small_pieces_come_with_one_call(store: Store, reads: StoredReads) -> No
 
 
 def test_the_end_of_the_file_is_the_end_of_what_is_read(store: Store) -> None:
-    opened = OrderedReads(store.content)
+    opened = store.content.open()
     assert opened.read(len(FILE) - 10, 1000) == FILE[-10:]
     assert opened.read(len(FILE) - 3 * MIB, 8 * MIB) == FILE[-3 * MIB :]
     assert opened.read(len(FILE), 10) == b""
@@ -64,7 +64,7 @@ def test_the_end_of_the_file_is_the_end_of_what_is_read(store: Store) -> None:
 
 
 def test_chunks_that_follow_each_other_come_with_one_call(store: Store) -> None:
-    opened = OrderedReads(store.content)
+    opened = store.content.open()
     for group in range(8):
         at = group * 3 * MIB
         for start, size in ((at, 800_000), (at + 800_000, 50_000), (at + 950_000, 170_000)):
@@ -73,7 +73,7 @@ def test_chunks_that_follow_each_other_come_with_one_call(store: Store) -> None:
 
 
 def test_nothing_follows_where_it_is_never_read(store: Store, reads: StoredReads) -> None:
-    opened = OrderedReads(store.content)
+    opened = store.content.open()
     for group in range(8):
         assert opened.read(group * 3 * MIB, 500_000) == FILE[group * 3 * MIB :][:500_000]
     assert [length for _, length in store.calls[6:]] == [500_000, 500_000]
@@ -83,19 +83,18 @@ def test_nothing_follows_where_it_is_never_read(store: Store, reads: StoredReads
 
 @pytest.mark.parametrize("size", [PIECE_BYTES, 300_000])
 def test_what_is_read_in_order_is_on_its_way_before(store: Store, reads: StoredReads, size: int) -> None:
-    opened, found = OrderedReads(store.content), bytearray()
+    opened, found = store.content.open(), bytearray()
     while piece := opened.read(len(found), size):
         found += piece
         assert reads.held_bytes <= 12 * MIB
     assert bytes(found) == FILE
     assert len(store.calls) < 20
-    opened.close()
     store.content.forget()
     assert reads.held_bytes == 0
 
 
 def test_threads_that_read_one_file_at_many_places_get_what_lies_there(store: Store, reads: StoredReads) -> None:
-    opened = OrderedReads(store.content)
+    opened = store.content.open()
 
     def read(seed: int) -> None:
         chance = random.Random(seed)
@@ -114,7 +113,7 @@ def test_threads_that_read_one_file_at_many_places_get_what_lies_there(store: St
 
 
 def test_a_failure_is_that_of_the_store_for_all_who_wait(store: Store, reads: StoredReads) -> None:
-    opened = OrderedReads(store.content)
+    opened = store.content.open()
     store.fails = True
     for size in (10, 500_000, PIECE_BYTES, PIECE_BYTES):
         with pytest.raises(StorageUnavailable):
@@ -129,10 +128,21 @@ def test_a_failure_is_that_of_the_store_for_all_who_wait(store: Store, reads: St
 def test_without_room_bytes_are_read_when_they_are_needed(reads: StoredReads) -> None:
     assert reads.take(12 * MIB)
     store = Store(reads)
-    opened, at = OrderedReads(store.content), 0
+    opened, at = store.content.open(), 0
     while piece := opened.read(at, PIECE_BYTES):
         assert piece == FILE[at : at + PIECE_BYTES]
         at += len(piece)
     store.content.forget()
     reads.give_back(12 * MIB)
+    assert reads.held_bytes == 0
+
+
+def test_a_file_that_is_forgotten_holds_nothing_though_it_is_open(store: Store, reads: StoredReads) -> None:
+    opened = store.content.open()
+    for at in range(0, 8 * MIB, PIECE_BYTES):
+        assert opened.read(at, PIECE_BYTES) == FILE[at : at + PIECE_BYTES]
+    assert reads.held_bytes > 0
+    store.content.forget()
+    assert reads.held_bytes == 0
+    assert opened.read(8 * MIB, PIECE_BYTES) == FILE[8 * MIB :][:PIECE_BYTES]
     assert reads.held_bytes == 0
