@@ -186,7 +186,7 @@ class BatchReader:
 
 
 def _layout_of(kind: pa.DataType) -> pa.DataType:
-    """A type of the same bytes without bounds of its values: DuckDB has 39 digits, of which Arrow names 38, and 24:00:00."""
+    """A type of the same bytes without bounds of its values: DuckDB has 39 digits where Arrow has 38, and 24:00:00."""
     if pa.types.is_decimal(kind):
         return pa.binary(kind.bit_width // 8)
     if pa.types.is_time32(kind):
