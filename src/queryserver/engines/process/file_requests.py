@@ -5,7 +5,7 @@ The process names paths and bytes; whether its session may use them is decided b
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,11 +13,12 @@ from queryserver import errors
 from queryserver.engines.process.channel import Content
 from queryserver.engines.process.engine_process import Reply
 from queryserver.engines.process.file_calls import FileMethod, file_message
+from queryserver.engines.process.interruptible import InterruptibleCalls
 from queryserver.engines.reach import FileSink, StatementFiles, StoredFile
 from queryserver.engines.threaded import Interrupted
 
 _CLEANING = frozenset({FileMethod.ABORT, FileMethod.REMOVE})
-_Handler = Callable[[Mapping[str, Any], bytes], Awaitable[Reply]]
+_Handler = Callable[[Mapping[str, Any], bytes], Coroutine[Any, Any, Reply]]
 
 
 class FileRequests:
@@ -27,7 +28,7 @@ class FileRequests:
         self._files = files
         self._numbers = itertools.count(1)
         self._writes = dict[int, _Write]()
-        self._work = set[asyncio.Task[Reply]]()
+        self._calls = InterruptibleCalls()
         self._handlers: Mapping[str, _Handler] = {
             FileMethod.GLOB: self._glob,
             FileMethod.STATUS: self._status,
@@ -50,14 +51,13 @@ class FileRequests:
         try:
             if method in _CLEANING:  # also of a statement that is stopped
                 return await handler(arguments, b"")
-            return await self._interruptible(handler, arguments, memoryview(content).tobytes())
+            return await self._calls.answered(handler(arguments, memoryview(content).tobytes()))
         except (KeyError, TypeError, ValueError):
             raise errors.InvalidParameter("The call about files is not complete.") from None
 
     def interrupt(self) -> None:
-        """End the calls under way: a store that does not answer must not hold up the end of a statement."""
-        for work in self._work:
-            work.cancel()
+        """End the calls under way."""
+        self._calls.interrupt()
 
     async def close(self) -> None:
         """Give up what is under way. Idempotent."""
@@ -66,23 +66,6 @@ class FileRequests:
         self._writes.clear()
         for write in writes:
             await write.abort()
-
-    async def _interruptible(self, handler: _Handler, arguments: Mapping[str, Any], content: bytes) -> Reply:
-        async def work() -> Reply:
-            return await handler(arguments, content)
-
-        task = asyncio.create_task(work(), name="file call")
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait({task})
-            raise
-        if task.cancelled():
-            raise Interrupted
-        return task.result()
 
     async def _glob(self, arguments: Mapping[str, Any], _: bytes) -> Reply:
         return _files(await self._files.glob(_text(arguments, "pattern")))

@@ -13,10 +13,10 @@ from typing import Any
 from queryserver import errors
 from queryserver.engines.process.channel import MOST_DESCRIPTORS, Content
 from queryserver.engines.process.engine_process import Reply
+from queryserver.engines.process.interruptible import InterruptibleCalls
 from queryserver.engines.process.messages import columns_message
 from queryserver.engines.process.result_calls import ResultMethod
 from queryserver.engines.reach import OpenResult, StatementResults
-from queryserver.engines.threaded import Interrupted
 
 _MOST_OPEN = 1000
 """Of one statement."""
@@ -33,7 +33,7 @@ class ResultRequests:
         self._results = results
         self._numbers = itertools.count(1)
         self._open = dict[int, tuple[OpenResult, AsyncExitStack]]()
-        self._work = set[asyncio.Task[Reply]]()
+        self._calls = InterruptibleCalls()
         self.warnings = list[str]()
         """What the log of the statement should say: results that are not whole."""
         self._handlers: Mapping[str, _Handler] = {
@@ -49,23 +49,11 @@ class ResultRequests:
             raise errors.InvalidParameter("There is no such call.")
         if method == ResultMethod.CLOSE:  # also of a statement that is stopped
             return await self._answered(method, arguments)
-        task = asyncio.create_task(self._answered(method, arguments), name="result call")
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait({task})
-            raise
-        if task.cancelled():
-            raise Interrupted
-        return task.result()
+        return await self._calls.answered(self._answered(method, arguments))
 
     def interrupt(self) -> None:
-        """End the calls under way: a store that does not answer must not hold up the end of a statement."""
-        for work in self._work:
-            work.cancel()
+        """End the calls under way."""
+        self._calls.interrupt()
 
     async def close(self) -> None:
         """The statement has ended: close what it has left open. Idempotent."""
