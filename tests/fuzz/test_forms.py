@@ -52,7 +52,7 @@ def test_of_a_field_that_is_no_array_the_last_text_counts(kind: str):
 
 @each(
     ("body", "content_type"),
-    (b'{"path": ["a"]}', "application/json"),
+    (b'{"path": ["a"]}', "text/plain"),
     (b"path=%FF", FORM),
     (b"path=\xff", FORM),
     (FILE.encode(), f"{PARTS}; boundary={BOUNDARY}"),
@@ -60,3 +60,17 @@ def test_of_a_field_that_is_no_array_the_last_text_counts(kind: str):
 def test_what_is_no_form_of_texts_is_not_allowed(body: bytes, content_type: str):
     schema = {"$ref": "#/components/schemas/DeleteRequestForm"}
     assert not is_allowed_as_sent(body, content_type, schema, COMPONENTS)
+
+
+@each(
+    ("sent", "expected"),
+    ({"path": "AAA"}, True),
+    ({"path": ["AAA"], "wait": None}, True),
+    ({"path": " "}, False),
+    ({"path": 1}, False),
+    ({"path": "AAA", "wait": "x"}, False),
+    ("AAA", False),
+)
+def test_a_text_of_json_is_an_array_of_one(sent: object, expected: bool):
+    schema = {"$ref": "#/components/schemas/DeleteRequest"}
+    assert is_allowed_as_sent(json.dumps(sent).encode(), "application/json", schema, COMPONENTS) == expected

@@ -6,6 +6,7 @@ thread of its own serves. All of it blocks; only the thread of control must answ
 
 import itertools
 import os
+import resource
 import socket
 import sys
 import threading
@@ -33,12 +34,15 @@ from queryserver.engines.threaded import DriverAnswer, DriverConnection
 from queryserver.engines.threaded_loading import FeedStopped, TableWriter
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import SessionLost, engine_memory_exceeded
+from queryserver.platform.confinement import address_space_bytes
 from queryserver.sql.places import Bound
 
 _TRACE_LINES = -20
 _CALL_S = 120.0
 """How long the server may take for a call of the process."""
 _LEAVE_S = 2.0
+_FULL = 0.7
+"""Of the addresses of a process. A quarter is its program, and what a database keeps in memory is less than another."""
 
 
 class HostedDatabase(Protocol):
@@ -126,11 +130,19 @@ class _Reply:
 class _Session:
     """One session, served by a thread."""
 
-    def __init__(self, database: HostedDatabase, channel: Channel, number: int, ended: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        database: HostedDatabase,
+        channel: Channel,
+        number: int,
+        ended: Callable[[int], None],
+        others_at_work: Callable[[int], bool],
+    ) -> None:
         self._database = database
         self._channel = channel
         self._number = number
         self._ended = ended
+        self._others_at_work = others_at_work
         self._connection: DriverConnection | None = None
         self._writer: TableWriter | None = None
         self._answer: DriverAnswer | None = None
@@ -146,6 +158,10 @@ class _Session:
         threading.Thread(
             target=self._serve, args=(user_id, options), kwargs={"is_loader": is_loader}, daemon=True
         ).start()
+
+    @property
+    def is_at_work(self) -> bool:
+        return self._request is not None
 
     def interrupt(self, request: int | None = None) -> None:
         """Stop that request, by default any, if it is at work. From the thread of control."""
@@ -165,7 +181,7 @@ class _Session:
     def refuse(self, error: QueryServerError) -> None:
         """Instead of `start`."""
         with suppress(ChannelClosed):
-            self._send_error(error)
+            self._send_error(error, ends=False)
         self._channel.close()
 
     def _serve(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
@@ -194,22 +210,34 @@ class _Session:
 
     def _reply(self, work: Callable[[], None]) -> None:
         """Do it, and send its error instead of its answer. Raises ChannelClosed."""
+        failed: QueryServerError | None = None
         try:
             work()
         except QueryServerError as error:
-            self._send_error(error)
+            failed = error.with_traceback(None)
+            failed.__cause__ = failed.__context__ = None  # they hold what the statement has made
         except MemoryError:
-            self._send_error(engine_memory_exceeded())
+            failed = engine_memory_exceeded()
         except ChannelClosed:
             raise
         except Exception:  # noqa: BLE001 the outer wall of a session: the server logs what is said here
             self._channel.send({"kind": "defect", "trace": traceback.format_exc(limit=_TRACE_LINES)})
-        if self._database.has_ended:
+        ends = self._database.has_ended or (failed is not None and self._leaves_no_memory(failed))
+        if failed is not None:
+            self._send_error(failed, ends=ends)
+        if ends:
             _leave(1)
 
-    def _send_error(self, error: QueryServerError) -> None:
+    def _leaves_no_memory(self, error: QueryServerError) -> bool:
+        """Whether the statement has failed and left the process without room for others: a new one has it."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY or address_space_bytes() < _FULL * limit:
+            return False
+        return error.code == engine_memory_exceeded.code or not self._others_at_work(self._number)
+
+    def _send_error(self, error: QueryServerError, *, ends: bool) -> None:
         self._channel.send({
-            "kind": "error", "error": error_message(error), "ends": self._database.has_ended,
+            "kind": "error", "error": error_message(error), "ends": ends,
             "gone": self._connection is not None and not self._connection.is_usable,
             "written": written_message(self._statement) if self._statement is not None else None,
         })  # fmt: skip
@@ -347,7 +375,7 @@ class Host:
                 (descriptor,) = frame.descriptors
                 channel = Channel(socket.socket(fileno=descriptor))
                 user_id, options = unpacked(frame.content, tuple)
-                session = _Session(self._database, channel, number, self._forget)
+                session = _Session(self._database, channel, number, self._forget, self._others_at_work)
                 with self._lock:
                     self._sessions[number] = session
                 try:
@@ -362,6 +390,10 @@ class Host:
                 self._control.send({"kind": "progress", "request": frame.message["request"], "progress": progress})
             case _:
                 pass
+
+    def _others_at_work(self, number: int) -> bool:
+        with self._lock:
+            return any(session.is_at_work for other, session in self._sessions.items() if other != number)
 
     def _forget(self, number: int) -> None:
         with self._lock:
