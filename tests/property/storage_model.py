@@ -160,6 +160,8 @@ class Comparison:
             self.model.move(it.path, it.target)
 
     async def _copy(self, it: Operation) -> None:
+        if it.path == it.target:  # refused before a store is called, with another code than that of a missing source
+            return
         refusals = self.model.not_readable(it.path) | self.model.not_free(it.target, overwrite=it.flag)
         call = self.storage.copy(self.at(it.path), self.at(it.target), overwrite=it.flag)
         if await self._agrees(call, refusals, it):
