@@ -24,7 +24,7 @@ from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.storage_watch import StorageWatch, size_of
-from queryserver.engines.threaded_loading import TableWriter
+from queryserver.engines.table_writer import TableWriter
 from queryserver.formats.conversion import arrow_type
 from queryserver.platform.limits import DiskFloor
 

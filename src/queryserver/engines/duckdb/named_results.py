@@ -61,10 +61,6 @@ class NamedResults:
             except QueryServerError as error:
                 self._failures[operation_id] = error
 
-    @property
-    def is_reading(self) -> bool:
-        return bool(self._tables)
-
     def end(self) -> None:
         """The statement has ended, and no reader of its rows is open. Idempotent."""
         tables, self._tables = self._tables, {}

@@ -13,8 +13,8 @@ from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.process.host import ServerCalls, run_process
 from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.table_writer import TableWriter
 from queryserver.engines.threaded import DriverConnection
-from queryserver.engines.threaded_loading import TableWriter
 from queryserver.platform.confinement import Confinement, address_space_bytes, confine
 from queryserver.platform.limits import DiskFloor
 

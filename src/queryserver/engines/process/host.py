@@ -30,8 +30,8 @@ from queryserver.engines.process.messages import (
 )
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.statement_texts import BATCH_BYTES
+from queryserver.engines.table_writer import FeedStopped, TableWriter
 from queryserver.engines.threaded import DriverAnswer, DriverConnection
-from queryserver.engines.threaded_loading import FeedStopped, TableWriter
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import SessionLost, engine_memory_exceeded
 from queryserver.platform.confinement import address_space_bytes

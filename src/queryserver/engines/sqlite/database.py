@@ -16,7 +16,7 @@ from queryserver.engines.connections import MEMORY, refuse_links
 from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.sqlite.facts import HEAP_BYTES, TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.storage import SqliteWatch, keep_temporary_files_in
-from queryserver.engines.threaded_loading import TableWriter
+from queryserver.engines.table_writer import TableWriter
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.imports.model import BaseType
 from queryserver.platform.limits import DiskFloor

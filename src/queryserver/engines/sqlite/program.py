@@ -10,8 +10,8 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sqlite.connection import SqliteConnection
 from queryserver.engines.sqlite.database import SqliteDatabase, SqliteWriter
 from queryserver.engines.sqlite.facts import TEMPORARY_DIRECTORY
+from queryserver.engines.table_writer import TableWriter
 from queryserver.engines.threaded import DriverConnection
-from queryserver.engines.threaded_loading import TableWriter
 from queryserver.platform.confinement import Confinement, address_space_bytes, confine
 from queryserver.platform.limits import DiskFloor
 
