@@ -22,10 +22,9 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.errors.statements import ConnectorRefused, driver_not_allowed, host_not_allowed, option_not_allowed
 from queryserver.platform.addresses import AddressRules, HttpServer, Place
 from queryserver.platform.settings.editor import ConnectorPolicySettings
-from queryserver.platform.text import boolean_of
+from queryserver.platform.text import boolean_of, bytes_of_amount
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-_AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B", re.IGNORECASE)
 _SHOWN = 60  # characters of a name that a client gave
 _TOP_PORT = 65535
 _WEEK_S = 7 * 24 * 3600
@@ -276,11 +275,9 @@ def _bytes(value: Any) -> int | None:
     """0B: no temporary files."""
     if not (text := _text(value)):
         return None
-    if (found := _AMOUNT.fullmatch(text)) is None:
+    if (amount := bytes_of_amount(text)) is None:
         raise invalid("must be a number and its unit, such as 512MB or 20GB")
-    prefix = (found["prefix"] or "").upper()
-    base = 1024 if prefix.endswith("I") else 1000
-    return int(float(found["number"]) * base ** ("KMGT".index(prefix[0]) + 1 if prefix else 0))
+    return amount
 
 
 class SqliteOptions(Options):
@@ -295,7 +292,7 @@ class SqliteOptions(Options):
 
 
 def _amount(value: Any) -> str:
-    if not _AMOUNT.fullmatch(text := _text(value)):
+    if bytes_of_amount(text := _text(value)) is None:
         raise invalid("must be a number and its unit, such as 512MB or 2GB")
     return text
 

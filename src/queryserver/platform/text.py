@@ -55,6 +55,18 @@ def boolean_of(text: str) -> bool | None:
     return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
 
 
+_AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B", re.IGNORECASE)
+
+
+def bytes_of_amount(text: str) -> int | None:
+    """Of a number and its unit, such as `512MB` or `1.5 GiB`; None for anything else."""
+    if (found := _AMOUNT.fullmatch(text)) is None:
+        return None
+    prefix = (found["prefix"] or "").upper()
+    base = 1024 if prefix.endswith("I") else 1000
+    return int(float(found["number"]) * base ** ("KMGT".index(prefix[0]) + 1 if prefix else 0))
+
+
 def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
     """The value that `source` stands for. Raises InvalidJson.
 

@@ -1,6 +1,5 @@
 """The engine `duckdb`: a file below the configured directory, or a private database per session."""
 
-import re
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from queryserver.engines.threaded import STATEMENT_THREADS
 from queryserver.files.model import SCHEME_WORDS
 from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.text import bytes_of_amount
 from queryserver.sql.literals import DUCKDB
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
@@ -27,13 +27,21 @@ MEMORY_LIMIT = "256MB"
 # The place of extensions and secrets: a folder that does not exist, so that none is found or shown.
 _NOWHERE = "/nonexistent"
 
+_LOCKED_DOWN = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,  # or names of tables would find Python's variables
+    "extension_directory": _NOWHERE,
+    "secret_directory": _NOWHERE,
+    "home_directory": _NOWHERE,
+}
+
 _PROGRAM = "from queryserver.engines.duckdb.program import main; main()"
 
 _PROCESS_BYTES = 1024**3
 """What a process has beside twice the limit of its database, which counts a part of what a statement takes."""
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
-          "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 
 
 def duckdb_processes() -> EngineProcesses:
@@ -74,29 +82,19 @@ class DuckdbEngine:
         self._file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
         limit = memory_limit or MEMORY_LIMIT
-        config = {
-            "memory_limit": limit,
-            "threads": threads,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "allow_community_extensions": False,
-            "allow_persistent_secrets": False,
-            "python_enable_replacements": False,  # or names of tables would find Python's variables
-            "extension_directory": _NOWHERE,
-            "secret_directory": _NOWHERE,
-            "home_directory": _NOWHERE,
-        }
+        if (limit_bytes := bytes_of_amount(limit)) is None:
+            raise errors.ConfigurationError(["memory_limit: must be a number and its unit, such as 512MB"])
         configuration = {
             "file": None if self._file is None else str(self._file),
             "root": None if root is None else str(root.resolve()),
-            "config": config,
+            "config": {"memory_limit": limit, "threads": threads, **_LOCKED_DOWN},
             "read_only": read_only,
             "cell_max_bytes": cell_max_bytes,
             "temporary_max_bytes": temporary_max_bytes,
             "quota_bytes": quota_bytes,
             "floor_percent": floor.percent,
             "floor_bytes": floor.min_bytes,
-            "memory_bytes": 2 * _bytes_of(limit) + _PROCESS_BYTES,
+            "memory_bytes": 2 * limit_bytes + _PROCESS_BYTES,
             "schemes": sorted(SCHEME_WORDS),
         }
         # DuckDB locks its file against other processes: one for all engines, whatever their settings.
@@ -137,11 +135,3 @@ class DuckdbEngine:
     def busy(self) -> int:
         """Statements for which a process is at work."""
         return self._connections.busy
-
-
-def _bytes_of(amount: str) -> int:
-    """Of DuckDB's text for an amount of memory."""
-    found = _AMOUNT.fullmatch(amount.strip())
-    if found is None:
-        raise errors.ConfigurationError([f"memory_limit: {amount!r} must be a number and its unit, such as 512MB"])
-    return int(float(found[1]) * _UNITS[found[2].lower()])
