@@ -10,17 +10,12 @@ from queryserver.engines.duckdb.database import DuckdbDatabase, DuckdbWriter
 from queryserver.engines.duckdb.temporary import ProcessDirectory
 from queryserver.engines.process.channel import Channel
 from queryserver.engines.process.file_calls import CalledFiles
-from queryserver.engines.process.host import ServerCalls, run_process
+from queryserver.engines.process.host import ServerCalls, confine_process, run_process
 from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.table_writer import TableWriter
 from queryserver.engines.threaded import DriverConnection
-from queryserver.platform.confinement import Confinement, address_space_bytes, confine
 from queryserver.platform.limits import DiskFloor
-
-_OPEN_FILES = 1024
-_NICENESS = 10
-"""The event loop of the server runs first."""
 
 
 class HostedDuckdb:
@@ -86,15 +81,7 @@ def main() -> None:
         temporary = ProcessDirectory(Path(root)) if file is None and root is not None else None
         if temporary is not None:
             folders.append(temporary.path)
-        confine(
-            Confinement(
-                writable=tuple(folder for folder in folders if folder.is_dir()),
-                memory_bytes=address_space_bytes() + configuration["memory_bytes"],
-                open_files=_OPEN_FILES,
-                niceness=_NICENESS,
-                parent=configuration["parent"],
-            )
-        )
+        confine_process(configuration, folders)
         return HostedDuckdb(configuration, ServerCalls(calls), temporary)  # a thread of the calls is confined, too
 
     run_process(open_database)

@@ -85,7 +85,8 @@ class ProcessConnections:
         losses.require_admitted(user_id)
         async with AsyncExitStack() as stack:
             requests = SessionRequests(files=options.files, results=options.results)
-            for tries_left in reversed(range(_OPEN_TRIES)):
+            tries = 1
+            while True:
                 process = await stack.enter_async_context(self._process(user_id))
                 session = connected(
                     process, user_id, options, places=self._places, losses=losses, requests=requests,
@@ -96,11 +97,10 @@ class ProcessConnections:
                     break
                 except EngineUnavailable:
                     # It has ended, by what another session did: nothing of this one has begun.
-                    if not process.has_ended or not tries_left or self._is_closed:
+                    if not process.has_ended or tries == _OPEN_TRIES or self._is_closed:
                         raise
+                    tries += 1
                     await stack.aclose()
-            else:
-                raise AssertionError
             yield connection, first.message.get("takes_rows") is True
 
     def _process(self, user_id: int) -> AbstractAsyncContextManager[EngineProcess]:

@@ -12,8 +12,9 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -34,15 +35,18 @@ from queryserver.engines.table_writer import FeedStopped, TableWriter
 from queryserver.engines.threaded import DriverAnswer, DriverConnection
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import SessionLost, engine_memory_exceeded
-from queryserver.platform.confinement import address_space_bytes
+from queryserver.platform.confinement import Confinement, address_space_bytes, confine
 from queryserver.sql.places import Bound
 
 _TRACE_LINES = -20
 _CALL_S = 120.0
 """How long the server may take for a call of the process."""
 _LEAVE_S = 2.0
-_FULL = 0.7
-"""Of the addresses of a process. A quarter is its program, and what a database keeps in memory is less than another."""
+_FULL, _KEPT = 0.7, 0.25
+"""Of the addresses of a process: how many are in use when it has no room left, and how many one statement has kept."""
+_OPEN_FILES = 1024
+_NICENESS = 10
+"""The event loop of the server runs first."""
 
 
 class HostedDatabase(Protocol):
@@ -108,7 +112,7 @@ class ServerCalls:
                 frame = self._channel.receive()
                 with self._lock:
                     reply = self._waiting.get(frame.message.get("call", 0))
-                if reply is None:  # it came too late
+                if reply is None:  # the call has been given up
                     for descriptor in frame.descriptors:
                         os.close(descriptor)
                 else:
@@ -153,6 +157,8 @@ class _Session:
         self._at_work = threading.Lock()
         """Held while the request changes: an interrupt must not reach the next one."""
         self._request: int | None = None
+        self._addresses_before = 0
+        """What the process had mapped when the request began."""
 
     def start(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
         threading.Thread(
@@ -205,6 +211,7 @@ class _Session:
                 self._channel.close()
 
     def _work_on(self, request: int | None) -> None:
+        self._addresses_before = address_space_bytes()
         with self._at_work:
             self._request = request
 
@@ -229,9 +236,13 @@ class _Session:
             _leave(1)
 
     def _leaves_no_memory(self, error: QueryServerError) -> bool:
-        """Whether the statement has failed and left the process without room for others: a new one has it."""
+        """Whether the failed request keeps so much that the process has no room for others: a new one has.
+
+        What sessions have stored is no reason: it stays for them.
+        """
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit == resource.RLIM_INFINITY or address_space_bytes() < _FULL * limit:
+        mapped = address_space_bytes()
+        if limit == resource.RLIM_INFINITY or mapped < _FULL * limit or mapped - self._addresses_before < _KEPT * limit:
             return False
         return error.code == engine_memory_exceeded.code or not self._others_at_work(self._number)
 
@@ -418,6 +429,19 @@ def _leave(code: int) -> NoReturn:
     """End the process now: threads of a driver may not be joined."""
     sys.stderr.flush()
     os._exit(code)
+
+
+def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) -> None:
+    """From now on this process writes below `writable` only, those that exist, and has `memory_bytes` more memory."""
+    confine(
+        Confinement(
+            writable=tuple(folder for folder in writable if folder.is_dir()),
+            memory_bytes=address_space_bytes() + configuration["memory_bytes"],
+            open_files=_OPEN_FILES,
+            niceness=_NICENESS,
+            parent=configuration["parent"],
+        )
+    )
 
 
 def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedDatabase]) -> None:

@@ -5,19 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from queryserver.engines.process.channel import Channel
-from queryserver.engines.process.host import run_process
+from queryserver.engines.process.host import confine_process, run_process
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sqlite.connection import SqliteConnection
 from queryserver.engines.sqlite.database import SqliteDatabase, SqliteWriter
 from queryserver.engines.sqlite.facts import TEMPORARY_DIRECTORY
 from queryserver.engines.table_writer import TableWriter
 from queryserver.engines.threaded import DriverConnection
-from queryserver.platform.confinement import Confinement, address_space_bytes, confine
 from queryserver.platform.limits import DiskFloor
-
-_OPEN_FILES = 1024
-_NICENESS = 10
-"""The event loop of the server runs first."""
 
 
 class HostedSqlite:
@@ -51,21 +46,13 @@ class HostedSqlite:
 def main() -> None:
     def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedSqlite:  # noqa: ARG001
         file, root = configuration["file"], configuration["root"]
-        writable = list[Path]()
+        folders = list[Path]()
         if file is not None and root is not None:
             temporary = Path(root, TEMPORARY_DIRECTORY)
             temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Its log is beside the file.
-            writable = [temporary, *(folder for folder in [Path(file).parent] if folder.is_dir())]
-        confine(
-            Confinement(
-                writable=tuple(writable),
-                memory_bytes=address_space_bytes() + configuration["memory_bytes"],
-                open_files=_OPEN_FILES,
-                niceness=_NICENESS,
-                parent=configuration["parent"],
-            )
-        )
+            # The log of a file is beside it.
+            folders = [temporary, Path(file).parent]
+        confine_process(configuration, folders)
         return HostedSqlite(configuration)
 
     run_process(open_database)

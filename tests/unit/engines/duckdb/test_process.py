@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import psutil
@@ -195,3 +196,17 @@ async def test_a_process_has_one_thread_when_it_is_confined(engine: str) -> None
         assert psutil.Process(process.pid).num_threads() == 1
     finally:
         await process.close()
+
+
+async def test_a_typing_error_costs_no_session_what_others_keep_in_memory() -> None:
+    """Together they fill most of the process, which a statement that fails must not end for that."""
+    engine = DuckdbEngine(memory_limit="1GB", max_statements=8)
+    keep = "CREATE TABLE kept AS SELECT range AS n, range * 2 AS m, random() AS r FROM range(32000000)"
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(engine.session(USER, NO_OPTIONS)) for _ in range(3)]
+        for session in sessions:
+            await run(session, keep)
+        await failure(sessions[0], "SELEC 1")
+        for session in sessions:
+            assert (await run(session, "SELECT count(*) FROM kept")).cell == 32_000_000
+    await engine.close()
