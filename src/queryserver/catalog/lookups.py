@@ -164,7 +164,7 @@ class Lookups:
             try:
                 return await self._asked(user, connector, question)
             except errors.EngineError as error:
-                # Another statement has ended the process of the database: the next one is asked again, once.
+                # Another statement has ended the process of the database: retried once, in the next one.
                 if error.code != engine_process_lost.code and not isinstance(error.__cause__, errors.SessionLost):
                     raise
             return await self._asked(user, connector, question)

@@ -52,7 +52,7 @@ class StatementFileAccess:
         self.orphans = orphans
         self.audit = audit
         self.max_scanned = max_scanned
-        # Whoever waits has its own limit of time.
+        # The caller that waits has its own time-out.
         self.reads = ByteBudget(_READ_AT_ONCE_BYTES, wait_s=_READ_WAIT_S)
         self.open_writes = 0
 
@@ -330,7 +330,7 @@ class CallerFiles:
             if not status.is_file:
                 raise errors.NotAFile(f"{named.shown} is not a file.")
             if place.file_system.traits.acts_as_user and status.size_bytes:
-                # Whoever may list a directory of HDFS may not yet read its files.
+                # The right to list a directory of HDFS does not include the right to read its files.
                 async with self._calls:
                     await _all_of(place, 0, 1, status)
             self._readable.put(named.path, status)

@@ -68,16 +68,16 @@ async def answered(requests: ResultRequests, method: ResultMethod, **arguments: 
 async def test_a_result_is_open_until_it_is_closed(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     requests = ResultRequests(stored)
-    told = (await answered(requests, ResultMethod.OPEN, operation_id="known")).message
-    assert (told["pieces"], told["columns"]) == ([[1, 10]] * 3, [["n", "BIGINT_TYPE", "BIGINT", ""]])
+    message = (await answered(requests, ResultMethod.OPEN, operation_id="known")).message
+    assert (message["pieces"], message["columns"]) == ([[1, 10]] * 3, [["n", "BIGINT_TYPE", "BIGINT", ""]])
     assert stored.open_now == 1
-    read = await answered(requests, ResultMethod.READ, result=told["result"], piece=1, start=0, stop=4)
+    read = await answered(requests, ResultMethod.READ, result=message["result"], piece=1, start=0, stop=4)
     assert bytes(read.content) == b"1123"
     for _ in range(2):
-        await answered(requests, ResultMethod.CLOSE, result=told["result"])
+        await answered(requests, ResultMethod.CLOSE, result=message["result"])
     assert stored.open_now == 0
     with pytest.raises(errors.InvalidParameter):
-        await answered(requests, ResultMethod.READ, result=told["result"], piece=1, start=0, stop=4)
+        await answered(requests, ResultMethod.READ, result=message["result"], piece=1, start=0, stop=4)
 
 
 async def test_what_a_statement_leaves_open_is_closed_at_its_end(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ _UNLOCKED_SETTINGS = (
 
 # The order matters: nothing can be set after the last.
 _LOCK_DOWN = (
-    # Its blocks would be shared by sessions, and are told apart by seconds of change alone.
+    # Sessions would share its blocks, whose versions differ by the second of the last change only.
     "SET enable_external_file_cache = false",
     "SET partitioned_write_max_open_files = 16",
     f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",

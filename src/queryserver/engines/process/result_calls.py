@@ -38,9 +38,9 @@ class CalledResults:
 
     def open(self, operation_id: str) -> "CalledResult":
         """To be closed by the caller."""
-        told = self.caller.call(self.session, ResultMethod.OPEN, {"operation_id": operation_id}).message
-        pieces = tuple(ResultPiece(rows, size_bytes) for rows, size_bytes in told["pieces"])
-        return CalledResult(self, told["result"], columns_of(told["columns"]), pieces)
+        message = self.caller.call(self.session, ResultMethod.OPEN, {"operation_id": operation_id}).message
+        pieces = tuple(ResultPiece(rows, size_bytes) for rows, size_bytes in message["pieces"])
+        return CalledResult(self, message["result"], columns_of(message["columns"]), pieces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
-    # Rights, owners and times of files, which Landlock does not know, and truncation by a path, which came to it late.
+    # Rights, owners and times of files, of which Landlock knows nothing, and truncation by a path, which it knows since
+    # Linux 6.2.
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
