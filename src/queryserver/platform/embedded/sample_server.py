@@ -64,7 +64,9 @@ _OPTIONS = {
     "max_wal_size": "256MB",
     "min_wal_size": "32MB",
     "max_notify_queue_pages": "8192",  # notifications that no session takes stay within 64 MiB, and not 8 GiB
-    "autovacuum_naptime": "10s",  # gives the disk back what a stopped INSERT took; until then all are refused
+    # Everyone is refused until vacuum has given back what a stopped INSERT took: it comes soon, and does not pause.
+    "autovacuum_naptime": "10s",
+    "autovacuum_vacuum_cost_delay": "0",
 }
 _NO_LIMITS = SampleLimits()
 _BACKLOG = 128

@@ -218,6 +218,7 @@ async def test_a_query_that_spills_and_a_delete_that_calls_what_writes_end_above
         await said(engine, BEN, "DROP TABLE large")
 
 
+@pytest.mark.timeout(360)
 async def test_what_a_stopped_insert_took_is_given_back(tmp_path: Path) -> None:
     insert = "INSERT INTO large SELECT n, repeat('x', 2000) FROM (SELECT generate_series(1, 2000000000) n) s"
     async with started(tmp_path, SampleLimits(quota_bytes=100 * MIB)) as sample, engine_of(sample) as engine:
