@@ -34,11 +34,11 @@ from queryserver.api.calls import AccessLog, RequestMetrics
 from queryserver.api.connections import guard_connections, http_config, limits_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
-from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
 from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
 from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.migrations import migrate, require_usable
+from queryserver.platform.open_files import raise_file_limit
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.loading import load_settings

@@ -29,10 +29,10 @@ from queryserver.identity.build import open_accounts
 from queryserver.identity.limits import RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import import_services, open_import_files
+from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computing import computing_of
 from queryserver.platform.database import Notices, listening
 from queryserver.platform.deployment import RequestCounts, Role
-from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_usable
 from queryserver.platform.prometheus import MetricsPage

@@ -19,7 +19,7 @@ from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
 from tests.cases import each
 
-from queryserver.platform.limits import LruCache
+from queryserver.platform.lru_cache import LruCache
 
 FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson")
 PLAIN = {"Accept-Encoding": "identity"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.timing import settle
 
 from queryserver.errors.base import TooManyRequests
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 
 _MAX_WAITING = 3
 _USERS = st.integers(0, 3)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from queryserver.administration.doctor import Finding
 from queryserver.platform.confinement import KernelSupport, detected
-from queryserver.platform.limits import DiskFloor, affordable_connections, disk_floor
+from queryserver.platform.disk_floor import DiskFloor, disk_floor
+from queryserver.platform.open_files import affordable_connections
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 

@@ -19,9 +19,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from queryserver.platform.limits import affordable_connections
 from queryserver.platform.metrics import ConnectionCounts, Cut
 from queryserver.platform.networks import Network, contains, network_of
+from queryserver.platform.open_files import affordable_connections
 from queryserver.platform.settings.desktop import DesktopSettings
 
 MAX_HEAD_BYTES = 64 * 1024

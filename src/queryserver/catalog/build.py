@@ -10,9 +10,9 @@ from queryserver.catalog.explaining import Explanations
 from queryserver.catalog.lookups import AnswerListener, Lookups
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
+from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database
-from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.splitter import Choosing

@@ -20,7 +20,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.statements import engine_process_lost
 from queryserver.identity.model import User
-from queryserver.platform.limits import Slots
+from queryserver.platform.fair_queue import Slots
 from queryserver.platform.metrics import Metrics
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.forwarding import Flights, Forwarding

@@ -20,7 +20,7 @@ from queryserver.errors.statements import EngineForbidden, PageRowTooLarge, Stat
 from queryserver.formats.cells import RenderedRows, memory_of, render_page
 from queryserver.formats.columns import CellForm, Column, ResultType
 from queryserver.identity.model import User
-from queryserver.platform.limits import ByteBudget
+from queryserver.platform.byte_budget import ByteBudget
 from queryserver.statements.model import Recorded
 from queryserver.statements.submission import Submission, Submissions
 

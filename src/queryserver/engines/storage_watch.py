@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from queryserver.errors.statements import EngineError, disk_below_floor
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 QUOTA_BYTES = 10 * 1024**3
 """Of the files of one local database, unless settings say another."""

@@ -17,7 +17,7 @@ from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.sessions import FollowingSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 from queryserver.sql.places import Bound
 
 Answered = TypeVar("Answered")

@@ -32,7 +32,7 @@ from queryserver.files.viewing import Viewing
 from queryserver.identity.limits import Streams
 from queryserver.identity.repository import AccountRepository
 from queryserver.platform.database import Database
-from queryserver.platform.limits import disk_floor
+from queryserver.platform.disk_floor import disk_floor
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads

@@ -22,7 +22,7 @@ from queryserver.errors.files import StorageError, StorageUnavailable, too_many_
 from queryserver.files.model import EntryKind, FileStatus, StoragePath
 from queryserver.files.places import Caller, Place
 from queryserver.files.protocol import Batch
-from queryserver.platform.limits import LruCache
+from queryserver.platform.lru_cache import LruCache
 
 _COUNT_S = 5.0
 # A page far behind the beginning costs all calls up to it, also for a caller who left long ago.

@@ -18,7 +18,8 @@ from queryserver.files.protocol import PIECE_BYTES, CheckedWrites
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.files.uploading import UploadRules
 from queryserver.identity.model import Scope, User
-from queryserver.platform.limits import ByteBudget, LruCache
+from queryserver.platform.byte_budget import ByteBudget
+from queryserver.platform.lru_cache import LruCache
 
 MAX_READ_BYTES = 16 * 1024 * 1024
 """Of one call."""

@@ -14,7 +14,7 @@ from queryserver.files.places import Caller, Place, StorageAudit, Stores, may_us
 from queryserver.files.protocol import CheckedWrites, QuotaStorage
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 # Of smaller pieces, neither reading ahead nor a thread that hashes pays.
 _LARGE_BYTES = 64 * 1024

@@ -23,7 +23,7 @@ from queryserver.formats.unpacking import (
     head_bytes,
     unpacker,
 )
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import ProcessWorkbooks
 

@@ -27,7 +27,8 @@ from queryserver.imports.uploads import (
 )
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database
-from queryserver.platform.limits import FairPlaces, disk_floor
+from queryserver.platform.disk_floor import disk_floor
+from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices

@@ -24,7 +24,8 @@ from queryserver.imports import model
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, HeaderFound
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
-from queryserver.platform.limits import FairPlaces, LruCache
+from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.lru_cache import LruCache
 from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 

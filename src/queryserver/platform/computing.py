@@ -15,7 +15,7 @@ import structlog
 from queryserver import errors
 from queryserver.errors.base import QueryServerError, ServiceUnavailable, TooComplex
 from queryserver.platform.computing_protocol import BROKEN, EXCEEDED, HEAD, MAX_BYTES, REFUSED, RESULT, TASK, Task
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.settings.desktop import DesktopSettings
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError, TooComplex
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageE
 from queryserver.files.protocol import CheckedWrites, Storage
 from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.formats.columns import Segment
-from queryserver.platform.limits import LruCache
+from queryserver.platform.lru_cache import LruCache
 from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.blocks import BlockIndex

@@ -15,10 +15,10 @@ from queryserver.connectors.registry import Connectors
 from queryserver.files.statement_files import StatementFileAccess
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import Streams
+from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.deployment import Role
-from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
 from queryserver.platform.settings.tree import Settings

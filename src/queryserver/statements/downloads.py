@@ -15,8 +15,8 @@ from queryserver.formats.download.encoder import PackedRows
 from queryserver.formats.download.packed import PackedStream
 from queryserver.formats.download.stream import packed
 from queryserver.identity.model import DOWNLOAD, User
-from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AUDIT
+from queryserver.platform.lru_cache import LruCache
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.states import StatementState

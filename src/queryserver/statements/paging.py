@@ -22,8 +22,8 @@ from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, rend
 from queryserver.formats.columns import CellForm, Column, Segment, decode
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
+from queryserver.platform.byte_budget import ByteBudget, Held
 from queryserver.platform.database import Database
-from queryserver.platform.limits import ByteBudget, Held
 from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.segments import ResultStore

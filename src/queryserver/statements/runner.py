@@ -17,7 +17,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import DatabaseUnavailable, stopping
 from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
-from queryserver.platform.limits import Slots
+from queryserver.platform.fair_queue import Slots
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.stopping import (

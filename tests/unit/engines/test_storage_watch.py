@@ -20,7 +20,7 @@ from queryserver.engines.sqlite.facts import TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.storage import temporary_bytes
 from queryserver.engines.threaded import ThreadedSessions
 from queryserver.identity.model import User
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 MIB = 1024 * 1024
 QUOTA, ROOM = 32 * MIB, 48 * MIB

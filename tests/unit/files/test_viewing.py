@@ -15,7 +15,7 @@ from queryserver.files.model import StoragePath, StorageUser
 from queryserver.files.places import Place
 from queryserver.files.viewing import Shown, Viewing, hexdump
 from queryserver.formats.unpacking import Codec
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks
 

@@ -18,7 +18,7 @@ from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES
 from queryserver.imports.model import SAMPLE_BYTES, SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
 from queryserver.imports.preview import Detection, Previews, Sheets
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.threads import FairThreads
 
 CSV = ReadingOptions.given(FileType.CSV)

@@ -18,7 +18,7 @@ from queryserver.errors.files import PathNotFound
 from queryserver.errors.statements import PageRowTooLarge
 from queryserver.formats.columns import Column, ResultType, Segment
 from queryserver.identity.model import User
-from queryserver.platform.limits import ByteBudget
+from queryserver.platform.byte_budget import ByteBudget
 from queryserver.statements.model import StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
 from queryserver.statements.signals import StateSignals

@@ -26,7 +26,7 @@ from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.storage_watch import StorageWatch, size_of
 from queryserver.engines.table_writer import TableWriter
 from queryserver.formats.conversion import arrow_type
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.disk_floor import DiskFloor
 
 Config = dict[str, str | bool | int | float | list[str]]
 

@@ -15,7 +15,7 @@ from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.engines.threaded import STATEMENT_THREADS
 from queryserver.files.model import SCHEME_WORDS
 from queryserver.identity.model import User
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.platform.text import bytes_of_amount
 from queryserver.sql.literals import DUCKDB
 

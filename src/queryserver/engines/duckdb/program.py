@@ -15,7 +15,7 @@ from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.table_writer import TableWriter
 from queryserver.engines.threaded import DriverConnection
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.disk_floor import DiskFloor
 
 
 class HostedDuckdb:

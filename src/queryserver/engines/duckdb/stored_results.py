@@ -26,7 +26,7 @@ from queryserver.formats.columns import Column, is_binary, is_text
 from queryserver.formats.download.columnar import common_schema, fitted
 from queryserver.formats.nested_arrays import member_types
 from queryserver.formats.odd_values import is_odd, usual_type
-from queryserver.platform.limits import LruCache
+from queryserver.platform.lru_cache import LruCache
 
 MAGIC = b"ARROW1"
 _BEGINNING = MAGIC + b"\0\0"

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 import duckdb
 
 from queryserver import errors
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.disk_floor import DiskFloor
 
 _STEP_BYTES = 64 * 1024 * 1024
 """The limit moves by steps, so that it is seldom set."""

@@ -13,7 +13,7 @@ from queryserver.engines.process.sessions import Connection, ProcessSession, con
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.threaded import NO_USER
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 
 _LEAST_SHARE = 2
 """Places of one user where there are few."""

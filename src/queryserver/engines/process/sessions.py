@@ -21,7 +21,7 @@ from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
 from queryserver.formats.columns import Column
-from queryserver.platform.limits import FairPlaces
+from queryserver.platform.fair_queue import FairPlaces
 from queryserver.sql.places import Bound
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from queryserver.engines.sqlite.storage import SqliteWatch, keep_temporary_files
 from queryserver.engines.table_writer import TableWriter
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.imports.model import BaseType
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.disk_floor import DiskFloor
 
 _kernels: Any = pyarrow.compute
 _EXISTS = "SELECT count(*) FROM {}.sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"

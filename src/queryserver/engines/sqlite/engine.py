@@ -15,7 +15,7 @@ from queryserver.engines.sqlite.facts import HEAP_BYTES, PARAMETERS
 from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS
 from queryserver.identity.model import User
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 _PROGRAM = "from queryserver.engines.sqlite.program import main; main()"
 

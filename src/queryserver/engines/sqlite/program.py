@@ -12,7 +12,7 @@ from queryserver.engines.sqlite.database import SqliteDatabase, SqliteWriter
 from queryserver.engines.sqlite.facts import TEMPORARY_DIRECTORY
 from queryserver.engines.table_writer import TableWriter
 from queryserver.engines.threaded import DriverConnection
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.disk_floor import DiskFloor
 
 
 class HostedSqlite:

@@ -11,7 +11,7 @@ import apsw
 
 from queryserver.engines.storage_watch import StorageWatch, above_quota, below_floor, size_of
 from queryserver.errors.statements import EngineError
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.disk_floor import DiskFloor
 
 LOG_BYTES = 16 * 1024 * 1024
 """A write-ahead log above it is given back after the statement."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import asyncpg
 
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SUPERUSER
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import connected
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
 _log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import asyncpg
 
+from queryserver.platform.disk_floor import disk_floor
 from queryserver.platform.embedded.cluster import (
     SAMPLE_DATABASE,
     SAMPLE_OWNER,
@@ -55,7 +56,6 @@ from queryserver.platform.embedded.sample import (
     sample_tables,
 )
 from queryserver.platform.embedded.sample_guard import SampleGuard, SampleLimits
-from queryserver.platform.limits import disk_floor
 from queryserver.platform.settings.tree import Settings
 
 _log = logging.getLogger(__name__)

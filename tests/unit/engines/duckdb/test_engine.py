@@ -27,7 +27,7 @@ from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, ResultType
-from queryserver.platform.limits import NO_FLOOR
+from queryserver.platform.disk_floor import NO_FLOOR
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.places import Bound, StatementParameters
 from queryserver.sql.positions import position_of

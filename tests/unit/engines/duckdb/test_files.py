@@ -25,7 +25,7 @@ from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError
-from queryserver.platform.limits import NO_FLOOR
+from queryserver.platform.disk_floor import NO_FLOOR
 
 ANA, BOB = 1, 2
 GIB = 1024**3

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import duckdb
 
 from queryserver.engines.duckdb.temporary import TemporaryRoom
-from queryserver.platform.limits import DiskFloor
+from queryserver.platform.disk_floor import DiskFloor
 
 MIB = 1024 * 1024
 

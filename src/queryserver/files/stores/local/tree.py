@@ -20,7 +20,7 @@ from queryserver import errors
 from queryserver.files.escapes import escaped, is_escaped, is_escaped_file, raw_name
 from queryserver.files.model import MAX_NAME_BYTES, RESERVED_PREFIX, EntryKind, FileStatus, names_of
 from queryserver.files.protocol import Batch
-from queryserver.platform.limits import NO_FLOOR, DiskFloor
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 _KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
     errno.ENOENT: (errors.PathNotFound, "{path} does not exist."),

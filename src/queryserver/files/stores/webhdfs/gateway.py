@@ -20,7 +20,7 @@ from queryserver import errors
 from queryserver.files.stores.reading import ReadSizes, retried
 from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
 from queryserver.files.stores.webhdfs.transport import WideReadsTransport
-from queryserver.platform.limits import LruCache
+from queryserver.platform.lru_cache import LruCache
 
 
 @dataclass(frozen=True, slots=True)

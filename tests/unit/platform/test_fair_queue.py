@@ -1,80 +1,20 @@
-"""Limits: free space of disks, fair places and slots, byte budgets, caches."""
+"""Places and slots that users share."""
 
 import asyncio
 import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
-from threading import Event
 from types import FrameType
-from typing import NamedTuple
 
 import pytest
 from tests.cases import each
 from tests.timing import TRIES, settle
 
-from queryserver.errors.base import TooComplex, TooManyRequests
-from queryserver.errors.files import InsufficientStorage
-from queryserver.platform.limits import NO_FLOOR, ByteBudget, DiskFloor, FairPlaces, Held, LruCache, Slots
-from queryserver.platform.threads import FairThreads, Stop
-
-HERE = Path("/somewhere")
-
-
-class Usage(NamedTuple):
-    total: int
-    free: int
-
-
-@each(("percent", "min_bytes", "room"), (5, 0, 150), (5, 30, 150), (5, 120, 80), (0, 30, 170), (100, 0, -3800))
-def test_the_floor_is_a_share_and_at_least_a_size(percent: int, min_bytes: int, room: int):
-    floor = DiskFloor(percent=percent, min_bytes=min_bytes, usage=lambda _: Usage(1000 if percent < 100 else 4000, 200))
-    assert floor.room(HERE) == room
-
-
-def test_a_write_must_end_above_the_floor():
-    floor = DiskFloor(min_bytes=100, usage=lambda _: Usage(1000, 150))
-    floor.require(HERE)
-    floor.require(HERE, 50)
-    for size in (51, 10**12):
-        with pytest.raises(InsufficientStorage):
-            floor.require(HERE, size)
-
-
-def test_a_disk_is_measured_once_a_second():
-    now, measured = [0.0], [0]
-
-    def usage(_directory: Path) -> Usage:
-        measured[0] += 1
-        return Usage(1000, 1000 - 300 * measured[0])
-
-    floor = DiskFloor(min_bytes=500, usage=usage, clock=lambda: now[0])
-    for moment in (0.0, 0.5, 0.9):
-        now[0] = moment
-        floor.require(HERE)
-    now[0] = 1.0
-    with pytest.raises(InsufficientStorage):
-        floor.require(HERE)
-    assert measured == [2]
-
-
-def test_a_disk_that_cannot_be_measured_and_a_floor_of_nothing_refuse_nothing(tmp_path: Path):
-    DiskFloor(percent=5, min_bytes=2**60).require(tmp_path / "missing")
-    with pytest.raises(OSError, match="missing"):
-        DiskFloor(percent=5).room(tmp_path / "missing")
-    NO_FLOOR.require(tmp_path, 2**62)
-
+from queryserver.errors.base import TooManyRequests
+from queryserver.platform.fair_queue import FairPlaces, Slots
 
 ANA, BOB, EVE = 1, 2, 3
-
-
-@pytest.fixture
-def threads() -> Iterator[FairThreads]:
-    with ThreadPoolExecutor(2) as pool:
-        yield FairThreads(pool, FairPlaces(2))
 
 
 async def calls_in_order(places: FairPlaces, users: list[int]) -> list[int]:
@@ -230,43 +170,6 @@ async def calls_of_a_turn(*, waiting: int) -> int:
     return called
 
 
-class TestThreads:
-    async def test_work_that_is_given_up_keeps_its_place_until_its_thread_has_ended(self, threads: FairThreads):
-        begun, go_on = Event(), Event()
-
-        def work(_: Stop) -> None:
-            begun.set()
-            go_on.wait(60)
-
-        first = asyncio.create_task(threads.run(ANA, work))
-        await asyncio.to_thread(begun.wait, 60)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        second = asyncio.create_task(threads.run(ANA, lambda _: "second"))
-        assert await threads.run(BOB, lambda _: "other") == "other"
-        assert not second.done()
-        go_on.set()
-        assert await second == "second"
-
-    async def test_work_that_is_given_up_ends_at_its_next_check(self, threads: FairThreads):
-        begun, ended = Event(), Event()
-
-        def work(stop: Stop) -> None:
-            try:
-                while True:
-                    stop.check()
-                    begun.set()
-            except TooComplex:
-                ended.set()
-                raise
-
-        task = asyncio.create_task(threads.run(ANA, work))
-        await asyncio.to_thread(begun.wait, 60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert await asyncio.to_thread(ended.wait, 60)
-
-
 class Crowd:
     """Statements that hold a place until they are let go."""
 
@@ -334,137 +237,3 @@ async def test_who_stops_waiting_takes_no_place() -> None:
     await asyncio.gather(first, third)
     assert crowd.inside == [1, 3]
     assert crowd.slots._connectors == {}
-
-
-async def test_calls_are_served_in_their_order_once_bytes_are_free() -> None:
-    budget = ByteBudget(100)
-    first, second = await budget.hold(ANA, 50), await budget.hold(BOB, 40)
-    large = asyncio.ensure_future(budget.hold(EVE, 50))
-    small = asyncio.ensure_future(budget.hold(EVE, 5))
-    await settle()
-    assert (budget.waiting, large.done(), small.done()) == (2, False, False)
-    first.release()
-    assert (await large).size_bytes == 50
-    await settle()
-    assert not small.done(), "a user has half of the budget at most"
-    second.release()
-    large.result().release()
-    assert (await small).size_bytes == 5
-
-
-async def test_a_user_whose_share_is_in_use_does_not_hold_up_others() -> None:
-    budget = ByteBudget(100)
-    held = await budget.hold(ANA, 50)
-    waiting = [asyncio.ensure_future(budget.hold(ANA, 30)) for _ in range(10)]
-    await settle()
-    assert (await asyncio.wait_for(budget.hold(BOB, 50), 60)).size_bytes == 50
-    assert not any(one.done() for one in waiting)
-    held.release()
-    for one in waiting:
-        one.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def test_more_than_a_share_is_cut_to_it() -> None:
-    budget = ByteBudget(100)
-    held = await budget.hold(ANA, 10_000)
-    assert held.size_bytes == 50
-    assert held.grow(10_000)
-    assert budget.used_bytes == 50
-
-
-async def test_growing_never_waits_and_never_overtakes() -> None:
-    budget = ByteBudget(100)
-    held, other = await budget.hold(ANA, 30), await budget.hold(BOB, 50)
-    assert held.grow(50)
-    held.shrink(40)
-    waiting = asyncio.ensure_future(budget.hold(EVE, 20))
-    await settle()
-    assert not held.grow(50)
-    other.release()
-    assert (await waiting).size_bytes == 20
-    assert held.grow(50)
-
-
-async def test_who_waits_too_long_is_refused_and_leaves_the_line() -> None:
-    budget = ByteBudget(100, wait_s=0)
-    held = await ByteBudget.hold(budget, ANA, 50)
-    with pytest.raises(TooManyRequests):
-        await budget.hold(ANA, 10)
-    assert budget.waiting == 0
-    held.release()
-    held.release()
-    assert budget.used_bytes == 0
-
-
-async def test_who_leaves_in_the_moment_of_being_served_gives_back() -> None:
-    budget = ByteBudget(100)
-    held = await budget.hold(ANA, 50)
-    waiting = asyncio.ensure_future(budget.hold(ANA, 40))
-    await settle()
-    held.release()
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert budget.used_bytes == 0
-
-
-async def test_what_is_forgotten_is_given_back() -> None:
-    budget = ByteBudget(100)
-    held: Held | None = await budget.hold(ANA, 50)
-    assert held is not None
-    held = None
-    gc.collect()
-    await settle()
-    assert budget.used_bytes == 0
-
-
-def test_the_least_recently_used_value_is_dropped_first():
-    cache = LruCache[str, int](2)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    assert cache.get("a") == 1
-    assert cache.put("c", 3) == ["b"]
-    assert (list(cache), cache.get("b"), len(cache)) == (["a", "c"], None, 2)
-
-
-def test_weights_are_counted_and_a_former_value_gives_its_weight_back():
-    cache = LruCache[str, str](10, weigh=len)
-    for _ in range(3):
-        cache.put("a", "123456")
-    cache.put("b", "1234")
-    assert list(cache) == ["a", "b"]
-    assert cache.pop("a") == "123456"
-    assert cache.put("c", "123456") == []
-    assert cache.put("d", "a text of more than ten") == ["b", "c", "d"]
-    cache.clear()
-    assert (len(cache), cache.put("e", "1234567890")) == (0, [])
-
-
-def test_the_newest_values_stay_whatever_they_weigh():
-    cache = LruCache[str, str](3, weigh=len, least=1)
-    cache.put("a", "1")
-    assert cache.put("b", "12345") == ["a"]
-    assert list(cache) == ["b"]
-
-
-def test_a_value_is_gone_after_its_life_also_when_it_was_used_meanwhile():
-    now = 0.0
-    cache = LruCache[str, int](2, life_s=60, clock=lambda: now)
-    cache.put("a", 1)
-    now = 59.9
-    assert cache.get("a") == 1
-    now = 60.0
-    assert (cache.get("a"), "a" in cache) == (None, False)
-
-
-def test_values_that_are_gone_by_their_age_are_named_once():
-    now = 0.0
-    cache = LruCache[str, int](3, life_s=60, clock=lambda: now)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    now = 30.0
-    cache.put("c", 3)
-    assert cache.drop_old() == []
-    now = 60.0
-    assert (cache.drop_old(), cache.drop_old(), list(cache)) == (["a", "b"], [], ["c"])

@@ -1,0 +1,56 @@
+"""The part of each file system that must stay free."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.cases import each
+
+from queryserver.errors.files import InsufficientStorage
+from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+
+HERE = Path("/somewhere")
+
+
+class Usage(NamedTuple):
+    total: int
+    free: int
+
+
+@each(("percent", "min_bytes", "room"), (5, 0, 150), (5, 30, 150), (5, 120, 80), (0, 30, 170), (100, 0, -3800))
+def test_the_floor_is_a_share_and_at_least_a_size(percent: int, min_bytes: int, room: int):
+    floor = DiskFloor(percent=percent, min_bytes=min_bytes, usage=lambda _: Usage(1000 if percent < 100 else 4000, 200))
+    assert floor.room(HERE) == room
+
+
+def test_a_write_must_end_above_the_floor():
+    floor = DiskFloor(min_bytes=100, usage=lambda _: Usage(1000, 150))
+    floor.require(HERE)
+    floor.require(HERE, 50)
+    for size in (51, 10**12):
+        with pytest.raises(InsufficientStorage):
+            floor.require(HERE, size)
+
+
+def test_a_disk_is_measured_once_a_second():
+    now, measured = [0.0], [0]
+
+    def usage(_directory: Path) -> Usage:
+        measured[0] += 1
+        return Usage(1000, 1000 - 300 * measured[0])
+
+    floor = DiskFloor(min_bytes=500, usage=usage, clock=lambda: now[0])
+    for moment in (0.0, 0.5, 0.9):
+        now[0] = moment
+        floor.require(HERE)
+    now[0] = 1.0
+    with pytest.raises(InsufficientStorage):
+        floor.require(HERE)
+    assert measured == [2]
+
+
+def test_a_disk_that_cannot_be_measured_and_a_floor_of_nothing_refuse_nothing(tmp_path: Path):
+    DiskFloor(percent=5, min_bytes=2**60).require(tmp_path / "missing")
+    with pytest.raises(OSError, match="missing"):
+        DiskFloor(percent=5).room(tmp_path / "missing")
+    NO_FLOOR.require(tmp_path, 2**62)

@@ -1,0 +1,54 @@
+"""Caches that drop their least recently used values."""
+
+from queryserver.platform.lru_cache import LruCache
+
+
+def test_the_least_recently_used_value_is_dropped_first():
+    cache = LruCache[str, int](2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    assert cache.put("c", 3) == ["b"]
+    assert (list(cache), cache.get("b"), len(cache)) == (["a", "c"], None, 2)
+
+
+def test_weights_are_counted_and_a_former_value_gives_its_weight_back():
+    cache = LruCache[str, str](10, weigh=len)
+    for _ in range(3):
+        cache.put("a", "123456")
+    cache.put("b", "1234")
+    assert list(cache) == ["a", "b"]
+    assert cache.pop("a") == "123456"
+    assert cache.put("c", "123456") == []
+    assert cache.put("d", "a text of more than ten") == ["b", "c", "d"]
+    cache.clear()
+    assert (len(cache), cache.put("e", "1234567890")) == (0, [])
+
+
+def test_the_newest_values_stay_whatever_they_weigh():
+    cache = LruCache[str, str](3, weigh=len, least=1)
+    cache.put("a", "1")
+    assert cache.put("b", "12345") == ["a"]
+    assert list(cache) == ["b"]
+
+
+def test_a_value_is_gone_after_its_life_also_when_it_was_used_meanwhile():
+    now = 0.0
+    cache = LruCache[str, int](2, life_s=60, clock=lambda: now)
+    cache.put("a", 1)
+    now = 59.9
+    assert cache.get("a") == 1
+    now = 60.0
+    assert (cache.get("a"), "a" in cache) == (None, False)
+
+
+def test_values_that_are_gone_by_their_age_are_named_once():
+    now = 0.0
+    cache = LruCache[str, int](3, life_s=60, clock=lambda: now)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    now = 30.0
+    cache.put("c", 3)
+    assert cache.drop_old() == []
+    now = 60.0
+    assert (cache.drop_old(), cache.drop_old(), list(cache)) == (["a", "b"], [], ["c"])
