@@ -17,8 +17,9 @@ from tests.contract.engine_driving import run
 from tests.contract.loading_facts import LoadingFacts
 
 from queryserver.engines.protocol import Engine, LoadColumn, LoadingEngine, TableLoad, TableLoader, TableName
+from queryserver.formats.column_types import BaseType, ColumnType
 from queryserver.formats.conversion import arrow_type
-from queryserver.imports.model import BaseType, ColumnType, declared_type
+from queryserver.imports.model import declared_type
 
 INT64 = ColumnType(BaseType.INT64)
 STRING = ColumnType(BaseType.STRING)

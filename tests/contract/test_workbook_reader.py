@@ -29,7 +29,7 @@ from tests.refusals import raises_code
 from tests.timing import until
 
 from queryserver.errors.files import FileCorrupt, StorageUnavailable, UnsupportedFormat
-from queryserver.imports.model import CellKind
+from queryserver.formats.text_cells import CellKind
 from queryserver.workbooks import frames
 from queryserver.workbooks.reader import ProcessWorkbooks
 

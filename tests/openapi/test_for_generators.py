@@ -17,8 +17,8 @@ from queryserver.engines.protocol import TableKind
 from queryserver.files.model import EntryKind, LongOperationState, Scheme
 from queryserver.formats.cell_types.analysis import Oddity
 from queryserver.formats.columns import LimitSource, ResultType, Truncation, TruncationReason
+from queryserver.formats.table_files import FileType
 from queryserver.formats.unpacking import Codec
-from queryserver.imports.model import FileType
 from queryserver.platform.settings.tree import Level
 from queryserver.statements.states import StatementState
 

@@ -1,6 +1,6 @@
 """Delimited text cut one character at a time: slow, and as close to the words of Contract importer 8.2 as can be."""
 
-from queryserver.imports.model import Delimiters
+from queryserver.formats.table_files import Delimiters
 
 BLANKS = " \t\n\r\f\v"
 

@@ -13,7 +13,8 @@ from queryserver.errors.base import InvalidParameter, InvalidRequest
 from queryserver.formats.delimited.cutting import PlainReader
 from queryserver.formats.delimited.records import BlockReader, RecordReader, block_of
 from queryserver.formats.detection import delimiters_of, detect, recognise
-from queryserver.imports.model import RECORD_TYPES, Delimiters, FileType, QuotedText
+from queryserver.formats.table_files import RECORD_TYPES, Delimiters, FileType
+from queryserver.formats.text_cells import QuotedText
 
 DELIMITERS = [
     Delimiters(),

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from queryserver.engines.reach import StatementFiles, StatementResults
 from queryserver.errors.statements import EngineError
+from queryserver.formats.column_types import ColumnType
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User
-from queryserver.imports.model import ColumnType
 from queryserver.sql.parameters import NO_PARAMETERS, ParameterSupport
 from queryserver.sql.places import Bound
 

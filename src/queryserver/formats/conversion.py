@@ -20,10 +20,11 @@ from pyarrow import types
 
 from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, facts_of_text, form_of
 from queryserver.formats.cell_types.written_forms import rewritten, without_words
+from queryserver.formats.column_types import BaseType, ColumnType
 from queryserver.formats.columns import Column, ResultType, kernels
 from queryserver.formats.delimited.records import Block
 from queryserver.formats.download.texts import duration_text, texts
-from queryserver.imports.model import BLANKS, BaseType, CellKind, ColumnType, QuotedText, TypedText
+from queryserver.formats.text_cells import BLANKS, CellKind, QuotedText, TypedText
 
 _LONG = "the row has more fields than the file has columns"
 _NULL = "the value is missing, and the column takes no NULL"

@@ -23,16 +23,15 @@ from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncod
 from queryserver.formats.delimited.encodings import Decoder, decoded
 from queryserver.formats.delimited.records import NO_LINES, Block, BlockReader, RecordReader
 from queryserver.formats.detection import ReadingOptions, detect, recognise, recognise_given, table_form
-from queryserver.imports.model import (
+from queryserver.formats.table_files import (
     SAMPLE_BYTES,
     SAMPLE_RECORDS,
     SAMPLE_TEXT_BYTES,
-    CellKind,
-    Cells,
     Delimiters,
     FileType,
     SkippedLines,
 )
+from queryserver.formats.text_cells import CellKind, Cells
 
 MORE = "more"
 """The answer where more of the file is needed."""

@@ -19,11 +19,21 @@ from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, T
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.analysis import PreviewColumn
 from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
+from queryserver.formats.column_types import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.detection import ReadingOptions
+from queryserver.formats.table_files import MAX_COLUMNS, RECORD_TYPES, Delimiters, FileType, SkippedLines
 from queryserver.identity.model import User
-from queryserver.imports import model
 from queryserver.imports.column_names import engine_names, name_limit
+from queryserver.imports.model import (
+    REPLACING_DIALECTS,
+    TABLE_DIALECTS,
+    Origin,
+    choosable_types,
+    chosen_type,
+    declared_type,
+    type_name,
+)
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.statements.engine_sessions import CredentialBook
@@ -35,11 +45,11 @@ log = structlog.get_logger(__name__)
 _LONGEST_LOOKUP = timedelta(seconds=20)
 _MAX_PRECISION = 38
 _SHOWN_CHARACTERS = 100
-_KEPT_AS_TEXT = frozenset({model.BaseType.TIME, model.BaseType.DURATION})
+_KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
 """Where a dialect has no type for such values, the text of the file is stored."""
-_TEXTS = frozenset({model.BaseType.STRING, model.BaseType.NULL})
-_INTEGERS = {model.BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
-_NUMBERS = _INTEGERS | {model.BaseType.FLOAT32, model.BaseType.FLOAT64, model.BaseType.DECIMAL}
+_TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
+_INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
+_NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
 _BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
 _SHOWN_COLUMNS = 100
 _MAX_LENGTH = 10_485_760
@@ -55,15 +65,15 @@ class FileReading:
     `encoding`.
     """
 
-    origin: model.Origin
+    origin: Origin
     file_path: str
     has_header: bool
     width: int
     sheet: str | None = None
-    delimiters: model.Delimiters = field(default_factory=model.Delimiters)
-    skipped: model.SkippedLines = field(default_factory=model.SkippedLines)
+    delimiters: Delimiters = field(default_factory=Delimiters)
+    skipped: SkippedLines = field(default_factory=SkippedLines)
     encoding: str = "utf-8"
-    records: model.FileType | None = None
+    records: FileType | None = None
     """The type of a file of records; `fields` are the names of its columns."""
     fields: tuple[str, ...] = ()
 
@@ -149,8 +159,8 @@ def target_columns(
     """
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
-    if not 1 <= len(requests) <= model.MAX_COLUMNS:
-        raise invalid_columns(f"columns: there must be 1 to {model.MAX_COLUMNS} of them.")
+    if not 1 <= len(requests) <= MAX_COLUMNS:
+        raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
     names = engine_names([column.name for column in inferred], dialect)
     columns = tuple(_column(inferred, names, one, dialect, null_words) for one in requests)
     # Names that differ in case only are one name, as in previews.
@@ -184,8 +194,8 @@ def _column(
     if words is None:
         # Detected words are cells like others where the column is to be text.
         words = () if type_.base in _TEXTS else tuple(found.null_words)
-    if type_.base in _KEPT_AS_TEXT and model.declared_type(type_, dialect) in _TEXT_TYPES:
-        type_ = model.STRING
+    if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
+        type_ = STRING
     # Columns of text keep their cells as they are.
     form = found.format if request.format is None else request.format
     if type_.base in _TEXTS:
@@ -197,14 +207,14 @@ def _column(
     return TargetColumn(source, name, type_, request.nullable, form, words)
 
 
-def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) -> model.ColumnType | None:
+def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) -> ColumnType | None:
     """The dates or decimals that a format makes of a column, where the dialect's name for them is that of text."""
     known = _known_format(form)
     if isinstance(known, NumberFormat):
-        found = None if request.precision is None else _decimal(model.ColumnType(model.BaseType.DECIMAL), request, name)
+        found = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
     else:
-        found = model.ColumnType(model.BaseType.DATETIME if known.has_time else model.BaseType.DATE)
-    return found if found is not None and model.type_name(found, dialect) == name.upper() else None
+        found = ColumnType(BaseType.DATETIME if known.has_time else BaseType.DATE)
+    return found if found is not None and type_name(found, dialect) == name.upper() else None
 
 
 def _known_format(text: str) -> DateFormat | NumberFormat:
@@ -214,11 +224,11 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
         raise invalid_columns(f"columns: the format {_shown(text)} is not known: {error}.") from None
 
 
-def _suits(text: str, type_: model.ColumnType) -> bool:
+def _suits(text: str, type_: ColumnType) -> bool:
     known = _known_format(text)
     if isinstance(known, NumberFormat):
         return type_.base in _NUMBERS
-    return type_.base is model.BaseType.DATETIME or (type_.base is model.BaseType.DATE and not known.has_time)
+    return type_.base is BaseType.DATETIME or (type_.base is BaseType.DATE and not known.has_time)
 
 
 def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int | str) -> int:
@@ -227,7 +237,7 @@ def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int
         for known in (names, [column.name for column in inferred]):
             if source in known:
                 return known.index(source)
-        if not (source.isascii() and source.isdecimal() and len(source) < len(str(model.MAX_COLUMNS)) + 1):
+        if not (source.isascii() and source.isdecimal() and len(source) < len(str(MAX_COLUMNS)) + 1):
             raise invalid_columns(f"columns: the file has no column {_shown(source)}.")
         source = int(source)
     if not 1 <= source <= len(inferred):
@@ -235,25 +245,25 @@ def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int
     return source - 1
 
 
-def _chosen(inferred: model.ColumnType, request: ColumnRequest, name: str, dialect: str) -> model.ColumnType:
-    is_inferred = " ".join(name.upper().split()) == model.type_name(inferred, dialect)
+def _chosen(inferred: ColumnType, request: ColumnRequest, name: str, dialect: str) -> ColumnType:
+    is_inferred = " ".join(name.upper().split()) == type_name(inferred, dialect)
     if is_inferred and request.precision in {None, inferred.precision}:
         # The type of the preview may be sent back: where a name stands for several types, it is the one that was found.
-        if request.scale is None or inferred.base is not model.BaseType.DECIMAL:
+        if request.scale is None or inferred.base is not BaseType.DECIMAL:
             return inferred
-        return _decimal(model.ColumnType(model.BaseType.DECIMAL, inferred.precision, request.scale), request, name)
-    chosen = model.chosen_type(name, dialect)
+        return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, request.scale), request, name)
+    chosen = chosen_type(name, dialect)
     if chosen is None:
-        valid = ", ".join(model.choosable_types(dialect))
+        valid = ", ".join(choosable_types(dialect))
         raise invalid_columns(
             f"columns: {_shown(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
         )
     if chosen.length is not None and not 1 <= chosen.length <= _MAX_LENGTH:
         raise invalid_columns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
-    return _decimal(chosen, request, name) if chosen.base is model.BaseType.DECIMAL else chosen
+    return _decimal(chosen, request, name) if chosen.base is BaseType.DECIMAL else chosen
 
 
-def _decimal(chosen: model.ColumnType, request: ColumnRequest, name: str) -> model.ColumnType:
+def _decimal(chosen: ColumnType, request: ColumnRequest, name: str) -> ColumnType:
     precision, scale = chosen.precision, chosen.scale
     if precision is None:
         precision, scale = request.precision, 0 if request.scale is None else request.scale
@@ -263,7 +273,7 @@ def _decimal(chosen: model.ColumnType, request: ColumnRequest, name: str) -> mod
         raise invalid_columns(
             f"columns: {_shown(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
         )
-    return model.ColumnType(model.BaseType.DECIMAL, precision, scale)
+    return ColumnType(BaseType.DECIMAL, precision, scale)
 
 
 def _shown(text: str) -> str:
@@ -291,7 +301,7 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
 class TableRequest:
     """The parameters of create_table. `columns` None: all, as in the preview."""
 
-    origin: model.Origin
+    origin: Origin
     file_path: str
     reading: ReadingOptions
     has_header: bool
@@ -331,7 +341,7 @@ class TableCreations:
         reading the file raises (see Previews and ImportSources); what recording raises (see Submissions).
         """
         connector = await self._connector(user, request.connector)
-        if request.replace and connector.dialect not in model.REPLACING_DIALECTS:
+        if request.replace and connector.dialect not in REPLACING_DIALECTS:
             raise errors.replacing_not_supported(
                 f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
             )
@@ -360,10 +370,10 @@ class TableCreations:
         engine = self.connectors.engine(connector)
         if engine.capabilities.wants_external_token:
             self.credentials.require_token(user, connector)
-        if connector.dialect not in model.TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
+        if connector.dialect not in TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
             raise errors.invalid_dialect(
                 f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
-                f" They can in {', '.join(sorted(model.TABLE_DIALECTS))}."
+                f" They can in {', '.join(sorted(TABLE_DIALECTS))}."
             )
         if connector.read_only:
             raise errors.import_target_denied("This connector is read-only.")
@@ -388,11 +398,11 @@ class TableCreations:
                 delimiters=analysis.delimiters,
                 skipped=analysis.skipped,
                 encoding=analysis.encoding,
-                records=reading.file_type if reading.file_type in model.RECORD_TYPES else None,
+                records=reading.file_type if reading.file_type in RECORD_TYPES else None,
                 fields=tuple(analysis.fields),
             ),
             columns=columns,
-            declared=tuple([model.declared_type(column.type, dialect) for column in columns]),
+            declared=tuple([declared_type(column.type, dialect) for column in columns]),
             database=request.database,
             table=request.table,
             append=request.append,

@@ -1,6 +1,6 @@
 """Previews, headers and detection of files (Contract importer 4, 5, 7).
 
-Limits are in `imports/model.py`: what detection reads (SAMPLE_BYTES), what types are found in (SAMPLE_RECORDS,
+Limits are in `formats/table_files.py`: what detection reads (SAMPLE_BYTES), what types are found in (SAMPLE_RECORDS,
 SAMPLE_TEXT_BYTES), and how many rows are shown (PREVIEW_ROWS), to which `formats/cell_types/header.py` cuts.
 """
 
@@ -20,7 +20,14 @@ from queryserver.formats.cell_types.analysis import Analysis, Oddity, SampleWarn
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.detection import Detected, ReadingOptions, marked
 from queryserver.formats.layout import rows_above
-from queryserver.imports import model
+from queryserver.formats.table_files import (
+    RECORD_TYPES,
+    SAMPLE_BYTES,
+    SAMPLE_RECORDS,
+    SAMPLE_TEXT_BYTES,
+    FileType,
+    SkippedLines,
+)
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, HeaderFound
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
@@ -47,7 +54,7 @@ class Sheets:
 class Records:
     """A file that names its columns itself."""
 
-    type: model.FileType
+    type: FileType
 
 
 Found: TypeAlias = Detected | Sheets | Records
@@ -75,8 +82,8 @@ class Detection:
                 )
             if not isinstance(answer, str):
                 return _adapter(Detected).validate_python(answer)
-            if answer != model.FileType.EXCEL:
-                return Records(model.FileType(answer))
+            if answer != FileType.EXCEL:
+                return Records(FileType(answer))
             async with file.on_disk() as path:
                 return Sheets(await self._workbooks.sheet_names(path))
 
@@ -117,7 +124,7 @@ class Previews:
     async def header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> HeaderFound:
         """Whether the first record names the columns. A separator that is not given is detected."""
         async with self._places.place(user_id):
-            if options.file_type in model.RECORD_TYPES:
+            if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 return HeaderFound(has_header=True)
             if options.sheet_name is not None:
@@ -126,13 +133,13 @@ class Previews:
                 if not sheet.rows:
                     raise file_empty("The worksheet is empty.")
                 found = await self._threads.run(user_id, lambda _: has_header(sheet.rows))
-                return HeaderFound(found, model.SkippedLines(sheet.skipped))
+                return HeaderFound(found, SkippedLines(sheet.skipped))
             found = await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
             return _adapter(HeaderFound).validate_python(found)
 
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._places.place(user_id):
-            if options.file_type in model.RECORD_TYPES:
+            if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 async with file.on_disk() as path:
                     return _adapter(Analysis).validate_python(
@@ -140,15 +147,15 @@ class Previews:
                     )
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
-                sheet = await self._sheet(user_id, file, options, model.SAMPLE_RECORDS + has_header + 1)
+                sheet = await self._sheet(user_id, file, options, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
             return _adapter(Analysis).validate_python(await self._of_text(user_id, file, Task.PREVIEW, how))
 
-    async def _require_records(self, user_id: int, file: ImportFile, kind: model.FileType) -> None:
+    async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
         """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
-        if kind is model.FileType.NDJSON:
+        if kind is FileType.NDJSON:
             return
         head, is_whole = await _beginning(file)
         if marked(head) is kind:
@@ -159,7 +166,7 @@ class Previews:
     async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
         """The first rows of the table in a worksheet."""
         head, is_whole = await _beginning(file)
-        if marked(head) is not model.FileType.EXCEL:
+        if marked(head) is not FileType.EXCEL:
             await self._recognised(user_id, head, is_whole=is_whole, is_given=True)
             raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
@@ -178,7 +185,7 @@ class Previews:
 
     async def _of_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
         """What the task gives for as much of the file as it needs."""
-        async with aclosing(file.read(length=model.SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
+        async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
             head = bytearray(await _first_bytes(pieces))
             is_last = False
             while True:
@@ -186,14 +193,14 @@ class Previews:
                 options = {**how, "is_whole": is_whole, "is_last": is_last}
                 with _errors_of_files():
                     answer = await self._computing.run(user_id, task, options, bytes(head))
-                if answer == model.FileType.EXCEL:
+                if answer == FileType.EXCEL:
                     async with file.on_disk() as path:
                         await self._workbooks.sheet_names(path)  # only a file that can be read as one is a workbook
                     raise format_mismatch("The file is a workbook.")
                 if answer != MORE:
                     return answer
                 wanted = _GROWTH * len(head)
-                while (len(head) < wanted or wanted >= model.SAMPLE_TEXT_BYTES) and not is_last:
+                while (len(head) < wanted or wanted >= SAMPLE_TEXT_BYTES) and not is_last:
                     piece = await anext(pieces, None)
                     is_last = piece is None
                     head += piece or b""
@@ -203,7 +210,7 @@ def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header:
     """Raises file_empty."""
     analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, given=options.formats)
     count, rows = sheet.unset
-    skipped = model.SkippedLines(sheet.skipped)
+    skipped = SkippedLines(sheet.skipped)
     found = [*analysis.warnings, SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))]
     warnings = [one for one in (*found, *skipped_lines(skipped)) if one.count]
     return replace(analysis, warnings=warnings, skipped=skipped)
@@ -211,7 +218,7 @@ def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header:
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
     """The first SAMPLE_BYTES, or a little more, and whether they are the whole file."""
-    async with aclosing(file.read(length=model.SAMPLE_BYTES)) as pieces:
+    async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
         head = await _first_bytes(pieces)
     return head, file.size_bytes <= len(head)
 
@@ -220,7 +227,7 @@ async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
     head = bytearray()
     async for piece in pieces:
         head += piece
-        if len(head) >= model.SAMPLE_BYTES:
+        if len(head) >= SAMPLE_BYTES:
             break
     return bytes(head)
 

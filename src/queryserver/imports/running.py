@@ -24,8 +24,10 @@ from queryserver.errors.statements import EngineError, StatementRejected, disk_b
 from queryserver.formats.columns import Column, ResultType, parts
 from queryserver.formats.conversion import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
+from queryserver.formats.table_files import FileType
+from queryserver.formats.text_cells import TypedText
 from queryserver.identity.model import User
-from queryserver.imports.model import FileType, Origin, TypedText
+from queryserver.imports.model import Origin
 from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources

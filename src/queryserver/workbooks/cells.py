@@ -15,15 +15,14 @@ from typing import BinaryIO, NamedTuple
 from xml.etree import ElementTree as ET
 
 from queryserver.errors.files import FileCorrupt, FileTooComplex, file_encrypted
-from queryserver.imports.model import (
+from queryserver.formats.table_files import (
     MAX_COLUMNS,
     MAX_FIELD_CHARACTERS,
     MAX_RECORD_CHARACTERS,
     SAMPLE_RECORDS,
     SAMPLE_TEXT_BYTES,
-    CellKind,
-    TypedText,
 )
+from queryserver.formats.text_cells import CellKind, TypedText
 from queryserver.workbooks.office_parts import Relationship, root_of
 from queryserver.workbooks.packages import CompoundFile, Package
 

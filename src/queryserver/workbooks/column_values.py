@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyarrow import types
 
+from queryserver.formats.column_types import STRING, BaseType, ColumnType
 from queryserver.formats.columns import Column, ResultType, kernels
 from queryserver.formats.conversion import RANGES, arrow_type
 from queryserver.formats.download.texts import texts
-from queryserver.imports import model
 
 _MAX_DIGITS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
@@ -21,45 +21,39 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _TICKS_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 _BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
-RESULT_TYPES = {model.BaseType.DECIMAL: ResultType.DECIMAL, model.BaseType.BOOLEAN: ResultType.BOOLEAN}
+RESULT_TYPES = {BaseType.DECIMAL: ResultType.DECIMAL, BaseType.BOOLEAN: ResultType.BOOLEAN}
 _PLAIN = {
     **{
-        arrow_type(model.ColumnType(base)): base
-        for base in (
-            *RANGES,
-            model.BaseType.FLOAT32,
-            model.BaseType.FLOAT64,
-            model.BaseType.BOOLEAN,
-            model.BaseType.DATE,
-        )
+        arrow_type(ColumnType(base)): base
+        for base in (*RANGES, BaseType.FLOAT32, BaseType.FLOAT64, BaseType.BOOLEAN, BaseType.DATE)
     },
-    pa.float16(): model.BaseType.FLOAT32,
-    pa.date64(): model.BaseType.DATE,
-    pa.null(): model.BaseType.NULL,
+    pa.float16(): BaseType.FLOAT32,
+    pa.date64(): BaseType.DATE,
+    pa.null(): BaseType.NULL,
 }
 _WANTED = {
-    model.BaseType.DATE: "a date of the years 1 to 9999",
-    model.BaseType.DATETIME: "a timestamp of the years 1 to 9999",
-    model.BaseType.TIME: "a time of a day",
+    BaseType.DATE: "a date of the years 1 to 9999",
+    BaseType.DATETIME: "a timestamp of the years 1 to 9999",
+    BaseType.TIME: "a time of a day",
 }
 
 
-def column_type_of(kind: pa.DataType) -> model.ColumnType:
+def column_type_of(kind: pa.DataType) -> ColumnType:
     """The type of a column of the table to be. Nested values become JSON text."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return column_type_of(kind.value_type)
     if kind in _PLAIN:
-        return model.ColumnType(_PLAIN[kind])
+        return ColumnType(_PLAIN[kind])
     if types.is_decimal(kind):
         is_usual = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
-        return model.ColumnType(model.BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else model.STRING
+        return ColumnType(BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else STRING
     if types.is_timestamp(kind):
-        return model.ColumnType(model.BaseType.DATETIME)
+        return ColumnType(BaseType.DATETIME)
     if types.is_time(kind):
-        return model.ColumnType(model.BaseType.TIME)
+        return ColumnType(BaseType.TIME)
     if any(is_so(kind) for is_so in _BYTES):
-        return model.ColumnType(model.BaseType.BINARY)
-    return model.ColumnType(model.BaseType.DURATION) if types.is_duration(kind) else model.STRING
+        return ColumnType(BaseType.BINARY)
+    return ColumnType(BaseType.DURATION) if types.is_duration(kind) else STRING
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ class Settled:
     misfits: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
-def settled(values: pa.Array, wanted: model.ColumnType) -> Settled:
+def settled(values: pa.Array, wanted: ColumnType) -> Settled:
     """Values of a column; timestamps in UTC without a zone, digits of a second beyond the sixth dropped."""
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -88,9 +82,9 @@ def settled(values: pa.Array, wanted: model.ColumnType) -> Settled:
     return Settled(_cast(values, target), {row: shown_texts(given.slice(row, 1))[0].as_py() for row in sorted(rows)})
 
 
-def reason(text: str, wanted: model.ColumnType) -> str:
+def reason(text: str, wanted: ColumnType) -> str:
     """Why a value does not fit the type of its column, after the value."""
-    if wanted.base is model.BaseType.DECIMAL:
+    if wanted.base is BaseType.DECIMAL:
         return f"{text[:100]} has more than the {wanted.precision} digits of its column"
     return f"{text[:100]} is not {_WANTED.get(wanted.base, 'in the range of its type')}"
 

@@ -16,7 +16,8 @@ import structlog
 
 from queryserver import errors
 from queryserver.errors.base import QueryServerError, TooManyRequests
-from queryserver.imports.model import FileType, TypedText
+from queryserver.formats.table_files import FileType
+from queryserver.formats.text_cells import TypedText
 from queryserver.workbooks import frames
 
 

@@ -19,10 +19,19 @@ from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn, SampleWarning
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import header_names
+from queryserver.formats.column_types import STRING, BaseType, ColumnType
 from queryserver.formats.columns import Column, ResultType, parts
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
-from queryserver.imports import model
+from queryserver.formats.table_files import (
+    MAX_COLUMNS,
+    MAX_RECORD_CHARACTERS,
+    PREVIEW_ROWS,
+    SAMPLE_RECORDS,
+    SAMPLE_TEXT_BYTES,
+    FileType,
+)
+from queryserver.formats.text_cells import CellKind, TypedText
 from queryserver.workbooks.column_values import RESULT_TYPES, Settled, column_type_of, reason, settled
 from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, Strange, batch_frame, frame
 
@@ -34,23 +43,23 @@ _MAX_DIGITS = 38
 _VIEWS = (types.is_binary_view, types.is_string_view, types.is_list_view, types.is_large_list_view)
 _PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
 _MARK = b"\xef\xbb\xbf"
-_TIMES = frozenset({model.CellKind.DATE, model.CellKind.TIMESTAMP, model.CellKind.TIME})
+_TIMES = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
 
 _AVRO = {
-    "boolean": model.BaseType.BOOLEAN,
-    "int": model.BaseType.INT32,
-    "long": model.BaseType.INT64,
-    "float": model.BaseType.FLOAT32,
-    "double": model.BaseType.FLOAT64,
-    "bytes": model.BaseType.BINARY,
-    "fixed": model.BaseType.BINARY,
+    "boolean": BaseType.BOOLEAN,
+    "int": BaseType.INT32,
+    "long": BaseType.INT64,
+    "float": BaseType.FLOAT32,
+    "double": BaseType.FLOAT64,
+    "bytes": BaseType.BINARY,
+    "fixed": BaseType.BINARY,
 }
 _AVRO_LOGICAL = {
-    ("int", "date"): model.BaseType.DATE,
-    ("int", "time-millis"): model.BaseType.TIME,
-    ("long", "time-micros"): model.BaseType.TIME,
+    ("int", "date"): BaseType.DATE,
+    ("int", "time-millis"): BaseType.TIME,
+    ("long", "time-micros"): BaseType.TIME,
     **{
-        ("long", f"{local}timestamp-{unit}"): model.BaseType.DATETIME
+        ("long", f"{local}timestamp-{unit}"): BaseType.DATETIME
         for local in ("", "local-")
         for unit in ("millis", "micros", "nanos")
     },
@@ -67,7 +76,7 @@ class RecordColumn:
     """A column, as the file names and types it."""
 
     name: str
-    type: model.ColumnType
+    type: ColumnType
 
 
 class ColumnarFile:
@@ -203,25 +212,25 @@ def record_of(line: bytes) -> Record | None:
     return cast("Record", found) if isinstance(found, dict) else None
 
 
-def cell_of(value: Any) -> model.TypedText:
+def cell_of(value: Any) -> TypedText:
     """A value as a cell of its class. A text in a plain form of dates or times is a date or a time."""
     match value:
         case None:
-            return model.TypedText("", model.CellKind.NULL)
+            return TypedText("", CellKind.NULL)
         case bool():
-            return model.TypedText(_text(value) or "", model.CellKind.BOOLEAN)
+            return TypedText(_text(value) or "", CellKind.BOOLEAN)
         case int():
-            return model.TypedText(str(value), facts_of_text(str(value)).kind)
+            return TypedText(str(value), facts_of_text(str(value)).kind)
         case float():
             # Doubles have up to 17 digits in JSON; of delimited text more than 15 would be a decimal.
             text = _text(value) or ""
-            is_finite = facts_of_text(text).kind is not model.CellKind.NON_FINITE
-            return model.TypedText(text, model.CellKind.DOUBLE if is_finite else model.CellKind.NON_FINITE)
+            is_finite = facts_of_text(text).kind is not CellKind.NON_FINITE
+            return TypedText(text, CellKind.DOUBLE if is_finite else CellKind.NON_FINITE)
         case str():
             kind = facts_of_text(value).kind
-            return model.TypedText(value, kind if kind in _TIMES else model.CellKind.TEXT)
+            return TypedText(value, kind if kind in _TIMES else CellKind.TEXT)
         case _:
-            return model.TypedText(_text(value) or "", model.CellKind.TEXT)
+            return TypedText(_text(value) or "", CellKind.TEXT)
 
 
 def _text(value: Any) -> str | None:
@@ -241,8 +250,8 @@ def _text(value: Any) -> str | None:
 def json_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines that are not blank. Raises record_too_long."""
     is_first = True
-    while line := file.readline(model.MAX_RECORD_CHARACTERS + 1):
-        if len(line) > model.MAX_RECORD_CHARACTERS:
+    while line := file.readline(MAX_RECORD_CHARACTERS + 1):
+        if len(line) > MAX_RECORD_CHARACTERS:
             raise errors.record_too_long("A line of the file is too long.")
         if is_first:
             line, is_first = line.removeprefix(_MARK), False
@@ -263,20 +272,20 @@ def avro_file(file: BinaryIO) -> LinesFile:
 
     def lines() -> Iterator[bytes]:
         for line in records.lines():
-            if len(line) > model.MAX_RECORD_CHARACTERS:
+            if len(line) > MAX_RECORD_CHARACTERS:
                 raise errors.record_too_long("A record of the file is too long.")
             yield line
 
     return LinesFile(lines(), columns)
 
 
-def _avro_type(declared: Any) -> model.ColumnType:
+def _avro_type(declared: Any) -> ColumnType:
     """Unions with null are of the other type; what the dialects have no type for is text."""
     if isinstance(declared, list):
         others = [one for one in cast("list[Any]", declared) if one != "null"]
-        return _avro_type(others[0]) if len(others) == 1 else model.STRING
+        return _avro_type(others[0]) if len(others) == 1 else STRING
     if isinstance(declared, str):
-        return model.ColumnType(_AVRO.get(declared, model.BaseType.STRING))
+        return ColumnType(_AVRO.get(declared, BaseType.STRING))
     details = cast("Mapping[str, Any]", declared)
     logical, kind = str(details.get("logicalType", "")), details["type"]
     if not isinstance(kind, str):
@@ -284,13 +293,13 @@ def _avro_type(declared: Any) -> model.ColumnType:
     if logical == "decimal" and kind in {"bytes", "fixed"}:
         precision, scale = details.get("precision"), details.get("scale", 0)
         is_usual = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= _MAX_DIGITS
-        return model.ColumnType(model.BaseType.DECIMAL, precision, scale) if is_usual and precision else model.STRING
+        return ColumnType(BaseType.DECIMAL, precision, scale) if is_usual and precision else STRING
     if base := _AVRO_LOGICAL.get((kind, logical)):
-        return model.ColumnType(base)
+        return ColumnType(base)
     return _avro_type(kind)
 
 
-def record_frames(file: BinaryIO, kind: model.FileType, fields: Fields | None) -> Iterator[bytes]:
+def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iterator[bytes]:
     """The frames of an answer. `fields` None: the preview; else the names of the columns that the file must have.
 
     Raises FileCorrupt, format_mismatch, FileTooComplex, file_empty, too_many_columns, record_too_long,
@@ -311,20 +320,20 @@ def record_frames(file: BinaryIO, kind: model.FileType, fields: Fields | None) -
         yield frame(END, True)
 
 
-def _opened(file: BinaryIO, kind: model.FileType, fields: Fields) -> ColumnarFile | LinesFile:
+def _opened(file: BinaryIO, kind: FileType, fields: Fields) -> ColumnarFile | LinesFile:
     match kind:
-        case model.FileType.PARQUET:
+        case FileType.PARQUET:
             return parquet_file(file)
-        case model.FileType.ARROW:
+        case FileType.ARROW:
             return arrow_file(file)
-        case model.FileType.AVRO:
+        case FileType.AVRO:
             return avro_file(file)
         case _:
-            return LinesFile(json_lines(file), [RecordColumn(name, model.STRING) for name in fields])
+            return LinesFile(json_lines(file), [RecordColumn(name, STRING) for name in fields])
 
 
-def _preview(file: BinaryIO, kind: model.FileType) -> Analysis:
-    if kind is model.FileType.NDJSON:
+def _preview(file: BinaryIO, kind: FileType) -> Analysis:
+    if kind is FileType.NDJSON:
         return _of_lines(file)
     records = _opened(file, kind, ())
     names = [column.name for column in records.columns]
@@ -332,19 +341,19 @@ def _preview(file: BinaryIO, kind: model.FileType) -> Analysis:
     rows, size = list[list[str]](), 0
     for batch in records.batches():
         kinds = [RESULT_TYPES.get(column.type.base, ResultType.STRING) for column in records.columns]
-        shown = batch.rows.slice(0, model.PREVIEW_ROWS - len(rows))
+        shown = batch.rows.slice(0, PREVIEW_ROWS - len(rows))
         cells = [texts(own, Column("", kind, "")).to_pylist() for own, kind in zip(shown.columns, kinds, strict=True)]
         for (row, column), text in batch.misfits.items():
             if row < shown.num_rows:
                 cells[column][row] = text
         for row in zip(*cells, strict=True):
             size += sum(len(cell or "") for cell in row)
-            if size > model.SAMPLE_TEXT_BYTES:
+            if size > SAMPLE_TEXT_BYTES:
                 break
             rows.append([cell or "" for cell in row])
-        if len(rows) == model.PREVIEW_ROWS or size > model.SAMPLE_TEXT_BYTES:
+        if len(rows) == PREVIEW_ROWS or size > SAMPLE_TEXT_BYTES:
             break
-    warnings = [SampleWarning(Oddity.TRUNCATED_SAMPLE, 1)] if size > model.SAMPLE_TEXT_BYTES else []
+    warnings = [SampleWarning(Oddity.TRUNCATED_SAMPLE, 1)] if size > SAMPLE_TEXT_BYTES else []
     columns = [
         PreviewColumn(name, column.type)
         for name, column in zip(header_names(names, len(names)), records.columns, strict=True)
@@ -355,14 +364,14 @@ def _preview(file: BinaryIO, kind: model.FileType) -> Analysis:
 def _of_lines(file: BinaryIO) -> Analysis:
     """Types are those of the values of the first records, as far as a sample goes."""
     lines = json_lines(file)
-    found, size, read = list[dict[str, model.TypedText]](), 0, 0
+    found, size, read = list[dict[str, TypedText]](), 0, 0
     for line in lines:
         read += 1
         record = record_of(line)
         if record is not None:
             found.append({name: cell_of(value) for name, value in record.items()})
         size += len(line)
-        if len(found) == model.SAMPLE_RECORDS or size >= model.SAMPLE_TEXT_BYTES or read == 2 * model.SAMPLE_RECORDS:
+        if len(found) == SAMPLE_RECORDS or size >= SAMPLE_TEXT_BYTES or read == 2 * SAMPLE_RECORDS:
             break
     if not read:
         raise errors.file_empty("File is empty.")
@@ -372,7 +381,7 @@ def _of_lines(file: BinaryIO) -> Analysis:
     names = list(dict.fromkeys(name for record in found for name in record))
     _check_columns(names)
     # Most records may lack most names.
-    cells = {name: list[model.TypedText]() for name in names}
+    cells = {name: list[TypedText]() for name in names}
     for record in found:
         for name, cell in record.items():
             cells[name].append(cell)
@@ -380,15 +389,15 @@ def _of_lines(file: BinaryIO) -> Analysis:
         PreviewColumn(shown, column_type(facts_of_cells(cells[name]), is_whole=is_whole))
         for shown, name in zip(header_names(names, len(names)), names, strict=True)
     ]
-    rows = [[str(record.get(name, "")) for name in names] for record in found[: model.PREVIEW_ROWS]]
+    rows = [[str(record.get(name, "")) for name in names] for record in found[:PREVIEW_ROWS]]
     return Analysis(columns, rows, [], has_header=True, is_whole=is_whole, fields=names)
 
 
 def _check_columns(names: Sequence[str]) -> None:
     if not names:
         raise errors.file_empty("The file has no columns.")
-    if len(names) > model.MAX_COLUMNS:
-        raise errors.too_many_columns(f"The file has more than {model.MAX_COLUMNS} columns.")
+    if len(names) > MAX_COLUMNS:
+        raise errors.too_many_columns(f"The file has more than {MAX_COLUMNS} columns.")
 
 
 @contextmanager

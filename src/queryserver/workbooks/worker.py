@@ -19,8 +19,9 @@ from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, Pass
 
 from queryserver import errors
 from queryserver.errors.base import QueryServerError
+from queryserver.formats.table_files import SAMPLE_TEXT_BYTES, FileType
+from queryserver.formats.text_cells import TypedText
 from queryserver.formats.unpacking import OUTPUT_BYTES
-from queryserver.imports.model import SAMPLE_TEXT_BYTES, FileType, TypedText
 from queryserver.platform.confinement import Confinement, confine, lower_limit
 from queryserver.platform.memory import keep_pandas_out
 from queryserver.workbooks import cells, frames

@@ -24,7 +24,7 @@ from queryserver.engines.loading import (
 )
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
-from queryserver.imports.model import BaseType, ColumnType
+from queryserver.formats.column_types import BaseType, ColumnType
 
 STAGING = TableName(None, "_qs_import_1")
 

@@ -7,9 +7,11 @@ from decimal import Decimal
 import pytest
 from tests.cases import each
 
+from queryserver.formats.column_types import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import CellMisfit, Portion, RowConverter, TargetColumn, converter, is_null
 from queryserver.formats.delimited.records import Block, BlockReader
-from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, Delimiters, QuotedText, TypedText
+from queryserver.formats.table_files import Delimiters
+from queryserver.formats.text_cells import CellKind, QuotedText, TypedText
 
 B = BaseType
 moment = datetime.fromisoformat

@@ -19,7 +19,7 @@ from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.encodings import decoded
 from queryserver.formats.delimited.records import RecordReader
 from queryserver.formats.detection import detect, recognise
-from queryserver.imports.model import SAMPLE_BYTES, FileType
+from queryserver.formats.table_files import SAMPLE_BYTES, FileType
 
 LABELS = Path(__file__).parent / "delimited" / "corpus_labels.tsv"
 PACKAGES = ("sklearn", "statsmodels", "vega_datasets")

@@ -15,7 +15,7 @@ from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.records import RecordReader
 from queryserver.formats.detection import Detected, delimiters_of, detect, recognise, recognise_given, unescaped
-from queryserver.imports.model import SAMPLE_BYTES, Delimiters, FileType
+from queryserver.formats.table_files import SAMPLE_BYTES, Delimiters, FileType
 
 BEGINNING_BYTES = 64 * 1024
 """What guess_header looks at first."""

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from tests.cases import each
 
+from queryserver.formats.column_types import STRING, ColumnType
 from queryserver.formats.conversion import RowConverter, TargetColumn
 from queryserver.formats.delimited.records import BlockReader
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.layout import rows_above
+from queryserver.formats.table_files import Delimiters, SkippedLines
 from queryserver.imports import computed
-from queryserver.imports.model import STRING, ColumnType, Delimiters, SkippedLines, type_name
+from queryserver.imports.model import type_name
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe", " ": "blank"}
 FIELD = Path(__file__).parents[2] / "field" / "import"

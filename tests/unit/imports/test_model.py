@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import each
 
+from queryserver.formats.column_types import BaseType, ColumnType
 from queryserver.formats.conversion import arrow_type
 from queryserver.imports.model import (
     PREVIEW_DIALECTS,
     SQL_TYPES,
     TABLE_DIALECTS,
-    BaseType,
-    ColumnType,
     chosen_base,
     chosen_type,
     declared_type,

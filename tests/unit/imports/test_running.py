@@ -20,9 +20,11 @@ from tests.refusals import raises_code
 from queryserver.engines.protocol import OperationState, SessionOptions, TableName
 from queryserver.errors.files import FileCorrupt
 from queryserver.errors.statements import EngineUnavailable
+from queryserver.formats.column_types import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
+from queryserver.formats.table_files import MAX_FIELD_CHARACTERS
 from queryserver.identity.model import User
-from queryserver.imports.model import MAX_FIELD_CHARACTERS, STRING, BaseType, ColumnType, Origin
+from queryserver.imports.model import Origin
 from queryserver.imports.plans import BadRowLimit, FileReading, ImportPlan, stored
 from queryserver.imports.repository import UnfinishedTable
 from queryserver.imports.running import (

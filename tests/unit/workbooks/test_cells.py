@@ -3,7 +3,7 @@
 import pytest
 from tests.cases import each
 
-from queryserver.imports.model import CellKind
+from queryserver.formats.text_cells import CellKind
 from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, temporal_of_format
 
 

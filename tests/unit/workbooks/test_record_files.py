@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.imports.model import SAMPLE_TEXT_BYTES, BaseType, FileType
+from queryserver.formats.column_types import BaseType
+from queryserver.formats.table_files import SAMPLE_TEXT_BYTES, FileType
 from queryserver.workbooks import frames
 from queryserver.workbooks.frames import HEAD, PREVIEW, RecordPortion, batch_frame, batch_of
 from queryserver.workbooks.record_files import arrow_file, avro_file, record_frames, record_of

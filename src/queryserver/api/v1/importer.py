@@ -20,9 +20,10 @@ from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.delimited.encodings import encoding_of
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
+from queryserver.formats.table_files import RECORD_TYPES, SkippedLines
 from queryserver.identity.model import IMPORTER, User
 from queryserver.imports.column_names import engine_names
-from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, SkippedLines, type_name
+from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES, Origin, type_name
 from queryserver.imports.plans import BadRowLimit, ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile

@@ -17,8 +17,8 @@ from queryserver.engines.sqlite.connection import SqliteConnection, opening_erro
 from queryserver.engines.sqlite.facts import HEAP_BYTES, TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.storage import SqliteWatch, keep_temporary_files_in
 from queryserver.engines.table_writer import TableWriter
+from queryserver.formats.column_types import BaseType
 from queryserver.formats.columns import ROW_CELLS
-from queryserver.imports.model import BaseType
 from queryserver.platform.disk_floor import DiskFloor
 
 _kernels: Any = pyarrow.compute

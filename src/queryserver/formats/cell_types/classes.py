@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from queryserver.formats.column_types import NULL as NULL_TYPE
+from queryserver.formats.column_types import STRING, BaseType, ColumnType
 from queryserver.formats.columns import kernels
-from queryserver.imports.model import BLANKS, STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
-from queryserver.imports.model import NULL as NULL_TYPE
+from queryserver.formats.text_cells import BLANKS, CellKind, QuotedText, TypedText
 
 MAX_INTEGER_DIGITS = 38
 MAX_DOUBLE_DIGITS = 15

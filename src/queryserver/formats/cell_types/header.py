@@ -11,7 +11,8 @@ from queryserver.formats.cell_types.classes import ColumnFacts, classify, column
 from queryserver.formats.cell_types.header_evidence import evidence
 from queryserver.formats.cell_types.header_words import common_words
 from queryserver.formats.cell_types.written_forms import measured
-from queryserver.imports.model import BLANKS, BaseType, CellKind, Cells
+from queryserver.formats.column_types import BaseType
+from queryserver.formats.text_cells import BLANKS, CellKind, Cells
 
 COMPARED_RECORDS = 100
 """How many records with a value are compared with the first one."""

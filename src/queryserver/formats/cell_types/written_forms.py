@@ -20,8 +20,9 @@ from queryserver.formats.cell_types.classes import (
     facts_of_text,
     is_null_word,
 )
+from queryserver.formats.column_types import BaseType
 from queryserver.formats.columns import kernels
-from queryserver.imports.model import BLANKS, BaseType, CellKind, TypedText
+from queryserver.formats.text_cells import BLANKS, CellKind, TypedText
 
 MAX_FORMAT_CHARACTERS = 64
 

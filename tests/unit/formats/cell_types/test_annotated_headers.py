@@ -15,7 +15,7 @@ from tests.cases import each
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.records import RecordReader
 from queryserver.formats.detection import detect
-from queryserver.imports.model import Delimiters
+from queryserver.formats.table_files import Delimiters
 
 ANNOTATED = [
     json.loads(line)

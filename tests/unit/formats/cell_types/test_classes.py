@@ -17,18 +17,10 @@ from queryserver.formats.cell_types.classes import (
     facts_of,
     facts_of_array,
 )
+from queryserver.formats.column_types import NULL, STRING, BaseType, ColumnType
 from queryserver.formats.columns import kernels
-from queryserver.imports.model import (
-    NULL,
-    SQL_TYPES,
-    STRING,
-    BaseType,
-    CellKind,
-    ColumnType,
-    QuotedText,
-    TypedText,
-    type_name,
-)
+from queryserver.formats.text_cells import CellKind, QuotedText, TypedText
+from queryserver.imports.model import SQL_TYPES, type_name
 
 CELLS = {
     CellKind.NULL: [

@@ -6,7 +6,8 @@ from tests.cases import each
 
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.written_forms import GivenFormats, UnknownFormat, measured, rewritten, value_format
-from queryserver.imports.model import STRING, BaseType, CellKind, TypedText
+from queryserver.formats.column_types import STRING, BaseType
+from queryserver.formats.text_cells import CellKind, TypedText
 
 CERTAIN = {
     "%d/%m/%Y": (["15/01/2024", "01/02/2024"], BaseType.DATE),

@@ -10,7 +10,7 @@ from tests.timing import TRIES, processor_s
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import decoded
-from queryserver.imports.model import SAMPLE_BYTES
+from queryserver.formats.table_files import SAMPLE_BYTES
 
 FIELD = Path(__file__).parents[3] / "field" / "import"
 

@@ -33,7 +33,8 @@ from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidReques
 from queryserver.errors.files import invalid_columns, invalid_dialect
 from queryserver.formats.cell_types.written_forms import UnknownFormat, date_format
 from queryserver.formats.delimited.encodings import ENCODINGS, UTF_8_WITH_MARK
-from queryserver.imports.model import MAX_SKIPPED_LINES, FileType, Origin
+from queryserver.formats.table_files import MAX_SKIPPED_LINES, FileType
+from queryserver.imports.model import Origin
 from queryserver.platform.text import MAX_DEPTH, parse_json
 
 _SHOWN_CHARACTERS = 100
