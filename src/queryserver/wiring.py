@@ -209,7 +209,7 @@ def _running(
     yield partial(services.storage.orphans.running, alone=alone)
     yield services.importing.janitor.running
     yield services.searching.running
-    yield statements.queue.listening
+    yield statements.dispatcher.listening
     if role is Role.WORKER:
         yield services.tasks.runner.running
     if role is Role.BEAT:
@@ -276,4 +276,4 @@ def _notified(services: Services, kind: str, subject: str) -> None:
         return
     statements = services.statements
     if not statements.forwarding.notified(kind, subject) and not services.tasks.runner.notified(kind, subject):
-        statements.queue.notified(kind, subject)
+        statements.dispatcher.notified(kind, subject)

@@ -12,8 +12,8 @@ from tests.unit.statements.driving import Fleet, until
 from queryserver.identity.model import User
 from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.settings.sections import TaskServerSettings
+from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.model import Intake
-from queryserver.statements.queue import StatementQueue
 from queryserver.statements.runner import Runner
 from queryserver.statements.states import StatementState
 from queryserver.tasks.broker import RedisBroker
@@ -31,19 +31,19 @@ class NoNotices:
 class Desk:
     """A server that records statements, and the processes that run them."""
 
-    def __init__(self, fleet: Fleet, queue: StatementQueue, runners: list[Runner]) -> None:
+    def __init__(self, fleet: Fleet, dispatcher: StatementDispatcher, runners: list[Runner]) -> None:
         self.fleet = fleet
-        self.queue = queue
+        self.dispatcher = dispatcher
         self.runners = runners
 
     async def submit(self, statement: str, *, user: int = 1) -> Entry:
         """What execute does."""
-        owner = await self.queue.owner_for(None, session_owner=None)
+        owner = await self.dispatcher.owner_for(None, session_owner=None)
         assignment = self.fleet.leases.add(statement, owner=owner, user_id=user)
         if owner is None:
-            await self.queue.announce(assignment.lease.statement_id, is_bound=False)
+            await self.dispatcher.announce(assignment.lease.statement_id, is_bound=False)
         else:
-            self.queue.start(assignment, User(user, f"user{user}"))
+            self.runners[0].start(assignment, User(user, f"user{user}"))
         return self.fleet.leases.of(assignment)
 
 
@@ -65,7 +65,7 @@ class QueueContract(ABC):
         await until(lambda: desk.fleet.engine.running == 2)
         waiting = await desk.submit("rows 1", user=1)
         desk.fleet.leases.ask_to_cancel(waiting.assignment.lease.statement_id)
-        await desk.queue.cancel(waiting.assignment.lease.statement_id, owner=waiting.owner)
+        await desk.dispatcher.cancel(waiting.assignment.lease.statement_id, owner=waiting.owner)
         for one in running:
             await self.cancel(desk, one)
         await until(lambda: all(one.state.is_terminal for one in running))
@@ -102,7 +102,7 @@ class TestInOneProcess(QueueContract):
         fleet = Fleet()
         runner = fleet.runner(per_user=2, per_connector=4)
         async with runner.running():
-            yield Desk(fleet, StatementQueue(runner, NoNotices()), [runner])
+            yield Desk(fleet, StatementDispatcher(runner, NoNotices()), [runner])
 
 
 class TestOverWorkers(QueueContract):
@@ -165,7 +165,7 @@ async def over_workers(settings: TaskServerSettings, *, workers: int) -> AsyncIt
             await stack.enter_async_context(runner.running())
             runners.append(runner)
             stack.push_async_callback(_stopped, asyncio.create_task(_serve(own, runner)))
-        yield Desk(fleet, StatementQueue(server, NoNotices(), broker), runners[1:] + runners[:1])
+        yield Desk(fleet, StatementDispatcher(server, NoNotices(), broker), runners[1:] + runners[:1])
 
 
 async def _broker(stack: AsyncExitStack, settings: TaskServerSettings) -> RedisBroker:

@@ -27,6 +27,7 @@ from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
+from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import CredentialBook, ImportOpener
 from queryserver.statements.forwarding import Forwarding
@@ -35,7 +36,6 @@ from queryserver.statements.model import Intake
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import CursorMoves, ResultReader
 from queryserver.statements.parameters import ParameterBook
-from queryserver.statements.queue import CANCEL, StatementQueue
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
@@ -109,7 +109,7 @@ class StatementServices:
     retention: RetentionSweep
     credentials: CredentialBook
     runner: Runner
-    queue: StatementQueue
+    dispatcher: StatementDispatcher
     signals: StateSignals
     changed_states: ChangedStates
     forwarding: Forwarding
@@ -135,7 +135,7 @@ def statement_services(
     role: Role,
     broker: Broker | None,
 ) -> StatementServices:
-    """All of them; nothing runs before `runner.running` and `queue.listening` are entered.
+    """All of them; nothing runs before `runner.running` and `dispatcher.listening` are entered.
 
     `broker` is there where the task server is on. `files` are those of the stores, for statements. `imports` opens the
     session of an import, `import_lost` is called when one has ended with its server; `objects_changed` is called with
@@ -189,7 +189,7 @@ def statement_services(
         intake=_intake(role, has_workers=broker is not None),
         broker=broker,
     )
-    queue = StatementQueue(runner, notices, broker)
+    dispatcher = StatementDispatcher(runner, notices, broker)
     forwarding = Forwarding(runner.owner, kept.database, accounts.directory, connectors, notices)
     following = Following(records, access, signals, streams)
     submissions = Submissions(
@@ -198,7 +198,7 @@ def statement_services(
         sessions=kept.sessions,
         connectors=connectors,
         credentials=credentials,
-        queue=queue,
+        dispatcher=dispatcher,
         access=access,
         limits=editor,
         allowed_settings=allowed_settings,
@@ -210,7 +210,7 @@ def statement_services(
         records=records,
         access=access,
         following=following,
-        queue=queue,
+        dispatcher=dispatcher,
         signals=signals,
         cancel_wait=editor.cancel_wait,
     )
@@ -237,12 +237,12 @@ def statement_services(
         sessions=sessions,
         formatting=Formatting(computing, max_bytes=editor.statement_max_bytes),
         administration=StatementAdministration(
-            kept.database, records, lambda statement_id, owner: queue.cancel(statement_id, owner=owner)
+            kept.database, records, lambda statement_id, owner: dispatcher.cancel(statement_id, owner=owner)
         ),
         retention=kept.retention,
         credentials=credentials,
         runner=runner,
-        queue=queue,
+        dispatcher=dispatcher,
         signals=signals,
         changed_states=ChangedStates(kept.database, signals, runner.runs),
         forwarding=forwarding,

@@ -20,11 +20,11 @@ from queryserver.errors.base import DatabaseUnavailable, NotSupported, too_many_
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
+from queryserver.statements.dispatcher import CLOSE_SESSION
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.engine_settings import chosen_settings
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.model import new_session_guid
-from queryserver.statements.queue import CLOSE_SESSION
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import Runner
 from queryserver.statements.session_repository import SessionRecord, SessionRecords

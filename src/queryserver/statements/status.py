@@ -12,8 +12,8 @@ from queryserver.connectors.registry import Connectors
 from queryserver.errors.statements import OperationNotFound
 from queryserver.identity.limits import StreamPlace, Streams
 from queryserver.identity.model import User
+from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
-from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.signals import StateSignals, Watch
 from queryserver.statements.states import StatementState
@@ -227,7 +227,7 @@ class Ending:
     records: StatementRecords
     access: Access
     following: Following
-    queue: StatementQueue
+    dispatcher: StatementDispatcher
     signals: StateSignals
     cancel_wait: timedelta
 
@@ -242,7 +242,7 @@ class Ending:
         """The same, for a statement that the caller may stop."""
         with self.signals.watch(status.id, ends_only=True) as watch:
             status = await self.records.request_cancel(status.id, by=by) or status
-            await self.queue.cancel(status.id, owner=status.owner)
+            await self.dispatcher.cancel(status.id, owner=status.owner)
             self.signals.notify(status.id)
             return await self.following.settled(status, self.cancel_wait.total_seconds(), watch)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -27,11 +26,11 @@ from queryserver.sql.splitter import (
     statement_hash,
 )
 from queryserver.statements import model
+from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.engine_settings import chosen_settings
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.parameters import ParameterBook, checked_for
-from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.scripts import operation_of, require_short, warning_of
 from queryserver.statements.session_repository import SessionRecords
@@ -103,7 +102,7 @@ class Submissions:
     sessions: SessionRecords
     connectors: Connectors
     credentials: CredentialBook
-    queue: StatementQueue
+    dispatcher: StatementDispatcher
     access: Access
     limits: EditorSettings
     allowed_settings: frozenset[str]
@@ -162,7 +161,7 @@ class Submissions:
         await self.credentials.required(user, connector)
         session = await self._session(user, asked, before, connector)
         data = self.connectors.data_of(connector)  # asked anew: the connector may have changed meanwhile
-        owner = await self.queue.owner_for(data, session_owner=session.owner)
+        owner = await self.dispatcher.owner_for(data, session_owner=session.owner)
         is_bound = data is not None or session.owner is not None
         new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
         if values is not None:
@@ -238,7 +237,7 @@ class Submissions:
             row_limit=1,
             timeout=connector.limits.statement_timeout,
             has_result_set=True,
-            owner=await self.queue.owner_for(data, session_owner=None),
+            owner=await self.dispatcher.owner_for(data, session_owner=None),
             limits=self.limits,
             idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
             import_plan=new.plan,
@@ -265,26 +264,23 @@ class Submissions:
         first = part or new
         refusal = refusal_where_read_only(first.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None and first.owner is None and not is_bound:
-            first = replace(first, owner=self.queue.here)  # no worker is needed to refuse it
+            first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to refuse it
         recorded = await self.records.record(first) if part is None else await self.records.record(new, first)
         if recorded.replayed:
             return recorded
         AUDIT.record(user.username, operation, connector.key, facts={"operation_id": str(new.id)})
-        if first.owner is None:
-            await self.queue.announce(first.id, is_bound=is_bound)
-            return recorded
-        lease = model.Lease(first.id, first.owner, fence=1, operation_id=first.operation_id)
-        if refusal is not None:
-            outcome = model.Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
-            await self.leases.finish(
-                lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1 + len(new.log_lines)
-            )
+        if refusal is not None and first.owner is not None:
+            await self._refuse(first, first.owner, refusal, start_line=1 + len(new.log_lines))
             return model.Recorded(await self.records.read(new.id) or recorded.record, replayed=False)
-        ends_at = time.monotonic() + first.timeout.total_seconds()
-        self.queue.start(
-            model.assignment_of(first, lease, history_id=recorded.record.status.history_id, ends_at=ends_at), user
-        )
+        history_id = recorded.record.status.history_id
+        await self.dispatcher.dispatch(first, user, history_id=history_id, is_bound=is_bound)
         return recorded
+
+    async def _refuse(self, new: model.NewStatement, owner: str, message: str, *, start_line: int) -> None:
+        """End a recorded statement without running it."""
+        lease = model.Lease(new.id, owner, fence=1, operation_id=new.operation_id)
+        outcome = model.Outcome(StatementState.FAILED, error_code="rejected", message=message)
+        await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[message], start_line=start_line)
 
     def _with_chosen_settings(self, asked: Submission, connector: Connector) -> Submission:
         """Without the settings that the connector ignores. Raises InvalidParameter."""

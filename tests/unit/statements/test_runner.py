@@ -18,8 +18,8 @@ from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.stopping import REST_S
+from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.model import Assignment, Intake
-from queryserver.statements.queue import StatementQueue
 from queryserver.statements.runner import RunnerLimits
 from queryserver.statements.states import StatementState
 
@@ -320,13 +320,13 @@ class _NoOtherServer:
 async def test_a_process_that_stops_starts_no_new_work() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
-    queue = StatementQueue(runner, _NoOtherServer())
+    dispatcher = StatementDispatcher(runner, _NoOtherServer())
     async with runner.running():
-        assert await queue.owner_for(None, session_owner=None) == OWNER
+        assert await dispatcher.owner_for(None, session_owner=None) == OWNER
         await runner.drain()
         for session_owner in (None, OTHER):
             with raises_code("stopping"):
-                await queue.owner_for(None, session_owner=session_owner)
+                await dispatcher.owner_for(None, session_owner=session_owner)
 
 
 async def test_what_was_accepted_just_before_the_stop_is_run_within_the_grace_or_left_unsent() -> None:

@@ -18,9 +18,9 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Lease, Outcome
-from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.signals import ChangedStates, StateSignals
 from queryserver.statements.states import StatementState
@@ -158,8 +158,8 @@ async def test_a_notice_of_the_end_ends_the_wait(waiting: Waiting) -> None:
     """Nothing reads the record here: without the notice the call would wait for an hour."""
     (statement_id,) = await waiting.running()
     runner: Any = SimpleNamespace(signals=waiting.signals, owner="server", start=None)
-    queue, listens = StatementQueue(runner, Notices(waiting.database)), asyncio.Event()
-    async with asyncio.timeout(30), listening(waiting.dsn, queue.notified, listens.set):
+    dispatcher, listens = StatementDispatcher(runner, Notices(waiting.database)), asyncio.Event()
+    async with asyncio.timeout(30), listening(waiting.dsn, dispatcher.notified, listens.set):
         await listens.wait()
         async with waiting.calls(statement_id) as (call,):
             await finish(waiting, statement_id, is_claimed=True)

@@ -1,6 +1,7 @@
-"""Where a recorded statement runs, and the notices between instances about statements and sessions."""
+"""Chooses the process that runs a recorded statement; notices between instances about statements and sessions."""
 
 import asyncio
+import time
 from contextlib import AbstractAsyncContextManager
 from uuid import UUID
 
@@ -8,10 +9,11 @@ import structlog
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineError
+from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.platform.threads import background
 from queryserver.statements.leases import ENDED
-from queryserver.statements.model import Intake
+from queryserver.statements.model import Intake, Lease, NewStatement, assignment_of
 from queryserver.statements.runner import Broker, Runner
 
 log = structlog.get_logger(__name__)
@@ -23,11 +25,11 @@ CLOSE_SESSION = "close-session"
 _WAITING = "waiting"
 
 
-class StatementQueue:
-    """Passes recorded statements to the runner of this process, and notices to the other instances.
+class StatementDispatcher:
+    """Starts recorded statements in this process, or notifies the other instances that they wait.
 
-    Delivery is at least once; the claim in the record makes it at most once. Lost notices do no harm: sweeps find what
-    they announced.
+    Notices are delivered at least once, and the claim in the record lets only one process run the statement. A lost
+    notice does no harm: the sweep of a runner finds the statement.
     """
 
     def __init__(self, runner: Runner, notices: Notices, broker: Broker | None = None) -> None:
@@ -35,16 +37,14 @@ class StatementQueue:
         self._runner = runner
         self._notices = notices
         self._broker = broker
-        self.here = runner.owner
-        """The owner that names this process."""
-        self.start = runner.start
-        """Runs a statement that was recorded with the owner of this process."""
+        self.owner = runner.owner
+        """The name of this process as an owner of statements."""
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
         """The owner of a new statement if it runs in this process, else None. Raises Stopping.
 
-        `data` is what `Connectors.data_of` says of its connector.
+        `data`: the name of the data that its connector opens exclusively (`Connectors.data_of`).
         """
         runner = self._runner
         runner.require_open()
@@ -53,6 +53,18 @@ class StatementQueue:
         if session_owner not in (None, runner.owner) or not (data is None or await runner.may_hold(data)):
             return None
         return runner.owner
+
+    async def dispatch(self, new: NewStatement, user: User, *, history_id: int, is_bound: bool) -> None:
+        """Start a statement that was recorded with the owner of this process, or announce one without an owner.
+
+        Never raises. `is_bound`: as in `announce`.
+        """
+        if new.owner is None:
+            await self.announce(new.id, is_bound=is_bound)
+            return
+        lease = Lease(new.id, new.owner, fence=1, operation_id=new.operation_id)
+        ends_at = time.monotonic() + new.timeout.total_seconds()
+        self._runner.start(assignment_of(new, lease, history_id=history_id, ends_at=ends_at), user)
 
     async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
         """Notify the other instances that a statement waits. Never raises.
@@ -70,11 +82,11 @@ class StatementQueue:
             await self._notices.publish(CANCEL, str(statement_id))
 
     def notified(self, kind: str, subject: str) -> None:
-        """Act on a notice of an instance, perhaps of this one."""
+        """Act on a notice from any instance, this one included."""
         if kind in {CANCEL, ENDED}:
             if kind == CANCEL:
                 self._runner.cancel(UUID(subject))
-            # A statement that was never sent ends with the request to cancel it.
+            # A cancel request ends a statement that was never sent, wherever it waits.
             self._runner.signals.notify(UUID(subject))
         else:
             self._received.put_nowait((kind, subject))
@@ -83,7 +95,7 @@ class StatementQueue:
         return background(self._act(), "statement-notices")
 
     async def _act(self) -> None:
-        """One after another: the statements of one session run in the order in which they were announced."""
+        """Sequential, because the statements of one session run in the order in which they were announced."""
         while True:
             kind, subject = await self._received.get()
             try:
@@ -92,6 +104,6 @@ class StatementQueue:
                 elif kind == CLOSE_SESSION:
                     await self._runner.close_session(int(subject))
             except (DatabaseUnavailable, EngineError) as error:
-                log.warning("not done what was announced; the sweep will", kind=kind, code=error.code)
-            except Exception:  # the outer wall of a task: the next notice is not to blame
+                log.warning("notice not processed; the sweep will do its work", kind=kind, code=error.code)
+            except Exception:  # the outer wall of a task: later notices must be processed
                 log.exception("notice failed", kind=kind)
