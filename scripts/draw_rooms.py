@@ -1,8 +1,7 @@
 """Draw the rooms of src/queryserver and their arrows into docs/architecture.md, as a Mermaid flowchart.
 
-An arrow means: modules of this room import modules of that one. Arrows that follow from others are left out, and so are
-imports of `model` modules, which every room may import. Exit code 1 when rooms import each other in a circle, and with
-`--check` when the document has an old picture.
+An arrow means: modules of this room import modules of that one. Arrows that follow from others are left out. Exit code
+1 when rooms import each other in a circle, and with `--check` when the document has an old picture.
 """
 
 import ast
@@ -40,8 +39,7 @@ def arrows() -> dict[str, set[str]]:
         targets = found.setdefault(own, set())
         for name in imports_of(file):
             room = room_of(name)
-            is_model = f"{name}.".startswith(f"queryserver.{room}.model.")
-            if room and room != own and room != "__version__" and not is_model:
+            if room and room != own and room != "__version__":
                 targets.add(room)
     return found
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from queryserver import errors
 from queryserver.files.escapes import RESERVED_PREFIX, is_escaped, raw_name
+from queryserver.platform.store_schemes import STORE_SCHEMES
 
 
 class Scheme(StrEnum):
@@ -348,21 +349,7 @@ class ExtensionRules:
             )
 
 
-_SCHEMES: Mapping[str, Scheme] = {
-    "hdfs": Scheme.HDFS,
-    "s3a": Scheme.S3A,
-    "s3": Scheme.S3A,
-    "s3n": Scheme.S3A,
-    "abfs": Scheme.ABFS,
-    "abfss": Scheme.ABFS,
-    "adls": Scheme.ABFS,
-    "adl": Scheme.ABFS,
-    "ofs": Scheme.OFS,
-    "file": Scheme.FILE,
-}
-SCHEME_WORDS = frozenset(_SCHEMES)
-"""What a path with a scheme may begin with, in lower case: of all stores, configured or not."""
-
+_SCHEMES: Mapping[str, Scheme] = {word: Scheme(scheme) for word, scheme in STORE_SCHEMES.items()}
 _WITH_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/+)(.*)", re.DOTALL)
 _ENCODED_START = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?%2F", re.IGNORECASE)
 _ENCODED_SLASH = re.compile(r"%2F", re.IGNORECASE)

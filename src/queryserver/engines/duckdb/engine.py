@@ -13,9 +13,9 @@ from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.engines.threaded import STATEMENT_THREADS
-from queryserver.files.model import SCHEME_WORDS
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.platform.store_schemes import STORE_SCHEMES
 from queryserver.platform.text import bytes_of_amount
 from queryserver.sql.literals import DUCKDB
 
@@ -95,7 +95,7 @@ class DuckdbEngine:
             "floor_percent": floor.percent,
             "floor_bytes": floor.min_bytes,
             "memory_bytes": 2 * limit_bytes + _PROCESS_BYTES,
-            "schemes": sorted(SCHEME_WORDS),
+            "schemes": sorted(STORE_SCHEMES),
         }
         # DuckDB locks its file against other processes: one for all engines, whatever their settings.
         self._connections = ProcessConnections(

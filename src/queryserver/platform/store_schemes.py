@@ -1,0 +1,20 @@
+"""The schemes that paths of stores begin with."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+STORE_SCHEMES: Mapping[str, str] = MappingProxyType(
+    {
+        "hdfs": "hdfs",
+        "s3a": "s3a",
+        "s3": "s3a",
+        "s3n": "s3a",
+        "abfs": "abfs",
+        "abfss": "abfs",
+        "adls": "abfs",
+        "adl": "abfs",
+        "ofs": "ofs",
+        "file": "file",
+    }
+)
+"""Every spelling in lower case, of all stores, configured or not, with the scheme that it stands for."""
