@@ -21,7 +21,7 @@ from queryserver.api.bodies import SENT_BY_HUE, SeenFields, UnknownFieldsLog, he
 from queryserver.identity.model import User
 from queryserver.main import create_app
 from queryserver.statements.model import HistoryEntry
-from queryserver.statements.status import History, HistoryQuery
+from queryserver.statements.status import HistoryQuery, StatementHistory
 
 # The root is a page for browsers; programs find nothing there by any method.
 CALLS = [one for one in read_operations() if one.status == SERVED and one.path != "/"]
@@ -315,13 +315,13 @@ class TestHeaders:
         assert "retry-after" not in (await ana.post("editor/check_status", operationId=operation)).headers
 
 
-class BrokenHistory(History):
+class BrokenHistory(StatementHistory):
     """Fails in a way that nobody foresaw."""
 
     def __init__(self) -> None:
         pass
 
-    async def page(self, user: User, asked: HistoryQuery) -> tuple[int, list[HistoryEntry]]:
+    async def page(self, user: User, query: HistoryQuery) -> tuple[int, list[HistoryEntry]]:
         message = "SELECT secret FROM /var/lib/queryserver at postgresql://u:planted-secret@10.0.0.1"
         raise RuntimeError(message)
 

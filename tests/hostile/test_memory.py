@@ -246,7 +246,7 @@ class TestPages:
             operation = (await ana.run("postgresql", sql))["history_uuid"]
             page = await ana.page(operation, start_row=0)
             assert len(page["data"]) == 2
-            assert api.services.statements.reading.budget.used_bytes == 0
+            assert api.services.statements.result_reader.budget.used_bytes == 0
 
     @pytest.mark.slow
     async def test_ten_thousand_columns(self, opened: ApiOpener) -> None:

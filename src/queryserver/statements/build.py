@@ -44,7 +44,7 @@ from queryserver.statements.session_reach import Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import ChangedStates, StateSignals
-from queryserver.statements.status import Access, Ending, Following, History
+from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import Submissions
 
 log = structlog.get_logger(__name__)
@@ -96,13 +96,13 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
 class StatementServices:
     """What the calls about statements, results and engine sessions use."""
 
-    access: Access
+    access: StatementAccess
     submissions: Submissions
-    following: Following
-    reading: ResultReader
+    reader: StatementReader
+    result_reader: ResultReader
     downloads: Downloads
-    ending: Ending
-    history: History
+    control: StatementControl
+    history: StatementHistory
     sessions: Sessions
     formatting: Formatting
     administration: StatementAdministration
@@ -152,8 +152,8 @@ def statement_services(
     )
     passes_tokens = settings.desktop.use_thrift_http_jwt
     credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
-    access = Access(records, connectors)
-    reading = ResultReader(
+    access = StatementAccess(records, connectors)
+    result_reader = ResultReader(
         records=records,
         cursors=kept.cursors,
         results=kept.results,
@@ -163,7 +163,7 @@ def statement_services(
         batch_max_bytes=editor.batch_max_bytes,
         budget=rendering,
     )
-    tables = ResultTables(kept.database, records, kept.results, access, reading, editor.lease_timeout)
+    tables = ResultTables(kept.database, records, kept.results, access, result_reader, editor.lease_timeout)
     reach = Reach(files, tables.open)
     runner = Runner(
         # Names this process among all that ever lived, so that a lease is never taken for another's.
@@ -191,7 +191,7 @@ def statement_services(
     )
     dispatcher = StatementDispatcher(runner, notices, broker)
     forwarding = Forwarding(runner.owner, kept.database, accounts.directory, connectors, notices)
-    following = Following(records, access, signals, streams)
+    reader = StatementReader(records, access, signals, streams)
     submissions = Submissions(
         records=records,
         leases=leases,
@@ -206,10 +206,10 @@ def statement_services(
         parameters=ParameterBook(accounts.sealer),
         ends_are_mailed=bool(settings.desktop.smtp.host and settings.desktop.task_server.email_after_s),
     )
-    ending = Ending(
+    control = StatementControl(
         records=records,
         access=access,
-        following=following,
+        reader=reader,
         dispatcher=dispatcher,
         signals=signals,
         cancel_wait=editor.cancel_wait,
@@ -229,11 +229,11 @@ def statement_services(
     return StatementServices(
         access=access,
         submissions=submissions,
-        following=following,
-        reading=reading,
-        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download),
-        ending=ending,
-        history=History(records, connectors),
+        reader=reader,
+        result_reader=result_reader,
+        downloads=Downloads(access, result_reader, enabled=settings.desktop.enable_download),
+        control=control,
+        history=StatementHistory(records, connectors),
         sessions=sessions,
         formatting=Formatting(computing, max_bytes=editor.statement_max_bytes),
         administration=StatementAdministration(

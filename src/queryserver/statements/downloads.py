@@ -20,7 +20,7 @@ from queryserver.platform.lru_cache import LruCache
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.states import StatementState
-from queryserver.statements.status import Access
+from queryserver.statements.status import StatementAccess
 
 _OPERATION = "result.download"
 _PACKED_BYTES = 8 * 1024 * 1024
@@ -63,7 +63,7 @@ class _Packed:
 class Downloads:
     """Opens results for downloading."""
 
-    def __init__(self, access: Access, reading: ResultReader, *, enabled: bool) -> None:
+    def __init__(self, access: StatementAccess, reading: ResultReader, *, enabled: bool) -> None:
         self._access = access
         self._reading = reading
         self._enabled = enabled
@@ -81,10 +81,10 @@ class Downloads:
         """
         with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
-            record = await self._access.own(user, operation_id)
+            record = await self._access.own_record(user, operation_id)
             part = await self._reading.part_of(record.status, statement_id)
             if part is not None and part != operation_id:
-                record = await self._access.own(user, part)
+                record = await self._access.own_record(user, part)
             status = record.status
             if status.outcome is not None:
                 number, code = status.outcome

@@ -31,7 +31,7 @@ from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
-from queryserver.statements.status import Access
+from queryserver.statements.status import StatementAccess
 
 _HOLD_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
@@ -113,7 +113,7 @@ class ResultReader:
     records: StatementRecords
     cursors: "CursorMoves"
     results: ResultStore
-    access: Access
+    access: StatementAccess
     signals: StateSignals
     threads: Executor
     batch_max_bytes: int
@@ -133,7 +133,7 @@ class ResultReader:
         with self.signals.watch(operation_id) as watch:
             page = await self._page(user, operation_id, asked, first)
             if not page.rendered.rows and page.status.state in ACTIVE:
-                await watch.came(_HOLD_S)
+                await watch.changed_within(_HOLD_S)
                 page = await self._page(user, operation_id, asked, first)
         return page
 

@@ -22,7 +22,7 @@ from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.states import ACTIVE, StatementState
-from queryserver.statements.status import Access, parse_operation_id
+from queryserver.statements.status import StatementAccess, parse_operation_id
 
 _GONE = frozenset({StatementState.EXPIRED, StatementState.CLOSED})
 
@@ -42,7 +42,7 @@ class ResultTables:
     database: Database
     records: StatementRecords
     results: ResultStore
-    access: Access
+    access: StatementAccess
     reading: ResultReader
     lease: timedelta
 
@@ -61,7 +61,7 @@ class ResultTables:
     async def _status(self, user: User, operation_id: str) -> StatementStatus:
         """Of the statement whose rows are wanted. Raises ResultRefused."""
         try:
-            record = await self.access.own(user, parse_operation_id(operation_id))
+            record = await self.access.own_record(user, parse_operation_id(operation_id))
             part = await self.reading.part_of(record.status, None)
         except errors.OperationNotFound as error:
             raise errors.result_not_found(error.message) from error
@@ -70,7 +70,7 @@ class ResultTables:
         if part is None:
             _require_rows(operation_id, record.status)
             raise errors.ResultRefused(f"No statement of the script {operation_id} has a result set.")
-        status = record.status if part == record.status.id else (await self.access.own(user, part)).status
+        status = record.status if part == record.status.id else (await self.access.own_record(user, part)).status
         _require_rows(operation_id, status)
         return status
 

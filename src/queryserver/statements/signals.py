@@ -36,7 +36,7 @@ class Watch:
     def note(self) -> None:
         self._changed.set()
 
-    async def came(self, within_s: float) -> bool:
+    async def changed_within(self, within_s: float) -> bool:
         """Whether the statement has changed since the last call, or changes `within_s`; returns at the change."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

@@ -2,10 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from queryserver.connectors.registry import Connectors
@@ -23,8 +23,11 @@ _PROGRESS_EVERY_S = 1.0
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
-class Access:
-    """Finds operations for callers. Unknown, malformed and foreign ids give the same OperationNotFound."""
+class StatementAccess:
+    """Finds statements for callers and checks their rights.
+
+    An id that is unknown, malformed or of another user raises the same OperationNotFound.
+    """
 
     def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
         self._records = records
@@ -33,7 +36,7 @@ class Access:
     async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
         """The operation that a caller names, by id or by the `guid` of its handle.
 
-        An id may still belong to another user. A guid does not: no error may show the id behind a foreign guid.
+        The operation of an id may belong to another user; that of a guid does not, because errors show the id.
         Raises OperationNotFound.
         """
         if operation_id is None and guid is not None:
@@ -43,26 +46,29 @@ class Access:
             return found
         return parse_operation_id(operation_id or "")
 
-    async def follow(self, user: User, operation_id: UUID) -> StatementStatus:
+    async def status(self, user: User, operation_id: UUID) -> StatementStatus:
         """The status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
-        status = await self.end(user, operation_id)
+        status = await self.cancelable(user, operation_id)
         self._connectors.require_permission(user, status.connector)
         return status
 
-    async def end(self, user: User, operation_id: UUID) -> StatementStatus:
-        """For who may cancel: owners, also without permission, and administrators. Raises OperationNotFound."""
+    async def cancelable(self, user: User, operation_id: UUID) -> StatementStatus:
+        """The status, for those who may cancel: the owner, even without a right to the connector, and administrators.
+
+        Raises OperationNotFound.
+        """
         status = await self._records.status(operation_id)
         if status is None or not _is_seen(user, status, by_admin=True):
             raise OperationNotFound(str(operation_id))
         return status
 
-    def require_follower(self, user: User, status: StatementStatus) -> None:
-        """Raises OperationNotFound, PermissionDenied when the user may not, or may no longer, follow the operation."""
+    def require_reader(self, user: User, status: StatementStatus) -> None:
+        """Raises OperationNotFound, PermissionDenied unless the user may read the status now."""
         if not _is_seen(user, status, by_admin=True):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
 
-    async def own(self, user: User, operation_id: UUID) -> StatementRecord:
+    async def own_record(self, user: User, operation_id: UUID) -> StatementRecord:
         """The record, for the owner only. Raises OperationNotFound, PermissionDenied."""
         record = await self._records.read(operation_id)
         if record is None:
@@ -75,7 +81,7 @@ class Access:
         record = await self._records.read(operation_id)
         if record is None:
             raise OperationNotFound(str(operation_id))
-        self.require_follower(user, record.status)
+        self.require_reader(user, record.status)
         return record
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
@@ -86,7 +92,7 @@ class Access:
 
 
 def _is_seen(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
-    """A token that is limited to other connectors sees the operation in no call (ADR 62)."""
+    """An API token that is limited to other connectors never sees the operation (ADR 62)."""
     return (status.user_id == user.id or (by_admin and user.is_admin)) and user.reaches(status.connector)
 
 
@@ -98,69 +104,71 @@ def parse_operation_id(text: str) -> UUID:
     return UUID(text)
 
 
-Queued = TypeVar("Queued", StatementStatus, HistoryEntry)
+Waiting = TypeVar("Waiting", StatementStatus, HistoryEntry)
 
 
-async def placed(records: StatementRecords, one: Queued) -> Queued:
-    """The same with its place in the queue while it waits for a free slot of its connector; else no query."""
-    if one.state is not StatementState.WAITING or one.times.started is not None:
-        return one
-    return replace(one, queue_position=await records.queue_position(one.id))
+async def with_queue_position(records: StatementRecords, statement: Waiting) -> Waiting:
+    """Add the position in the queue. Without a query unless the statement waits for a free slot of its connector."""
+    if statement.state is not StatementState.WAITING or statement.times.started is not None:
+        return statement
+    return replace(statement, queue_position=await records.queue_position(statement.id))
 
 
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
-    """The status of a statement, with the log lines since the last one."""
+    """The status of a statement and the log lines since the previous one."""
 
     status: StatementStatus
     log: LogPage
 
 
-class Following:
-    """Status, logs and waiting."""
+class StatementReader:
+    """Reads the status and the log of a statement, at once or when they change."""
 
-    def __init__(self, records: StatementRecords, access: Access, signals: StateSignals, streams: Streams) -> None:
+    def __init__(
+        self, records: StatementRecords, access: StatementAccess, signals: StateSignals, streams: Streams
+    ) -> None:
         self._records = records
         self._access = access
         self._signals = signals
         self._streams = streams
 
     async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
-        """The present status, or the first terminal one within `wait_s`.
+        """The current status, or the first terminal one within `wait_s`.
 
         Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamPlace.recheck`.
         """
         if wait_s <= 0:
-            return await self.placed(await self._access.follow(user, operation_id))
+            return await self.with_queue_position(await self._access.status(user, operation_id))
         with self._signals.watch(operation_id, ends_only=True) as watch:
-            status = await self._access.follow(user, operation_id)
+            status = await self._access.status(user, operation_id)
             if not status.state.is_terminal:
                 with self._streams.place(user) as place:
-                    status = await self.settled(status, wait_s, watch, place)
-        return await self.placed(status)
+                    status = await self.wait_on_watch(status, wait_s, watch, place)
+        return await self.with_queue_position(status)
 
-    async def placed(self, status: StatementStatus) -> StatementStatus:
-        """The same with its place in the queue."""
-        return await placed(self._records, status)
+    async def with_queue_position(self, status: StatementStatus) -> StatementStatus:
+        """The status with the position in the queue, if the statement waits."""
+        return await with_queue_position(self._records, status)
 
-    async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
-        """The first terminal status within `wait_s` of a statement that was just recorded, else the last one.
+    async def wait_for_end(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
+        """The first terminal status within `wait_s` of a statement that was just recorded, else the latest one.
 
-        Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
+        Raises as `StreamPlace.recheck` once the user of `place` may no longer read the statement.
         """
         with self._signals.watch(status.id, ends_only=True) as watch:
-            return await self.settled(status, wait_s, watch, place)
+            return await self.wait_on_watch(status, wait_s, watch, place)
 
     async def _recheck(self, status: StatementStatus, place: StreamPlace) -> None:
-        await place.recheck(lambda user: self._access.require_follower(user, status))
+        await place.recheck(lambda user: self._access.require_reader(user, status))
 
-    async def settled(
+    async def wait_on_watch(
         self, status: StatementStatus, wait_s: float, watch: Watch, place: StreamPlace | None = None
     ) -> StatementStatus:
-        """The first terminal status within `wait_s`, else the last one. Raises as `StreamPlace.recheck`.
+        """The first terminal status within `wait_s`, else the latest one. Raises as `StreamPlace.recheck`.
 
-        `status` was read since `watch` began, or the statement cannot have changed before. A wait reads nothing until
-        the statement changes, but the rights of the user when they are due.
+        `status` must have been read after `watch` began, unless the statement could not change before. Queries the
+        record only after a change, and the rights of the user whenever `place` has them due.
         """
         now = asyncio.get_running_loop().time
         give_up = now() + wait_s
@@ -168,30 +176,27 @@ class Following:
             left_s = give_up - now()
             if left_s <= 0:
                 break
-            has_changed = await watch.came(left_s if place is None else min(left_s, place.due_in_s))
+            has_changed = await watch.changed_within(left_s if place is None else min(left_s, place.due_in_s))
             if place is not None:
                 await self._recheck(status, place)
             if has_changed or now() >= give_up:
                 status = await self._read(status.id)
         return status
 
-    def record(self, user: User, operation_id: UUID) -> Coroutine[Any, Any, StatementRecord]:
-        """The whole record. Raises OperationNotFound, PermissionDenied."""
-        return self._access.record(user, operation_id)
-
     async def logs(
         self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
     ) -> tuple[StatementStatus, LogPage]:
         """The log from line `start` on. Raises OperationNotFound, PermissionDenied."""
-        status = await self.placed(await self._access.follow(user, operation_id))
+        status = await self.with_queue_position(await self._access.status(user, operation_id))
         return status, await self._records.logs(operation_id, start=start, size=size)
 
     async def progress(
         self, status: StatementStatus, place: StreamPlace, *, log_from: int, until_s: float
     ) -> AsyncGenerator[StatementProgress]:
-        """The progress now, at every change of state, and once a second; ends after the terminal state or `until_s`.
+        """The progress now, at every change of state, and once a second.
 
-        Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
+        Ends with the terminal state or after `until_s`. Raises as `StreamPlace.recheck` once the user of `place` may no
+        longer read the statement.
         """
         give_up = asyncio.get_running_loop().time() + until_s
         with self._signals.watch(status.id) as watch:
@@ -204,10 +209,10 @@ class Following:
                 is_over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
                 if status.state.is_terminal or is_over:
                     return
-                # Rows and log lines that arrive before the state changes can wait for the next round.
+                # New rows and log lines are sent once a second; only a change of state is sent earlier.
                 next_round = asyncio.get_running_loop().time() + _PROGRESS_EVERY_S
                 while (left_s := next_round - asyncio.get_running_loop().time()) > 0:
-                    if not await watch.came(left_s):
+                    if not await watch.changed_within(left_s):
                         break
                     if self._signals.waits_are_over or (await self._read(status.id)).state is not status.state:
                         break
@@ -221,37 +226,40 @@ class Following:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Ending:
-    """Cancel and close. Both may be repeated."""
+class StatementControl:
+    """Cancels statements and closes their results. Both calls are idempotent."""
 
     records: StatementRecords
-    access: Access
-    following: Following
+    access: StatementAccess
+    reader: StatementReader
     dispatcher: StatementDispatcher
     signals: StateSignals
     cancel_wait: timedelta
 
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Stop a statement and wait at most `cancel_wait` for the confirmation. Raises OperationNotFound."""
-        status = await self.access.end(user, operation_id)
+        """Cancel a statement and wait at most `cancel_wait` for its end. Raises OperationNotFound."""
+        status = await self.access.cancelable(user, operation_id)
         if status.state.is_terminal:
             return status
         return await self.stop(status, by=user.username)
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
-        """The same, for a statement that the caller may stop."""
+        """The same without a check of rights; `by` is the user name that is recorded."""
         with self.signals.watch(status.id, ends_only=True) as watch:
             status = await self.records.request_cancel(status.id, by=by) or status
             await self.dispatcher.cancel(status.id, owner=status.owner)
             self.signals.notify(status.id)
-            return await self.following.settled(status, self.cancel_wait.total_seconds(), watch)
+            return await self.reader.wait_on_watch(status, self.cancel_wait.total_seconds(), watch)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
-        """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""
-        status = settled = await self.access.end(user, operation_id)
+        """Cancel the statement if it is active, and delete its result.
+
+        Returns the state before. Raises OperationNotFound.
+        """
+        status = settled = await self.access.cancelable(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
-        # Statements of a script that failed, or was stopped, may have results.
+        # A script that failed or was canceled may have statements with results.
         if settled.state is StatementState.AVAILABLE or status.is_script:
             await self.records.close_result(operation_id)
             self.signals.notify(operation_id)
@@ -260,26 +268,26 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """Which entries of the history a caller wants; `page` counts from 1."""
+    """A filter of the history, and the page of its matches; `page` counts from 1."""
 
     doc_type: str | None = None
     text: str | None = None
     connector: str | None = None
     is_active: bool = False
-    """Only those that wait or run."""
+    """Only statements that wait or run."""
     page: int = 1
     limit: int = 50
 
 
-class History:
-    """Only the caller's own statements, newest first, and only of the connectors that the caller's token reaches."""
+class StatementHistory:
+    """The statements of one user, newest first; with an API token only those of the connectors that it reaches."""
 
     def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
         self._records = records
         self._connectors = connectors
 
     async def page(self, user: User, query: HistoryQuery) -> tuple[int, Sequence[HistoryEntry]]:
-        """How many entries match, and one page of them; waiting ones with their place in the queue."""
+        """The number of matches and one page of them; entries that wait have their position in the queue."""
         keys, dialect = self._connectors.matching(query.doc_type) if query.doc_type else (None, None)
         if query.connector is not None:
             keys = tuple(key for key in (query.connector,) if keys is None or key in keys)
@@ -294,4 +302,4 @@ class History:
             offset=(query.page - 1) * query.limit,
             limit=query.limit,
         )
-        return count, await asyncio.gather(*(placed(self._records, entry) for entry in entries))
+        return count, await asyncio.gather(*(with_queue_position(self._records, entry) for entry in entries))

@@ -35,7 +35,7 @@ from queryserver.statements.repository import StatementRecords
 from queryserver.statements.scripts import operation_of, require_short, warning_of
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.states import StatementState
-from queryserver.statements.status import Access
+from queryserver.statements.status import StatementAccess
 
 Choose = Coroutine[Any, Any, Choice | None]
 
@@ -103,7 +103,7 @@ class Submissions:
     connectors: Connectors
     credentials: CredentialBook
     dispatcher: StatementDispatcher
-    access: Access
+    access: StatementAccess
     limits: EditorSettings
     allowed_settings: frozenset[str]
     choosing: Choosing
@@ -299,7 +299,7 @@ class Submissions:
     async def _previous(self, user: User, asked: Submission) -> model.StatementRecord | None:
         """The operation that this one continues: named in the short form, linked by its guid in the full form."""
         if asked.continued is not None:
-            before = await self._last_of(await self.access.own(user, asked.continued))
+            before = await self._last_of(await self.access.own_record(user, asked.continued))
         else:
             guid = asked.previous_guid
             found = await self.records.id_of_guid(guid, user_id=user.id) if guid else None

@@ -24,7 +24,7 @@ from queryserver.statements.model import Lease, Outcome
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.signals import ChangedStates, StateSignals
 from queryserver.statements.states import StatementState
-from queryserver.statements.status import Following
+from queryserver.statements.status import StatementReader
 
 OWNER = "worker"
 FAR_S = 3600.0
@@ -72,12 +72,12 @@ class Waiting:
     async def state_after(self, statement_id: UUID) -> StatementState:
         """The state at the end of a call that waits for the statement."""
         unused: Any = None
-        following = Following(self.records, unused, self.signals, unused)
+        reader = StatementReader(self.records, unused, self.signals, unused)
         with self.signals.watch(statement_id, ends_only=True) as watch:
             status = await self.records.status(statement_id)
             assert status is not None
             self.begun += 1
-            return (await following.settled(status, FAR_S, watch)).state
+            return (await reader.wait_on_watch(status, FAR_S, watch)).state
 
     @asynccontextmanager
     async def calls(self, *ids: UUID) -> AsyncIterator[list[asyncio.Task[StatementState]]]:
@@ -193,7 +193,7 @@ async def test_rows_and_progress_do_not_wake_who_waits_for_the_end() -> None:
     signals, statement_id = StateSignals(), uuid4()
     with signals.watch(statement_id) as rows, signals.watch(statement_id, ends_only=True) as end:
         signals.notify(statement_id, may_have_ended=False)
-        assert (await rows.came(0), await end.came(0)) == (True, False)
+        assert (await rows.changed_within(0), await end.changed_within(0)) == (True, False)
         signals.notify(statement_id)
-        assert (await rows.came(0), await end.came(0)) == (True, True)
-        assert (await rows.came(0), await end.came(0)) == (False, False)
+        assert (await rows.changed_within(0), await end.changed_within(0)) == (True, True)
+        assert (await rows.changed_within(0), await end.changed_within(0)) == (False, False)

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
-from queryserver.statements.status import Following
+from queryserver.statements.status import StatementReader
 
 
 class _Running:
@@ -28,16 +28,16 @@ async def test_long_polls_and_event_streams_end_with_the_present_state() -> None
     records: Any = _Running()
     unused: Any = None
     signals = StateSignals()
-    following = Following(records, unused, signals, unused)
+    reader = StatementReader(records, unused, signals, unused)
     place: Any = SimpleNamespace(recheck=lambda *_: asyncio.sleep(0), due_in_s=5.0)
 
     async def streamed() -> list[StatementState]:
-        looks = following.progress(records.status_now, place, log_from=0, until_s=600)
+        looks = reader.progress(records.status_now, place, log_from=0, until_s=600)
         return [look.status.state async for look in looks]
 
     async with asyncio.timeout(30):
         async with asyncio.TaskGroup() as group:
-            polled = group.create_task(following.awaited(records.status_now, 600, place))
+            polled = group.create_task(reader.wait_for_end(records.status_now, 600, place))
             stream = group.create_task(streamed())
             await asyncio.sleep(0.05)
             assert not polled.done()

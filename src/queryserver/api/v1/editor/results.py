@@ -53,9 +53,9 @@ async def check_status(call: Call) -> Response:
     """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
     asked = await call.read(requests.CheckStatusRequest)
     operation_id = await operation_of(call, asked)
-    status = await call.services.statements.following.status(call.user, operation_id, wait_s=asked.wait)
+    status = await call.services.statements.reader.status(call.user, operation_id, wait_s=asked.wait)
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.following.record(call.user, operation_id))
+        return failure_answer(await call.services.statements.access.record(call.user, operation_id))
     headers = RETRY_HINT if status.state in ACTIVE else None
     return answers.answer(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
 
@@ -65,7 +65,7 @@ async def get_logs(call: Call) -> Response:
     """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
     asked = await call.read(requests.LogsRequest)
     operation_id = await operation_of(call, asked)
-    status, log = await call.services.statements.following.logs(
+    status, log = await call.services.statements.reader.logs(
         call.user, operation_id, start=asked.start or 0, size=asked.size
     )
     return answers.answer(
@@ -84,9 +84,9 @@ async def get_logs(call: Call) -> Response:
 @router.operation("watch")
 async def watch(call: Call, operation_id: str) -> Response:
     """Everything about an operation, until `isSuccess` or `isFailure`. Contract editor 10.5."""
-    following = call.services.statements.following
-    record = await following.record(call.user, parse_operation_id(operation_id))
-    status, log = await following.logs(call.user, record.status.id)
+    reader = call.services.statements.reader
+    record = await call.services.statements.access.record(call.user, parse_operation_id(operation_id))
+    status, log = await reader.logs(call.user, record.status.id)
     shown: dict[str, Any] = {
         "query_status": query_status(status),
         "id": status.history_id,
@@ -101,7 +101,7 @@ async def watch(call: Call, operation_id: str) -> Response:
     if status.outcome is None:
         return answers.answer(wire.WatchResponse(status=0, **shown))
     if record.status.outcome is None:  # it ended between the two reads
-        record = await following.record(call.user, status.id)
+        record = await call.services.statements.access.record(call.user, status.id)
     number, code = status.outcome
     failure = wire.WatchFailure(
         status=number,
@@ -128,13 +128,13 @@ async def fetch_result_data(call: Call) -> Response:
     asked = await call.read(requests.FetchRequest)
     form = cell_form(call, asked.escape, asked.big_numbers)
     operation_id = await operation_of(call, asked)
-    page = await call.services.statements.reading.page(
+    page = await call.services.statements.result_reader.page(
         call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form, asked.statement_id)
     )
     if page.status.outcome is not None:
-        return failure_answer(await call.services.statements.following.record(call.user, page.status.id))
+        return failure_answer(await call.services.statements.access.record(call.user, page.status.id))
     if page.is_cut_off:
-        return _cut_off(await call.services.statements.following.record(call.user, page.status.id))
+        return _cut_off(await call.services.statements.access.record(call.user, page.status.id))
     return page_answer(page, form)
 
 
@@ -150,9 +150,11 @@ async def fetch_result_metadata(call: Call) -> Response:
     """Names and types of the columns of a result. Contract editor 6.2."""
     asked = await call.read(requests.ResultMetadataRequest)
     operation_id = await operation_of(call, asked)
-    status, columns, _ = await call.services.statements.reading.overview(call.user, operation_id, asked.statement_id)
+    status, columns, _ = await call.services.statements.result_reader.overview(
+        call.user, operation_id, asked.statement_id
+    )
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.following.record(call.user, status.id))
+        return failure_answer(await call.services.statements.access.record(call.user, status.id))
     meta = column_meta(columns, big_numbers_as_text=numbers_as_text(call, asked.big_numbers))
     return answers.answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
@@ -162,10 +164,10 @@ async def fetch_result_size(call: Call) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
     asked = await call.read(requests.ResultRequest)
     operation_id = await operation_of(call, asked)
-    reading = call.services.statements.reading
-    status, _, size_bytes = await reading.overview(call.user, operation_id, asked.statement_id)
+    result_reader = call.services.statements.result_reader
+    status, _, size_bytes = await result_reader.overview(call.user, operation_id, asked.statement_id)
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.following.record(call.user, status.id))
+        return failure_answer(await call.services.statements.access.record(call.user, status.id))
     is_active = status.state in ACTIVE
     size = wire.ResultSize(
         rows=None if is_active else status.rows,
@@ -180,7 +182,7 @@ async def fetch_result_size(call: Call) -> Response:
 async def events(call: Call, operation_id: str) -> Response:
     """status, progress, log and end events of one operation. Contract editor 8.1."""
     asked = await call.read(requests.EventsParameters)
-    status = await call.services.statements.following.status(call.user, parse_operation_id(operation_id))
+    status = await call.services.statements.reader.status(call.user, parse_operation_id(operation_id))
     resumed = call.request.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)
     return await answers.stream(
@@ -189,11 +191,11 @@ async def events(call: Call, operation_id: str) -> Response:
 
 
 async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> AsyncGenerator[bytes]:
-    following = call.services.statements.following
+    reader = call.services.statements.reader
     longest_s = call.services.settings.editor.stream_max_s
     with call.services.streams.place(call.user) as place:
         yield b"retry: 2000\n\n"
-        async with aclosing(following.progress(status, place, log_from=sender.log_line, until_s=longest_s)) as steps:
+        async with aclosing(reader.progress(status, place, log_from=sender.log_line, until_s=longest_s)) as steps:
             try:
                 async for step in steps:
                     for piece in await _events_of(call, step, sender):
@@ -207,10 +209,10 @@ async def _events_of(call: Call, step: StatementProgress, sender: "_Sender") -> 
     """The changes that were not sent yet."""
     record = None
     if step.status.outcome is not None:
-        record = await call.services.statements.following.record(call.user, step.status.id)
+        record = await call.services.statements.access.record(call.user, step.status.id)
     status = step.status
     if sender.is_news(status):
-        status = await call.services.statements.following.placed(status)
+        status = await call.services.statements.reader.with_queue_position(status)
     pieces = sender.status(_event_body(status, record), status)
     if not step.status.state.is_terminal:
         pieces += sender.progress(step)

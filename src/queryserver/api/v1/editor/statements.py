@@ -90,7 +90,7 @@ async def _first_page(call: Call, asked: requests.ExecuteRequest, status: Statem
     """The first rows; None: fetch_result_data answers why. The statement has run: the client gets its handle anyway."""
     wanted = PageRequest(asked.rows, start_over=True, form=results.cell_form(call, asked.escape, asked.big_numbers))
     try:
-        page = await call.services.statements.reading.page(call.user, status.id, wanted)
+        page = await call.services.statements.result_reader.page(call.user, status.id, wanted)
     except (errors.PageRowTooLarge, errors.TooManyRequests, errors.ServiceUnavailable) as error:
         log.info("first rows not given", operation_id=str(status.id), code=error.code)
         return None
@@ -119,11 +119,11 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
             waiting = place or take_place()
         except errors.TooManyStreams:
             return recorded
-        following = services.statements.following
-        status = await following.awaited(status, wait_s, waiting)
+        reader = services.statements.reader
+        status = await reader.wait_for_end(status, wait_s, waiting)
         if status.state is StatementState.FAILED:  # the record says where in the text
-            return replace(recorded, record=await following.record(user, status.id))
-        return replace(recorded, record=replace(recorded.record, status=await following.placed(status)))
+            return replace(recorded, record=await services.statements.access.record(user, status.id))
+        return replace(recorded, record=replace(recorded.record, status=await reader.with_queue_position(status)))
 
 
 def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None) -> Submission:
@@ -182,7 +182,7 @@ def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementF
 async def cancel_statement(call: Call) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
     operation_id = await results.operation_of(call, await call.read(requests.EndRequest))
-    status = await call.services.statements.ending.cancel(call.user, operation_id)
+    status = await call.services.statements.control.cancel(call.user, operation_id)
     return answer(
         wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=results.query_status(status))
     )
@@ -192,7 +192,7 @@ async def cancel_statement(call: Call) -> Response:
 async def close_statement(call: Call) -> Response:
     """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
     operation_id = await results.operation_of(call, await call.read(requests.EndRequest))
-    before = await call.services.statements.ending.close(call.user, operation_id)
+    before = await call.services.statements.control.close(call.user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."
     return answer(wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message))
