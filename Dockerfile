@@ -1,4 +1,4 @@
-# queryserver as a container, with a PostgreSQL of yours: docs/operations.md, "As containers".
+# queryserver as a container, with a PostgreSQL of yours: docs/operations/install.md.
 #   BASE    any Debian with Python 3.11 or newer as python3, such as python:3.x-slim
 #   EXTRAS  of pyproject.toml, in quotes: "ldap kerberos"
 

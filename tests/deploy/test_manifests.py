@@ -21,7 +21,7 @@ from queryserver.platform.settings.tree import Settings
 
 DOCKERFILE = (DEPLOY.parent / "Dockerfile").read_text()
 SECRET = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
-# docs/operations.md, "Stopping": what follows the grace, and what to add before anything kills the process.
+# docs/operations/shutdown.md: the cleanup after the grace period, and what to add before anything kills the process.
 REST_S, MARGIN_S = 15, 5
 VERSIONS = ("1.33", kubernetes_validate.latest_version())
 
@@ -302,9 +302,8 @@ def _quoted(name: str) -> Iterator[str]:
 
 
 def steps() -> str:
-    """docs/operations.md, from "A fleet, step by step" to what follows it."""
-    text = (DEPLOY.parent / "docs" / "operations.md").read_text()
-    return text.partition("## A fleet, step by step")[2].partition("## Health")[0]
+    """The guide that sets up a fleet."""
+    return (DEPLOY.parent / "docs" / "operations" / "fleet.md").read_text()
 
 
 def test_the_settings_of_the_guide_are_those_of_a_fleet_and_fit_the_unit_of_systemd(tmp_path: Path):

@@ -87,4 +87,4 @@ def _confinement(support: KernelSupport) -> Finding:
         what = f"Landlock (version {support.landlock_abi}) and seccomp confine the processes that work for users."
         return Finding.ok(area, what)
     what = f"The processes that work for users have limits of memory and time, but {', and '.join(missing)}."
-    return Finding.warning(area, what, "See Security in docs/operations.md: kernels and containers that permit it.")
+    return Finding.warning(area, what, "See docs/operations/security.md: kernels and containers that permit it.")

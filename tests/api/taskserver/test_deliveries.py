@@ -188,7 +188,7 @@ async def test_owners_get_mail_about_long_statements(fleets: Fleets, desktop: De
 
 
 def signed_well(call: tuple[Any, bytes]) -> bool:
-    """The receiver's own check, as docs/operations.md describes it."""
+    """The receiver's own check, as docs/operations/schedules.md describes it."""
     headers, body = call
     parts = dict(part.split("=", 1) for part in headers["x-queryserver-signature"].split(","))
     digest = hmac.new(WEBHOOK_SECRET.encode(), f"{parts['t']}.".encode() + body, hashlib.sha256).hexdigest()
