@@ -17,19 +17,31 @@ from queryserver.platform.settings.tree import Settings
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "queryserver"
 CLIENT = PROJECT / "clients" / "python"
-RECORDS = sorted((PROJECT / "docs" / "adr").glob("*.md"))
+RECORDS = sorted((PROJECT / "docs" / "adr").glob("[0-9]*.md"))
+CONTRACT = sorted((PROJECT / "docs" / "contract").glob("*.md"))
 DOCUMENTS = [
     *(directory / name for directory in (PROJECT, CLIENT) for name in ("README.md", "CHANGELOG.md")),
-    *sorted((PROJECT / "docs").glob("*.md")),
-    *RECORDS,
+    PROJECT / "deploy" / "README.md",
+    *sorted(page for page in (PROJECT / "docs").rglob("*.md") if page not in CONTRACT),
 ]
-"""The settings of the task server are read and checked before its commands exist."""
-MADE_BY_USERS = {"queryserver.toml", "ask.py"}
 HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]
 
-FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|ya?ml|toml|sh))")
+PATH = re.compile(r"[\w.@-]+(?:/[\w.@-]+)*/?")
+FOLDERS = {path.name for root in (PROJECT, PACKAGE) for path in root.iterdir() if path.is_dir()}
+SUFFIXES = {".cfg", ".conf", ".js", ".json", ".lock", ".md", ".py", ".service", ".sh", ".toml", ".ts", ".yaml", ".yml"}
+IN_MANY_FOLDERS = {"build.py", "model.py", "repository.py"}
+"""Named without a folder, because most folders of the package have one."""
+NOT_IN_THE_TREE = {
+    "ask.py": "readers save the example of the README under this name",
+    "connectors/types": "the contract names a call of the API",
+    "login.json": "qs writes it into the home directory of its user",
+    "package-lock.json": "an engine that the tests download has it",
+    "queryserver.toml": "the operator writes it",
+    "swagger-ui-bundle.js": "a package from PyPI has it",
+}
 
 every_document = each("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
+every_page = each("document", [*DOCUMENTS, *CONTRACT], ids=lambda path: str(path.relative_to(PROJECT)))
 every_record = each("record", RECORDS, ids=lambda path: path.name)
 
 
@@ -74,14 +86,39 @@ def sources() -> dict[str, str]:
     return {str(file): file.read_text() for file in PACKAGE.rglob("*.py")}
 
 
-def is_file_of_ours(name: str) -> bool:
-    name = name.removeprefix("./")
-    if "/" not in name and name in {*MADE_BY_USERS, *(Path(file).name for file in sources())}:
-        return True
-    return any((place / name).exists() for place in (PROJECT, PACKAGE))
+def is_path(word: str) -> bool:
+    """Whether a word in back-ticks names a file or folder of the project: by its first folder, or by its suffix."""
+    if not PATH.fullmatch(word):
+        return False
+    return ("/" in word and word.partition("/")[0] in FOLDERS) or Path(word).suffix in SUFFIXES
 
 
-@every_document
+def paragraphs(document: Path) -> Iterator[list[str]]:
+    """The words in back-ticks of each paragraph, list item and table row."""
+    for text in re.split(r"\n(?=\s*[-|]|\s*\d+\.|\s*$)", prose(document)):
+        yield re.findall(r"`([^`\n]+)`", text)
+
+
+def missing_files(document: Path) -> Iterator[str]:
+    """Paths that exist neither from the top of the project, nor from the package, nor from the page.
+
+    A bare name must be in one of these folders, in one that its paragraph names, or below that of a page beside
+    the files it explains.
+    """
+    roots = [PROJECT, PACKAGE, document.parent]
+    for words in paragraphs(document):
+        paths = [word.removeprefix("./") for word in words if is_path(word.removeprefix("./"))]
+        named = [root / path for root in roots for path in paths if "/" in path]
+        folders = [*roots, *(path if path.is_dir() else path.parent for path in named)]
+        for path in paths:
+            if path in NOT_IN_THE_TREE or path in IN_MANY_FOLDERS:
+                continue
+            is_beside = document.parent.name == "deploy" and any(document.parent.rglob(path))
+            if not is_beside and not any((folder / path).exists() for folder in folders):
+                yield path
+
+
+@every_page
 def test_links_resolve(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(document)):
         if "://" in target:
@@ -93,11 +130,15 @@ def test_links_resolve(document: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
-@every_document
+@every_page
 def test_files_named_in_back_ticks_exist(document: Path) -> None:
-    """From the top of the project, from the package, or a bare name that one file of the package has."""
-    named = [word for word in code_words(document) if FILE.fullmatch(word)]
-    assert [word for word in named if not is_file_of_ours(word)] == []
+    assert list(missing_files(document)) == []
+
+
+def test_exceptions_are_named_by_a_page_and_still_missing() -> None:
+    named = {word.removeprefix("./") for page in [*DOCUMENTS, *CONTRACT] for word in code_words(page)}
+    assert set(NOT_IN_THE_TREE) <= named
+    assert [path for path in NOT_IN_THE_TREE if any((root / path).exists() for root in (PROJECT, PACKAGE))] == []
 
 
 @every_document
