@@ -20,9 +20,9 @@ from queryserver.administration.configuration_check import check_settings
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
+from queryserver.platform.connection_guard import guarded, install_guard
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.outbound import guarded, install_guard
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.settings.tree import Settings
 

@@ -21,9 +21,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from queryserver import errors
 from queryserver.platform.addresses import AddressRules
+from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_messages import HttpRequest
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.networks import LOOPBACK, Network
-from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.settings.desktop import JwtSettings
 
 # Certificates of the signer (`x5c`), which are ignored here, make headers of several kilobytes.

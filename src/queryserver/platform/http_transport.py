@@ -1,4 +1,4 @@
-"""Exchanges over HTTP by httpx, for `outbound`, which imports this module at the first exchange."""
+"""Exchanges over HTTP by httpx, for `http_exchanges.py`, which imports this module at the first one."""
 
 import ssl
 from pathlib import Path
@@ -7,7 +7,7 @@ import httpx
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import HttpServer
-from queryserver.platform.outbound import HttpAnswer, HttpRequest, NotConnected
+from queryserver.platform.http_messages import HttpAnswer, HttpRequest, NotConnected
 
 _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=15.0)
 

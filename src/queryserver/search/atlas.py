@@ -11,7 +11,8 @@ import orjson
 import structlog
 
 from queryserver.errors.statements import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
-from queryserver.platform.outbound import HttpAnswer, HttpExchanges, HttpRequest
+from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_messages import HttpAnswer, HttpRequest
 from queryserver.platform.settings.sections import CatalogSettings
 from queryserver.search import model
 from queryserver.search.query_language import Query, Term

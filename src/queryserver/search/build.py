@@ -11,8 +11,8 @@ from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
+from queryserver.platform.http_exchanges import HttpExchanges
 from queryserver.platform.metrics import Metrics
-from queryserver.platform.outbound import HttpExchanges
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads

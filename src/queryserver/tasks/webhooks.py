@@ -8,7 +8,8 @@ import orjson
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.outbound import HttpExchanges, HttpRequest
+from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_messages import HttpRequest
 from queryserver.platform.settings.sections import Secret
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed
 

@@ -11,7 +11,7 @@ from tests.unit.search.late_atlas import late_atlas
 
 from queryserver.errors.statements import CatalogDenied, CatalogUnavailable
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.outbound import HttpExchanges
+from queryserver.platform.http_exchanges import HttpExchanges
 from queryserver.platform.settings.sections import CatalogSettings
 from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.model import FacetName, Search, SourceAnswer, SourceName

@@ -22,7 +22,7 @@ from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, pie
 from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interrupted
 from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.outbound import guarded
+from queryserver.platform.connection_guard import guarded
 from queryserver.sql.parameters import ParameterSupport, ParameterType
 from queryserver.sql.places import Bound
 from queryserver.sql.splitter_scan import first_word

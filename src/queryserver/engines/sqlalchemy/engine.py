@@ -18,7 +18,7 @@ from queryserver.engines.sqlalchemy.connection import PARAMETERS, SqlalchemyConn
 from queryserver.engines.threaded import NO_USER, ThreadedSessions
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.outbound import guarded, install_guard
+from queryserver.platform.connection_guard import guarded, install_guard
 
 
 def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
@@ -50,7 +50,7 @@ _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
 
 _PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
 """By the driver: libraries in C, which are given the port. By default they take PGPORT or MYSQL_TCP_PORT of this
-server, and connect past the guard (platform/outbound.py)."""
+server, and connect past the guard (platform/connection_guard.py)."""
 
 _USUAL_DRIVERS = {"cockroachdb": "psycopg2", "greenplum": "psycopg2", "mariadb": "mysqldb", "redshift": "psycopg2"}
 """What a url without driver means, as far as it matters here and is known without importing its dialect."""

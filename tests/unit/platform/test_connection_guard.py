@@ -12,7 +12,7 @@ import pytest
 from tests.cases import each
 
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.outbound import _audit, _permits, guarded, install_guard
+from queryserver.platform.connection_guard import _audit, _permits, guarded, install_guard
 
 pytestmark = pytest.mark.security("T8")
 

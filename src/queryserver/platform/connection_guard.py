@@ -1,104 +1,23 @@
-"""Outbound connections: exchanges over HTTP with key servers and catalogues, and the guard of blocking drivers.
+"""A guard for blocking drivers: the connections that a call opens go only to permitted addresses.
 
-The name is resolved once and the connection goes to a checked address (Contract platform 5.11: Hosts); certificates are
-verified for the name. No redirects, no proxies of the environment, no cookies; an answer has a limit of bytes and time.
+An audit hook of Python sees each connection before it is made (Contract platform 5.11: Hosts).
 """
 
-import asyncio
 import errno
 import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from queryserver.errors.statements import EngineError, EngineUnavailable
-from queryserver.platform.addresses import AddressRules, HostRefused, HttpServer, literal_address
-
-if TYPE_CHECKING:
-    from queryserver.platform.http_transport import HttpTransport
+from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
 
 _REFUSED = "The data source led to an address that connections are not allowed to."
 _MOST_LINKS = 50  # of an error to its causes; real ones have a handful
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """One request. `url` holds no login; `max_bytes` bounds the answer, `within_s` the whole exchange."""
-
-    url: str
-    method: str = "GET"
-    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    content: bytes = b""
-    max_bytes: int = 1024 * 1024
-    within_s: float = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """The answer, with any status."""
-
-    status: int
-    content_type: str
-    body: bytes
-
-
-class NotConnected(EngineUnavailable):
-    """The address took no connection; another one of the host may."""
-
-
-class HttpExchanges:
-    """Connections that are kept for further exchanges, until the `async with` ends."""
-
-    def __init__(self, rules: AddressRules, *, authorities: Path | None = None, verify: bool = True) -> None:
-        self._rules = rules
-        self._authorities = authorities
-        self._verify = verify
-        self._opening = asyncio.Lock()
-        self._transport: HttpTransport | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            await transport.aclose()
-
-    async def send(self, sent: HttpRequest) -> HttpAnswer:
-        """The answer of the first permitted address that takes the connection.
-
-        Raises EngineUnavailable: no permitted address, no connection, no whole answer within the limits.
-        """
-        server = HttpServer(sent.url)
-        try:
-            async with asyncio.timeout(sent.within_s):
-                last = EngineUnavailable(f"No connection to {server.host} could be made.")
-                for ip in await self._rules.resolve(server.host, server.port):
-                    try:
-                        return await (await self._opened()).exchange(sent, server, ip)
-                    except NotConnected as error:
-                        last = error
-                raise last
-        except TimeoutError:
-            raise EngineUnavailable(f"{server.host} did not answer in time.") from None
-
-    async def _opened(self) -> "HttpTransport":
-        async with self._opening:
-            if self._transport is None:
-                self._transport = await asyncio.to_thread(self._open)
-            return self._transport
-
-    def _open(self) -> "HttpTransport":
-        # Most servers make no exchange: httpx takes 40 ms of processor time and 2 MiB.
-        from queryserver.platform.http_transport import HttpTransport  # noqa: PLC0415 see above
-
-        return HttpTransport(authorities=self._authorities, verify=self._verify)
 
 
 class _Refusal(ConnectionRefusedError):
