@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def code_words(document: Path) -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """How a heading is named in a link and in the file name of a record."""
+    """How a heading is named in a link."""
     return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
 
 
@@ -181,18 +182,74 @@ def test_settings_files_shown_are_valid(document: Path, tmp_path: Path) -> None:
 
 @every_record
 def test_a_record_has_its_headings_in_order(record: Path) -> None:
-    text = record.read_text()
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
-    assert re.search(r"^Date: \d{4}-\d\d-\d\d\. Status: (accepted|replaced by ADR \d+)\.", text, re.MULTILINE)
+    assert re.findall(r"^## (.+)$", record.read_text(), re.MULTILINE) == HEADINGS
+
+
+def numbers_in(line: str) -> list[int]:
+    """The records that a line links to."""
+    return [int(number) for number in re.findall(r"\[(?:ADR )?(\d+)\]", line)]
+
+
+@cache
+def records() -> dict[int, "Record"]:
+    found = [Record.of(file) for file in RECORDS]
+    return {record.number: record for record in found}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The head of an architecture decision record."""
+
+    number: int
+    title: str
+    file: str
+    status: str
+    """As in the index: `accepted`, or by which record it is superseded."""
+    changes: list[int]
+    """The records that it amends or supersedes."""
+    changed_by: list[int]
+
+    @classmethod
+    def of(cls, file: Path) -> "Record":
+        head, _, _ = file.read_text().partition("\n## ")
+        title = re.match(r"# (\d+)\. (.+[^.\n])\n", head)
+        assert title, "a record begins with `# <number>. <title>`"
+        status = re.search(r"^Date: \d{4}-\d\d-\d\d\. Status: (accepted|superseded by .+)\.", head, re.MULTILINE)
+        assert status, "the date and status follow"
+        changes = re.findall(r"^(?:Amends|Supersedes) (.+)$", head, re.MULTILINE)
+        amended = re.findall(r"^Amended by (.+)$", head, re.MULTILINE)
+        return cls(
+            number=int(title[1]),
+            title=title[2],
+            file=file.name,
+            status=status[1],
+            changes=[number for line in changes for number in numbers_in(line)],
+            changed_by=[number for line in (*amended, status[1]) for number in numbers_in(line)],
+        )
+
+    def index_row(self) -> str:
+        amended = ", ".join(f"[{number}]({records()[number].file})" for number in self.changed_by)
+        is_amended = self.status == "accepted" and amended
+        status = f"accepted, amended by {amended}" if is_amended else self.status
+        return f"| [{self.number}]({self.file}) | {self.title} | {status} |"
 
 
 @every_record
-def test_the_file_of_a_record_is_named_after_its_title(record: Path) -> None:
-    title = re.fullmatch(r"# (\d+)\. (.+)", record.read_text().splitlines()[0])
-    assert title, "a record begins with `# <number>. <sentence>`"
-    number, sentence = title.groups()
-    assert not sentence.endswith(".")
-    assert record.stem == f"{int(number):04}-{slug(sentence)}"
+def test_the_file_of_a_record_begins_with_its_number(record: Path) -> None:
+    assert record.name.startswith(f"{Record.of(record).number:04}-")
+
+
+@every_record
+def test_a_changed_record_and_the_one_that_changes_it_name_each_other(record: Path) -> None:
+    number = Record.of(record).number
+    assert Record.of(record).changed_by == [other.number for other in records().values() if number in other.changes]
+
+
+def test_the_index_of_records_lists_all_of_them() -> None:
+    rows = [
+        line for line in (PROJECT / "docs" / "adr" / "README.md").read_text().splitlines() if line.startswith("| [")
+    ]
+    assert rows == [record.index_row() for record in records().values()]
 
 
 def test_numbers_of_records_are_unique_and_gapless() -> None:
