@@ -116,6 +116,16 @@ class TestLogs:
         assert body["status"] == 0
         assert dialect.bad_table in body["logs"]
 
+    @pytest.mark.parametrize("length", [5, 20_000])
+    async def test_a_failure_shows_the_whole_statement(self, ana: Caller, length: int):
+        """The text of a long statement is read by a query of its own."""
+        statement = f"fail {'x' * length}"
+        operation = (await ana.run("mysql", statement))["history_uuid"]
+        for call in ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
+            body = await ana.on(operation, call)
+            assert (call, body["code"], body["handle"]["statement"]) == (call, "engine_error", statement)
+        assert (await ana.told(f"editor/watch/{operation}"))["handle"]["statement"] == statement
+
     @pytest.mark.item(51)
     async def test_a_line_is_one_line_without_control_characters(self, ana: Caller):
         operation = (await ana.run("mysql", "fail one\ntwo\r\nthree\x07 \x1b[31mred end"))["history_uuid"]

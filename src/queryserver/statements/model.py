@@ -32,6 +32,31 @@ class StatementTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class StatementHandle:
+    """The handle that the client receives: position in the script, opaque names, session (Contract editor 2.1)."""
+
+    statement: str
+    statement_index: int
+    statements_count: int
+    position: tuple[int, int, int, int]
+    statement_hash: str
+    guid: str
+    secret: str
+    session_id: int
+    session_guid: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureDetails:
+    """What the answer about a statement without a result shows beside its status (Contract editor 3.4)."""
+
+    handle: StatementHandle
+    error_position: Position | None
+    """Where in the statement the engine found its error."""
+    error_sqlstate: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class StatementStatus:
     """The part of the record that check_status answers, and that is read most."""
 
@@ -54,6 +79,8 @@ class StatementStatus:
     limit_source: LimitSource | None = None
     outcome: tuple[int, str] | None = None
     """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
+    failure: FailureDetails | None = None
+    """Read with the status once `outcome` is set, unless the text is long: see `StatementReader.with_failure`."""
     queue_position: int | None = None
     """1: it is the next one. Only where it was requested, and only while it waits for a free slot of its connector."""
     runs_all: bool = False
@@ -106,21 +133,6 @@ class StatementPart:
 
 
 @dataclass(frozen=True, slots=True)
-class StatementHandle:
-    """The handle that the client receives: position in the script, opaque names, session (Contract editor 2.1)."""
-
-    statement: str
-    statement_index: int
-    statements_count: int
-    position: tuple[int, int, int, int]
-    statement_hash: str
-    guid: str
-    secret: str
-    session_id: int
-    session_guid: str
-
-
-@dataclass(frozen=True, slots=True)
 class StatementRecord:
     """A whole record as the read path needs it."""
 
@@ -140,9 +152,6 @@ class StatementRecord:
     canceled_by: str | None
     text_is_cut: bool = False
     """Only the beginning of the statement is still stored."""
-    error_position: Position | None = None
-    """Where in the statement the engine found its error."""
-    error_sqlstate: str | None = None
     sealed_parameters: bytes | None = field(default=None, repr=False)
     """The values of the whole script, as `ParameterBook` seals them."""
     parameter_count: int = 0

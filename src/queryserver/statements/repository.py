@@ -247,8 +247,9 @@ class StatementRecords:
             return None
         if row["unused"]:
             await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
+        status = status_of(row)
         return model.StoredResult(
-            status=status_of(row),
+            status=await self._with_parts(status) if status.outcome is not None else status,
             columns=columns_of(row["columns"]) or (),
             size_bytes=row["size_bytes"],
             cursor_row=row["cursor_row"],

@@ -1,6 +1,6 @@
 """Rows of the table of statements: their columns, and the values made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ _HANDLE_FIELDS = (
 _RECORD_FIELDS = (
     "script_id", "database", "settings", "row_limit", "timeout_s", "in_named_session", "in_history", "parent_uuid",
     "size_bytes", "canceled_by", "text_is_cut", "sealed_parameters",
-    "parameter_count", "error_sqlstate",
+    "parameter_count",
 )  # fmt: skip
 _PART_FIELDS = (
     "id", "statement_index", "has_result_set", "rows", "modified_row_count", "message", "error_sqlstate"
@@ -31,9 +31,24 @@ _PART_FIELDS = (
 HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows", "parameter_count")
 _END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")
 
-STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {TIMES}"
-WITHOUT_TEXT = f"""{STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, position, columns,
-    cancel_requested_at, error_line, error_column"""
+_ERROR_FIELDS = ("error_line", "error_column", "error_sqlstate")
+_DETAIL_FIELDS = ("statement", "text_is_cut", "position", *_HANDLE_FIELDS, *_ERROR_FIELDS)
+
+_OUTCOMES = {
+    StatementState.CANCELED: (1, "canceled"),
+    StatementState.TIMED_OUT: (-4, "statement_timeout"),
+    StatementState.EXPIRED: (-3, "expired"),
+    StatementState.CLOSED: (-3, "closed"),
+}
+_WITHOUT_RESULT = ", ".join(f"'{state.value}'" for state in (StatementState.FAILED, *_OUTCOMES))
+
+_PLAIN_STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {TIMES}"
+# Of hundreds of statuses in one query none has a long text: a statement may have 10 MB.
+STATUS = f"""{_PLAIN_STATUS},
+    case when state in ({_WITHOUT_RESULT}) and octet_length(statement) <= 16384
+        then jsonb_build_object({", ".join(f"'{name}', {name}" for name in _DETAIL_FIELDS)}) end as failure"""
+WITHOUT_TEXT = f"""{_PLAIN_STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, position, columns,
+    cancel_requested_at, {", ".join(_ERROR_FIELDS)}"""
 RECORD = f"{WITHOUT_TEXT}, statement"
 PARTS = f"""
 select {", ".join(_PART_FIELDS)}, position, state, error_code, error_line, error_column, truncated_reason, limit_source,
@@ -50,7 +65,7 @@ LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"
 """What a line of a log begins with."""
 
 
-def fields(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
+def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
 
@@ -81,14 +96,6 @@ def times_of(row: Row) -> model.StatementTimes:
     )
 
 
-_OUTCOMES = {
-    StatementState.CANCELED: (1, "canceled"),
-    StatementState.TIMED_OUT: (-4, "statement_timeout"),
-    StatementState.EXPIRED: (-3, "expired"),
-    StatementState.CLOSED: (-3, "closed"),
-}
-
-
 def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str] | None:
     if state is StatementState.FAILED:
         code = error_code or "engine_error"
@@ -97,6 +104,12 @@ def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str
 
 
 def status_of(row: Row) -> model.StatementStatus:
+    """A row with STATUS."""
+    return _status_of(row, row["failure"])
+
+
+def _status_of(row: Row, failure: Row | Mapping[str, Any] | None) -> model.StatementStatus:
+    """`failure` has the columns _DETAIL_FIELDS, if the statement has no result."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementStatus(
         **fields(row, _STATUS_FIELDS),
@@ -105,7 +118,20 @@ def status_of(row: Row) -> model.StatementStatus:
         truncated_reason=TruncationReason(reason) if reason else None,
         times=times_of(row),
         limit_source=LimitSource(source) if source else None,
+        failure=_details_of(failure) if failure is not None else None,
     )
+
+
+def _details_of(row: Row | Mapping[str, Any]) -> model.FailureDetails:
+    return model.FailureDetails(_handle_of(row), error_position_of(row), row["error_sqlstate"])
+
+
+def _handle_of(row: Row | Mapping[str, Any]) -> model.StatementHandle:
+    text = row["statement"]
+    if row["text_is_cut"]:
+        # No engine takes these words for a statement.
+        text = f"{text} … [the rest of this text is not stored any more]"
+    return model.StatementHandle(**fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"]))
 
 
 def part_of(row: Row) -> model.StatementPart:
@@ -124,17 +150,14 @@ def part_of(row: Row) -> model.StatementPart:
 
 
 def record_of(row: Row) -> model.StatementRecord:
-    text = row["statement"]
-    if row["text_is_cut"]:
-        # No engine takes these words for a statement.
-        text = f"{text} … [the rest of this text is not stored any more]"
+    """A row with RECORD."""
+    has_result = _outcome_of(StatementState(row["state"]), row["error_code"]) is None
     return model.StatementRecord(
         **fields(row, _RECORD_FIELDS),
-        status=status_of(row),
-        handle=model.StatementHandle(**fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"])),
+        status=_status_of(row, None if has_result else row),
+        handle=_handle_of(row),
         columns=columns_of(row["columns"]),
         cancel_requested=row["cancel_requested_at"] is not None,
-        error_position=error_position_of(row),
     )
 
 
@@ -145,5 +168,5 @@ def columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | N
     return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in stored)
 
 
-def error_position_of(row: Row) -> Position | None:
+def error_position_of(row: Row | Mapping[str, Any]) -> Position | None:
     return Position(row["error_line"], row["error_column"]) if row["error_line"] else None

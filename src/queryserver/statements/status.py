@@ -151,6 +151,15 @@ class StatementReader:
         """The status with the position in the queue, if the statement waits."""
         return await with_queue_position(self._records, status)
 
+    async def with_failure(self, status: StatementStatus) -> StatementStatus:
+        """The status with the details of its failure, which one with a long text lacks. Raises OperationNotFound."""
+        if status.failure is not None:
+            return status
+        record = await self._records.read(status.id)
+        if record is None:
+            raise OperationNotFound(str(status.id))
+        return record.status
+
     async def wait_for_end(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
         """The first terminal status within `wait_s` of a statement that was just recorded, else the latest one.
 

@@ -150,7 +150,7 @@ async def sample(
         if started is None:
             return _rows(TableSample(message=NOT_SAMPLED), form)
         operation = str(started.record.status.id)
-        result = wire.SampleStart(status=0, handle=shown_handle(started.record))
+        result = wire.SampleStart(status=0, handle=shown_handle(started.record.handle, started.record.status))
         return answer(wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation))
     if wanted is None:
         return _rows(await samples.hello(call.user, connector, form), form)
@@ -285,6 +285,6 @@ async def analyze(call: Call, dialect: str, database: str, table: str, column: s
             operationId=str(status.id),
             history_uuid=str(status.id),
             history_id=status.history_id,
-            handle=shown_handle(started.record),
+            handle=shown_handle(started.record.handle, started.record.status),
         )
     )

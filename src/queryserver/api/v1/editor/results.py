@@ -26,7 +26,14 @@ from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.identity.model import BigNumbers
 from queryserver.sql.positions import Position
-from queryserver.statements.model import HistoryEntry, StatementPart, StatementRecord, StatementStatus
+from queryserver.statements.model import (
+    FailureDetails,
+    HistoryEntry,
+    StatementHandle,
+    StatementPart,
+    StatementRecord,
+    StatementStatus,
+)
 from queryserver.statements.paging import PageRequest, ResultPage
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementProgress, parse_operation_id
@@ -55,7 +62,7 @@ async def check_status(call: Call) -> Response:
     operation_id = await operation_of(call, asked)
     status = await call.services.statements.reader.status(call.user, operation_id, wait_s=asked.wait)
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.access.record(call.user, operation_id))
+        return await failure_answer(call, status)
     headers = RETRY_HINT if status.state in ACTIVE else None
     return answers.answer(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
 
@@ -100,19 +107,18 @@ async def watch(call: Call, operation_id: str) -> Response:
     }
     if status.outcome is None:
         return answers.answer(wire.WatchResponse(status=0, **shown))
-    if record.status.outcome is None:  # it ended between the two reads
-        record = await call.services.statements.access.record(call.user, status.id)
     number, code = status.outcome
+    details = details_of(await reader.with_failure(status))
     failure = wire.WatchFailure(
         status=number,
         code=code,
         message=status.message,
-        handle=shown_handle(record),
+        handle=shown_handle(details.handle, status),
         history_id=status.history_id,
         history_uuid=str(status.id),
-        sqlstate=record.error_sqlstate,
-        statement_id=_failed_part(record),
-        **error_place(record.error_position),
+        sqlstate=details.error_sqlstate,
+        statement_id=_failed_part(status),
+        **error_place(details.error_position),
         **shown,
     )
     return answers.answer(failure)
@@ -132,15 +138,15 @@ async def fetch_result_data(call: Call) -> Response:
         call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form, asked.statement_id)
     )
     if page.status.outcome is not None:
-        return failure_answer(await call.services.statements.access.record(call.user, page.status.id))
+        return await failure_answer(call, page.status)
     if page.is_cut_off:
-        return _cut_off(await call.services.statements.access.record(call.user, page.status.id))
+        return _cut_off(await call.services.statements.access.own_record(call.user, page.status.id))
     return page_answer(page, form)
 
 
 def _cut_off(record: StatementRecord) -> Response:
     """The rows behind those that were kept: a failure, for clients that page to the end (Contract editor 6.1)."""
-    body, rows = failure_body(record), record.status.rows
+    body, rows = failure_body(record.status, FailureDetails(record.handle, None, None)), record.status.rows
     message = f"{body.message} To take these rows for the whole result, execute the statement with limit={rows}."
     return answers.answer(body.model_copy(update={"status": 1, "code": "truncated", "message": message}))
 
@@ -154,7 +160,7 @@ async def fetch_result_metadata(call: Call) -> Response:
         call.user, operation_id, asked.statement_id
     )
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.access.record(call.user, status.id))
+        return await failure_answer(call, status)
     meta = column_meta(columns, big_numbers_as_text=numbers_as_text(call, asked.big_numbers))
     return answers.answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
@@ -167,7 +173,7 @@ async def fetch_result_size(call: Call) -> Response:
     result_reader = call.services.statements.result_reader
     status, _, size_bytes = await result_reader.overview(call.user, operation_id, asked.statement_id)
     if status.outcome is not None:
-        return failure_answer(await call.services.statements.access.record(call.user, status.id))
+        return await failure_answer(call, status)
     is_active = status.state in ACTIVE
     size = wire.ResultSize(
         rows=None if is_active else status.rows,
@@ -207,25 +213,24 @@ async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> Asy
 
 async def _events_of(call: Call, step: StatementProgress, sender: "_Sender") -> list[bytes]:
     """The changes that were not sent yet."""
-    record = None
-    if step.status.outcome is not None:
-        record = await call.services.statements.access.record(call.user, step.status.id)
     status = step.status
+    if status.outcome is not None:
+        status = await call.services.statements.reader.with_failure(status)
     if sender.is_news(status):
         status = await call.services.statements.reader.with_queue_position(status)
-    pieces = sender.status(_event_body(status, record), status)
+    pieces = sender.status(_event_body(status), status)
     if not step.status.state.is_terminal:
         pieces += sender.progress(step)
     pieces += sender.log(step)
     if step.status.state.is_terminal:
-        pieces.append(sender.event("end", _event_body(step.status, record)))
+        pieces.append(sender.event("end", _event_body(status)))
     return pieces or sender.comment()
 
 
-def _event_body(status: StatementStatus, record: StatementRecord | None) -> BaseModel:
-    if record is None:
+def _event_body(status: StatementStatus) -> BaseModel:
+    if status.outcome is None:
         return wire.StatusResponse(status=0, query_status=query_status(status))
-    return failure_body(record)
+    return failure_body(status, details_of(status))
 
 
 class _Sender:
@@ -384,15 +389,14 @@ def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
     }
 
 
-def shown_handle(record: StatementRecord) -> wire.Handle:
-    held, status = record.handle, record.status
-    start_row, start_column, end_row, end_column = held.position
+def shown_handle(handle: StatementHandle, status: StatementStatus) -> wire.Handle:
+    start_row, start_column, end_row, end_column = handle.position
     return answers.like(
         wire.Handle,
-        held,
-        statement_id=held.statement_index,
-        has_more_statements=held.statement_index < held.statements_count - 1,
-        previous_statement_hash=held.statement_hash,
+        handle,
+        statement_id=handle.statement_index,
+        has_more_statements=handle.statement_index < handle.statements_count - 1,
+        previous_statement_hash=handle.statement_hash,
         start=wire.Position(row=start_row, column=start_column),
         end=wire.Position(row=end_row, column=end_column),
         operation_type=0,
@@ -403,26 +407,33 @@ def shown_handle(record: StatementRecord) -> wire.Handle:
     )
 
 
-def failure_body(record: StatementRecord) -> wire.StatementFailure:
+def details_of(status: StatementStatus) -> FailureDetails:
+    """The details of a status that `StatementReader.with_failure` returned."""
+    if status.failure is None:
+        raise AssertionError
+    return status.failure
+
+
+def failure_body(status: StatementStatus, details: FailureDetails) -> wire.StatementFailure:
     """The body for an operation without a result (Contract editor 3.4)."""
-    status, code = record.status.outcome or (0, "")
+    number, code = status.outcome or (0, "")
     return wire.StatementFailure(
-        status=status,
+        status=number,
         code=code,
-        message=record.status.message,
-        query_status=query_status(record.status),
-        handle=shown_handle(record),
-        history_id=record.status.history_id,
-        history_uuid=str(record.status.id),
-        sqlstate=record.error_sqlstate,
-        statement_id=_failed_part(record),
-        **error_place(record.error_position),
+        message=status.message,
+        query_status=query_status(status),
+        handle=shown_handle(details.handle, status),
+        history_id=status.history_id,
+        history_uuid=str(status.id),
+        sqlstate=details.error_sqlstate,
+        statement_id=_failed_part(status),
+        **error_place(details.error_position),
     )
 
 
-def _failed_part(record: StatementRecord) -> int | None:
+def _failed_part(status: StatementStatus) -> int | None:
     """Which statement of a script ended it; None for any other operation."""
-    part = record.status.part if record.status.is_script else None
+    part = status.part if status.is_script else None
     return part.statement_index if part is not None else None
 
 
@@ -431,9 +442,10 @@ def error_place(position: Position | None) -> dict[str, Any]:
     return {"line": position and position.line, "column": position and position.column}
 
 
-def failure_answer(record: StatementRecord) -> Response:
+async def failure_answer(call: Call, status: StatementStatus) -> Response:
     """HTTP 200: the call itself succeeded."""
-    return answers.answer(failure_body(record))
+    status = await call.services.statements.reader.with_failure(status)
+    return answers.answer(failure_body(status, details_of(status)))
 
 
 def column_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[wire.ColumnMeta]:

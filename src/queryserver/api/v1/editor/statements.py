@@ -121,9 +121,10 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
             return recorded
         reader = services.statements.reader
         status = await reader.wait_for_end(status, wait_s, waiting)
-        if status.state is StatementState.FAILED:  # the record says where in the text
-            return replace(recorded, record=await services.statements.access.record(user, status.id))
-        return replace(recorded, record=replace(recorded.record, status=await reader.with_queue_position(status)))
+        status = await reader.with_queue_position(status)
+        if status.outcome is not None:
+            status = await reader.with_failure(status)
+        return replace(recorded, record=replace(recorded.record, status=status))
 
 
 def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None) -> Submission:
@@ -163,16 +164,17 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
 
 
 def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
-    parent, held = record.parent_uuid or None, record.handle
-    warning = warning_of(held.statement_index, held.statements_count)
-    if record.status.outcome is not None:
-        return results.failure_body(record).model_copy(update={"history_parent_uuid": parent, "warning": warning})
+    parent, handle, status = record.parent_uuid or None, record.handle, record.status
+    warning = warning_of(handle.statement_index, handle.statements_count)
+    if status.outcome is not None:
+        body = results.failure_body(status, results.details_of(status))
+        return body.model_copy(update={"history_parent_uuid": parent, "warning": warning})
     return wire.ExecuteResponse(
         status=0,
-        history_id=record.status.history_id,
-        history_uuid=str(record.status.id),
-        handle=results.shown_handle(record),
-        query_status=results.query_status(record.status),
+        history_id=status.history_id,
+        history_uuid=str(status.id),
+        handle=results.shown_handle(handle, status),
+        query_status=results.query_status(status),
         history_parent_uuid=parent,
         warning=warning,
     )
