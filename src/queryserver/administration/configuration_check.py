@@ -318,7 +318,7 @@ async def _place_findings(connector: Connector, builder: EngineBuilder) -> Seque
         engine = await asyncio.to_thread(builder.build, connector)
     except ConfigurationError:  # found by another check
         return []
-    places = engine.capabilities.places
+    places = engine.capabilities.endpoints
     await engine.close()
     url = postgresql_url(connector, builder)
     rules = places_rules(connector, builder)

@@ -328,7 +328,7 @@ async def _log_in(login: Login, user: User, course: _Course) -> None:
 
 def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
     """Where the engine connects to; port 0 where only the driver knows which. Drivers are imported late."""
-    known = engine.capabilities.places
+    known = engine.capabilities.endpoints
     if known or connector.interface != "sqlalchemy":
         return known
     from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine  # noqa: PLC0415 as in its builder

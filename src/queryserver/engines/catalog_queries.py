@@ -1,4 +1,4 @@
-"""What the catalogues of all engines share: names in SQL, the name that was meant, reading a few rows, samples."""
+"""Shared by the catalogs of all engines: quoting and matching names, reading small results, sample queries."""
 
 import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -19,33 +19,33 @@ from queryserver.engines.protocol import (
 from queryserver.engines.sessions import ended, submitted
 
 MAX_ROWS = 200_000
-"""More than any list of names may hold, so that a caller that cuts it knows that there was more."""
+"""Above the limit of any list of names, so that a caller that truncates it knows there was more."""
 
 MAX_BYTES = 128 * 1024 * 1024
 _SLICE_ROWS = 2_000
-"""Turning so many rows into Python's values takes a few milliseconds of the event loop."""
+"""Converting this many rows to Python values blocks the event loop for a few milliseconds."""
 
 Row = tuple[Any, ...]
-"""Cells as Arrow's `to_pylist` gives them."""
+"""Cells as returned by Arrow's `to_pylist`."""
 
 
 class Folding(Enum):
-    """What an engine makes of a name without quotes."""
+    """How an engine folds an unquoted name."""
 
     LOWER = auto()
     UPPER = auto()
     CASELESS = auto()
-    """Kept as written, found without regard to case."""
+    """Stored as written, matched without regard to case."""
 
 
 def spellings(wanted: str, folding: Folding) -> tuple[str, ...]:
-    """The names to search, the exact one first; with CASELESS the engine or `choose` must compare."""
+    """The spellings to look for, the exact one first; with CASELESS the engine or `choose` must ignore case."""
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)
 
 
 def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
-    """The one of `names` that is meant: exactly that, else folded; None when there is none, or more than one."""
+    """The one of `names` that `wanted` refers to: exact match first, then folded; None if there is none or several."""
     present: Collection[str] = names if isinstance(names, (set, frozenset, dict)) else list(names)
     for spelling in spellings(wanted, folding):
         if spelling in present:
@@ -57,19 +57,19 @@ def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
 
 
 async def summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) -> list[TableSummary]:
-    """A summary of each row; other tasks run after each few thousand."""
-    made = list[TableSummary]()
+    """One summary per row; yields to the event loop after every few thousand."""
+    result = list[TableSummary]()
     for start in range(0, len(rows), _SLICE_ROWS):
-        made += map(make, rows[start : start + _SLICE_ROWS])
+        result += map(make, rows[start : start + _SLICE_ROWS])
         await asyncio.sleep(0)
-    return made
+    return result
 
 
 async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
-    """The rows of a query by position, at most the first `max_rows`; none for a statement without result set.
+    """The rows of a query as tuples, at most the first `max_rows`; empty for a statement without a result set.
 
-    When the caller is cancelled, the statement is stopped at the engine. Raises EngineUnavailable also for a connection
-    that is lost on the way, StatementRejected also for an answer of more than `MAX_BYTES`.
+    If the caller is cancelled, the statement is stopped at the engine. Raises EngineUnavailable also if the connection
+    is lost on the way, StatementRejected also for a result of more than `MAX_BYTES`.
     """
     try:
         handle = await session.submit(statement)
@@ -93,13 +93,13 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
 
 
 def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[FunctionDescription]:
-    """The functions of rows `name, arguments, return type, whether it is built in, description`, in order.
+    """Functions from rows of `name, arguments, return type, whether it is built in, description`, in order.
 
-    Each different list of arguments is a line of the signature; the rest is that of the first overload.
+    Each distinct argument list becomes a line of the signature; the other fields are those of the first overload.
     """
-    found = dict[str, list[Row]]()
+    overloads = dict[str, list[Row]]()
     for row in rows:
-        found.setdefault(row[0], []).append(row)
+        overloads.setdefault(row[0], []).append(row)
     return [
         FunctionDescription(
             name=name,
@@ -109,14 +109,14 @@ def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[Fu
             is_persistent=is_persistent,
             description=same[0][4] or "",
         )
-        for name, same in found.items()
+        for name, same in overloads.items()
     ]
 
 
 def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
-    """Of rows `name, type, comment, nullable, default, is numbered, is in the primary key, is in the partition key`.
+    """Columns from rows of `name, type, comment, nullable, default, autoincrement, primary key, partition key`.
 
-    A default from a sequence numbers a column too. Whether a view's column is numbered, or may be NULL, is not known.
+    A default taken from a sequence also counts as autoincrement. For a view, autoincrement and nullable are unknown.
     """
     return tuple(
         TableColumn(
@@ -134,16 +134,16 @@ def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, .
 
 
 def nulls_last(value: str, direction: str) -> str:
-    """Sort keys, as standard SQL says it."""
+    """A sort key in standard SQL."""
     return f"{value} {direction} NULLS LAST"
 
 
 def sample_query(
     source: str, value: str | None, kind: SampleKind, *, order: Callable[[str, str], str] = nulls_last
 ) -> str:
-    """Rows of `source`, or values of one of its columns; both are quoted already.
+    """A query for rows of `source`, or for values of its column `value`; both must be quoted.
 
-    `order` makes the sort keys of a value and ASC or DESC, with NULL last.
+    `order` builds the sort key from a value and ASC or DESC, with NULL last.
     """
     if value is None:
         return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
@@ -154,11 +154,11 @@ def sample_query(
 
 
 class SessionCatalog:
-    """What the catalogs share that query a session. `no_nested`: why values within a column are not sampled."""
+    """Base of catalogs that query a session. `no_nested` says why values nested in a column cannot be sampled."""
 
     no_nested = ""
     mark = '"'
-    """Around names."""
+    """Quote character of names."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
@@ -172,7 +172,7 @@ class SessionCatalog:
         return sample_query(self._full_name(table), value, kind, order=self._order)
 
     def _full_name(self, table: TableDescription) -> str:
-        """In quotes."""
+        """The quoted name, with its database."""
         return qualified(*filter(None, (table.database, table.name)), mark=self.mark)
 
     def _order(self, value: str, direction: str) -> str:
@@ -184,33 +184,35 @@ class SessionCatalog:
 
 
 def identifier(name: str, *, mark: str = '"') -> str:
-    """The name between quote characters; those within it are doubled."""
+    """The name in quote characters, with those inside it doubled."""
     return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
 
 def qualified(*names: str, mark: str = '"') -> str:
-    """Quoted names joined by points: `"shop"."items"`."""
+    """Quoted names joined by dots: `"shop"."items"`."""
     return ".".join(identifier(name, mark=mark) for name in names)
 
 
 def backquoted(*names: str) -> str:
-    """As `qualified`, for MySQL and the family of Hive."""
+    """As `qualified`, for MySQL and the Hive family."""
     return qualified(*names, mark="`")
 
 
 def literal(text: str) -> str:
-    """A string constant where a backslash is a character like any other (standard SQL)."""
+    """A string literal for engines where a backslash is an ordinary character (standard SQL)."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def escaped_literal(text: str) -> str:
-    r"""A string constant where a backslash escapes the next character: `'` becomes `\'`, a backslash two."""
+    r"""A string literal for engines where a backslash escapes the next character: `'` becomes `\'`, `\` becomes
+    `\\`.
+    """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @contextmanager
 def metadata_errors() -> Generator[None]:
-    """Around queries on metadata: StatementDenied, a right that the user lacks, becomes EngineForbidden."""
+    """Wrap metadata queries: StatementDenied (the user lacks a right) becomes EngineForbidden."""
     try:
         yield
     except errors.StatementDenied as error:

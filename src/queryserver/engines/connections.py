@@ -1,4 +1,4 @@
-"""What connections to data sources share: a pool, pauses between attempts, TLS, and files of embedded databases."""
+"""Shared by connections to data sources: a pool, retries with backoff, TLS, and files of embedded databases."""
 
 import asyncio
 import ssl
@@ -15,14 +15,14 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 
 
 class PooledConnection(Protocol):
-    """What the pool needs of a connection. None of it raises."""
+    """What the pool needs of a connection. No method raises."""
 
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """Whether the connection is closed or lost."""
         ...
 
     async def clean(self) -> bool:
-        """Make the connection as it was after its login; False when there is any doubt. Limited in time."""
+        """Reset the connection to its state after login; False if that may have failed. Limited in time."""
         ...
 
     async def shut(self) -> None:
@@ -36,7 +36,7 @@ ConnectionT = TypeVar("ConnectionT", bound=PooledConnection)
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLogin:
-    """The user of a connection, and the database that it starts in where that is the connection's own."""
+    """The user of a connection, and its initial database where a connection is bound to one."""
 
     user: str
     password: str = field(repr=False)
@@ -44,9 +44,9 @@ class DatabaseLogin:
 
 
 class ConnectionPool(Generic[LoginT, ConnectionT]):
-    """Idle connections by login, clean for the next session: a login costs several round trips.
+    """Idle connections by login, reset for the next session, because a login costs several round trips.
 
-    At most `max_idle` wait, each at most `idle_s`. Callers bound how many are in use at once.
+    Keeps at most `max_idle` connections, each for at most `idle_s`. Callers limit how many are in use at once.
     """
 
     def __init__(self, connect: Callable[[LoginT], Awaitable[ConnectionT]], *, max_idle: int, idle_s: float) -> None:
@@ -58,7 +58,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         self._closed = False
 
     async def take(self, login: LoginT) -> ConnectionT:
-        """A clean connection, the one used last if there is one.
+        """A clean connection: the most recently used idle one, else a new one.
 
         Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
         """
@@ -67,12 +67,12 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         while (connection := self._pop(login)) is not None:
             if not connection.is_closed():
                 return connection
-            # The other side closed it: our end still has its socket.
+            # The server closed the connection, but our socket is still open.
             await connection.shut()
         return await self._connect(login)
 
     async def give_back(self, login: LoginT, connection: ConnectionT) -> None:
-        """Keep the connection for the next session, or close it: when it is in doubt, or enough are idle."""
+        """Keep the connection for the next session, or close it if it may be unclean or enough are idle."""
         is_kept = False
         try:
             # Checked again afterwards: cleaning may take round trips.
@@ -87,17 +87,17 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
 
     @asynccontextmanager
     async def borrowed(self, login: LoginT) -> AsyncGenerator[ConnectionT]:
-        """A clean connection for one call; any exception puts it in doubt. Raises as `take`."""
+        """A clean connection for one call, closed after any exception. Raises as `take`."""
         connection = await self.take(login)
         try:
             yield connection
-        except BaseException:  # a cancel too: the connection is in doubt
+        except BaseException:  # cancellation too: the state of the connection is unknown
             await connection.shut()
             raise
         await self.give_back(login, connection)
 
     async def close(self) -> None:
-        """Close all idle connections; those in use are closed when they come back. Idempotent."""
+        """Close all idle connections; those in use are closed when returned. Idempotent."""
         self._closed = True
         await give_up(self._reaper)
         while self._idle:
@@ -108,7 +108,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return not self._closed and len(self._idle) < self._max_idle
 
     def _pop(self, login: LoginT) -> ConnectionT | None:
-        """The connection of `login` that was used last."""
+        """Remove and return the most recently used idle connection of `login`."""
         for position in reversed(range(len(self._idle))):
             _, owner, connection = self._idle[position]
             if owner == login:
@@ -117,7 +117,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return None
 
     async def _reap(self) -> None:
-        """Close what was not taken for `idle_s`; ends when none is left."""
+        """Close connections that were idle for `idle_s`; ends when none is left."""
         while self._idle:
             rest_s = self._idle[0][0] + self._idle_s - time.monotonic()
             if rest_s > 0:
@@ -126,26 +126,26 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
                 await self._idle.popleft()[2].shut()
 
 
-PlaceT = TypeVar("PlaceT")
-ReachedT = TypeVar("ReachedT")
+AddressT = TypeVar("AddressT")
+ConnectedT = TypeVar("ConnectedT")
 
 
 async def first_reached(
-    places: Sequence[PlaceT],
-    connect: Callable[[PlaceT], Awaitable[ReachedT]],
+    addresses: Sequence[AddressT],
+    connect: Callable[[AddressT], Awaitable[ConnectedT]],
     *,
     failure: type[EngineError] = EngineUnavailable,
-) -> ReachedT:
-    """What `connect` gives for the first place where it does not raise `failure`. Raises that of the last place."""
-    *others, last = places
-    for place in others:
+) -> ConnectedT:
+    """Try `connect` on each address in turn and return the first success. Raises the `failure` of the last address."""
+    *earlier, last = addresses
+    for address in earlier:
         with suppress(failure):
-            return await connect(place)
+            return await connect(address)
     return await connect(last)
 
 
 async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel the tasks that still run, once, and wait for their end. What any of them raised is dropped."""
+    """Cancel the tasks that still run, once, and wait until they end. Exceptions they raised are discarded."""
     known = {task for task in tasks if task is not None}
     for task in known:
         task.cancel()
@@ -157,21 +157,21 @@ async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 RETRY_S = 60.0
-"""How long a call about a statement at an engine is repeated without success, before its outcome counts as unknown."""
+"""How long a failing call about a statement is retried before the outcome of the statement counts as unknown."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
 class Retries:
-    """Growing pauses between the attempts of one call. They end `for_s` seconds after this object was created."""
+    """Exponential backoff between the attempts of one call, until `for_s` seconds after creation of this object."""
 
     def __init__(self, for_s: float) -> None:
         self._until = asyncio.get_running_loop().time() + for_s
         self._pause_s = _FIRST_PAUSE_S
 
     async def pause(self, *, least_s: float = 0) -> bool:
-        """Wait for the next attempt. False, without a wait, when no time is left for one."""
+        """Wait before the next attempt. Returns False at once if no time is left for one."""
         pause_s = max(self._pause_s, least_s)
         if asyncio.get_running_loop().time() + pause_s > self._until:
             return False
@@ -181,11 +181,11 @@ class Retries:
 
 
 _PLAIN_TEXT = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""OpenSSL's names, of 3.0 and from 3.2 on, for an answer that is no TLS at all."""
+"""OpenSSL's reasons (3.0, and 3.2 or later) for a peer that does not speak TLS."""
 
 
 class _NamedContext(ssl.SSLContext):
-    """Expects the certificate of `server_name`, whatever address the driver says it connects to."""
+    """Expects the certificate of `server_name`, whatever address the driver passes."""
 
     server_name = ""
 
@@ -207,8 +207,9 @@ class _NamedContext(ssl.SSLContext):
 def client_tls(server_name: str, *, validate: bool = True, check_name: bool = True, ca: str = "") -> ssl.SSLContext:
     """TLS of a client of `server_name`, for drivers that connect to an address.
 
-    `ca` is PEM text of the authorities to trust, empty for those of the system. Without `validate` any certificate is
-    accepted; without `check_name` one of any server of a trusted authority. Raises ValueError: `ca` is not PEM.
+    `ca` has the certificate authorities to trust as PEM text, empty for those of the system. Without `validate` any
+    certificate is accepted; without `check_name` any certificate of a trusted authority. Raises ValueError if `ca` is
+    not PEM.
     """
     context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.server_name = server_name
@@ -233,13 +234,13 @@ NO_TLS = "it offers no TLS"
 
 
 def no_connection(server: str, error: BaseException, *, reason: str = "") -> str:
-    """The message about a connection that could not be made: with the reason where it is TLS, or a given `reason`."""
+    """The message for a failed connection, with `reason` or else the TLS failure that caused it, if any."""
     reason = reason or _tls_reason(error)
     return f"No connection to {server} could be made{': ' if reason else ''}{reason}."
 
 
 def _tls_reason(error: BaseException) -> str:
-    """The message of the TLS library, which names neither files nor addresses but those of the certificate."""
+    """The message of the TLS library, which contains no file names, and no addresses but those of the certificate."""
     cause: BaseException | None = error
     for _ in range(_CAUSES):
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -254,7 +255,9 @@ MEMORY = ":memory:"
 
 
 def database_file(root: Path | None, path: str) -> Path:
-    """The file that `path` names below `root`. Raises InvalidPath: absolute, with `..`, odd, or without a root."""
+    """The file at `path` below `root`. Raises InvalidPath if it is absolute, has `..` or special characters, or `root`
+    is None.
+    """
     if root is None:
         raise InvalidPath("Only :memory: is allowed: local_database_dir is not set.")
     parts = PurePosixPath(path).parts
@@ -267,14 +270,16 @@ def database_file(root: Path | None, path: str) -> Path:
 
 
 def require_folder(root: Path | None, path: str) -> None:
-    """Raises InvalidPath when the folder of the database is missing: engines create files, not folders. Blocks."""
+    """Raises InvalidPath if the folder of the database is missing: engines create files, not folders. Blocks."""
     if path != MEMORY and not (folder := database_file(root, path).parent).is_dir():
         name = folder.name if root is not None and folder != root.resolve() else "local_database_dir"
         raise InvalidPath(f"The folder {name} of the database does not exist: create it first.")
 
 
 def refuse_links(root: Path, file: Path) -> None:
-    """Raises EngineUnavailable when a name on the way from `root` to `file` is a link. Blocks; for each open."""
+    """Raises EngineUnavailable if any part of the path from `root` to `file` is a link. Call before each open.
+    Blocks.
+    """
     step = root.resolve()
     for name in file.relative_to(step).parts:
         step = step / name

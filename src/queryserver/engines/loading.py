@@ -1,4 +1,4 @@
-"""What loaders share: refusals, staging tables, reading ahead, values as texts, and loads by plain statements."""
+"""Shared by loaders: refusals, staging tables, read-ahead, values as text, and loads by plain statements."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -26,19 +26,19 @@ _TAKE_BACK_S = 30.0
 _SWAP_S = 120.0
 _SHOWN_CHARACTERS = 40
 
-Answered = TypeVar("Answered")
-Converted = TypeVar("Converted")
+ResultT = TypeVar("ResultT")
+ConvertedT = TypeVar("ConvertedT")
 
 
 def column_definitions(columns: Sequence[LoadColumn], quoted: Callable[[str], str]) -> str:
-    """What stands between the brackets of CREATE TABLE."""
+    """The column list of CREATE TABLE, without its parentheses."""
     return ", ".join(
         [f"{quoted(column.name)} {column.declared}{'' if column.nullable else ' NOT NULL'}" for column in columns]
     )
 
 
 def refuse_target(load: TableLoad, *, exists: bool) -> None:
-    """Raises StatementRejected for a new table that exists already, and for one to append to that does not."""
+    """Raises StatementRejected if a new table already exists, or if one to append to does not."""
     if exists and not load.append and not load.replace:
         raise StatementRejected(f'Table "{load.target.name}" already exists.')
     if load.append and not exists:
@@ -46,9 +46,9 @@ def refuse_target(load: TableLoad, *, exists: bool) -> None:
 
 
 def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
-    """What makes the rows of the quoted table `staging` visible, in one transaction, in double quotes' SQL.
+    """The statements of one transaction that make the rows of the table `staging` visible; names are double-quoted.
 
-    Where a table is replaced, DROP TABLE refuses a view.
+    When replacing, the engine's DROP TABLE refuses a view.
     """
     if load.append:
         names = ", ".join(identifier(column.name) for column in load.columns)
@@ -58,23 +58,23 @@ def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, .
 
 
 def no_table(table: TableName) -> StatementRejected:
-    """Why something is not replaced."""
+    """The error for a target that is not a plain table and so cannot be replaced."""
     return StatementRejected(f'"{table.name}" is a view, a partition or the like: only a plain table is replaced.')
 
 
 def refuse_changes(*, read_only: bool) -> None:
-    """Raises StatementDenied where the connector may only read."""
+    """Raises StatementDenied if the connector is read-only."""
     if read_only:
         raise StatementDenied("This connector only reads: no table can be made or dropped in it.")
 
 
 def passing(database: str) -> StatementRejected:
-    """Why no table is made in a database that ends with the session."""
+    """The error for a target in a database whose tables vanish with their session."""
     return StatementRejected(f'Tables of "{database}" go with their session: nobody would see this one.')
 
 
 def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Callable[[str], int]) -> None:
-    """Raises StatementRejected for a name that the engine would cut, or refuse with a text that names nothing."""
+    """Raises StatementRejected for a name that the engine would truncate, or reject without naming it."""
     for name in names:
         if size(name) > longest:
             shown = name[:_SHOWN_CHARACTERS]
@@ -83,7 +83,7 @@ def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Ca
 
 
 class Staging:
-    """A staging table. `is_gone` is set once it has another name, or went with its transaction."""
+    """A staging table. `is_gone` is set once it was renamed or vanished with its transaction."""
 
     def __init__(self, table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> None:
         self.is_gone = False
@@ -93,9 +93,9 @@ class Staging:
         self._drop = drop
 
     async def publish(self, last_step: Awaitable[object], *, takes_it: bool = True) -> None:
-        """Take the step that makes the rows visible; the staging table goes with it if it `takes_it`, else is dropped.
+        """Run the step that makes the rows visible. Unless that step consumes the staging table (`takes_it`), drop it.
 
-        This is not broken off: a cancel that comes meanwhile is too late, and reaches the caller after the load.
+        Runs to completion: a cancellation in the meantime is too late, and is delivered to the caller after the load.
         """
 
         async def publish() -> None:
@@ -106,7 +106,7 @@ class Staging:
         await to_the_end(publish())
 
     async def clear(self) -> None:
-        """Drop the table and settle it in the ledger. One that cannot be dropped now stays there."""
+        """Drop the table and settle it in the ledger. If it cannot be dropped now, it stays in the ledger."""
         self.is_cleared = True
         if not self.is_gone:
             try:
@@ -119,11 +119,11 @@ class Staging:
 
 @asynccontextmanager
 async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
-    """Around the life of a staging table, which is made inside: at the end it is dropped, whatever happened.
+    """The lifetime of a staging table, which the block creates; on leaving it is always dropped.
 
-    It is entered in the ledger before, and settled after. What the batches inside raised comes out as it was.
+    The table is recorded in the ledger before and settled afterwards. An exception of the batches leaves unchanged.
     """
-    # Not broken off: it would not be known then whether the table is in the ledger.
+    # Runs to completion, because an interrupted call would leave open whether the table is in the ledger.
     await to_the_end(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
@@ -135,10 +135,10 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
             await asyncio.shield(staging.clear())
 
 
-async def to_the_end(work: Coroutine[Any, Any, Answered]) -> Answered:
-    """What work gives that must not be broken off. A cancel that comes meanwhile is delivered at the next wait.
+async def to_the_end(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run `work` to completion and return its result; a cancellation in the meantime is delivered at the next await.
 
-    When the work fails, the cancel comes in the place of its error. The work limits its own time.
+    If the work fails, the cancellation is raised instead of its error. The work must limit its own time.
     """
     running = asyncio.ensure_future(work)
     is_canceled = False
@@ -153,7 +153,7 @@ async def to_the_end(work: Coroutine[Any, Any, Answered]) -> Answered:
 
 
 def deliver_cancel(failure: BaseException | None) -> None:
-    """Deliver a cancel that was held back: now where the work failed, else when the task waits next."""
+    """Deliver a postponed cancellation: now if the work failed, else at the task's next await."""
     if failure is not None:
         raise asyncio.CancelledError from failure
     if (task := asyncio.current_task()) is not None:
@@ -162,7 +162,7 @@ def deliver_cancel(failure: BaseException | None) -> None:
 
 
 class RowsFailed(Exception):
-    """The batches of a load failed, not the engine. Passes through drivers and their error handling unharmed."""
+    """The batches of a load failed, not the engine. Passes through the error handling of drivers unchanged."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__("the rows could not be read")
@@ -171,14 +171,14 @@ class RowsFailed(Exception):
 
 @asynccontextmanager
 async def read_ahead(
-    batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Converted], executor: Executor
-) -> AsyncGenerator[AsyncGenerator[Converted]]:
-    """The converted batches; the next ones are read and converted while the engine works on one.
+    batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], ConvertedT], executor: Executor
+) -> AsyncGenerator[AsyncGenerator[ConvertedT]]:
+    """The converted batches, of which the next are read and converted while the engine works on one.
 
-    At most two are ready or under way. What the batches or `convert` raise comes out as RowsFailed. One task reads all
-    batches, and has ended when the block is left.
+    At most two are ready or in progress. Exceptions of the batches and of `convert` are raised as RowsFailed. One task
+    reads all batches, and has ended when the block is left.
     """
-    ready: asyncio.Queue[Converted | None] = asyncio.Queue()
+    ready: asyncio.Queue[ConvertedT | None] = asyncio.Queue()
     room = asyncio.Semaphore(_BATCHES_AHEAD)
 
     async def read() -> None:
@@ -188,7 +188,7 @@ async def read_ahead(
             ready.put_nowait(await loop.run_in_executor(executor, convert, batch))
             await room.acquire()
 
-    async def take() -> AsyncGenerator[Converted]:
+    async def take() -> AsyncGenerator[ConvertedT]:
         while (converted := await ready.get()) is not None:
             yield converted
             room.release()
@@ -209,14 +209,14 @@ async def read_ahead(
             reading.exception()
 
 
-# The kernels are made when the package is loaded, so its stubs know only some of them.
+# pyarrow creates the kernels at import, so its stubs declare only some of them.
 _kernels: Any = pyarrow.compute
 
 
 def cell_texts(values: pa.Array) -> pa.Array:
-    """Values of any imported type as texts that a cast reads back: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`.
+    """Values of any imported type as text that CAST accepts: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`.
 
-    Those of bytes are base64, which an engine has a function for.
+    Bytes become base64, which engines have a function to decode.
     """
     kind = values.type
     if pa.types.is_string(kind):
@@ -224,13 +224,13 @@ def cell_texts(values: pa.Array) -> pa.Array:
     if pa.types.is_duration(kind):
         return duration_text(values)
     if pa.types.is_binary(kind):
-        found = (None if value is None else b64encode(value).decode() for value in values.to_pylist())
-        return pa.array(found, pa.string())
+        encoded = (None if value is None else b64encode(value).decode() for value in values.to_pylist())
+        return pa.array(encoded, pa.string())
     if pa.types.is_decimal(kind):
         return plain_decimals(values)
     texts = values.cast(pa.string())
     if pa.types.is_floating(kind):
-        # As Java reads them.
+        # The spellings that Java parses.
         for arrow, java in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
             texts = _kernels.if_else(_kernels.equal(texts, arrow), java, texts)
     is_clock = pa.types.is_time(kind) or pa.types.is_timestamp(kind)
@@ -238,13 +238,13 @@ def cell_texts(values: pa.Array) -> pa.Array:
 
 
 def hex_texts(values: pa.Array, before: str = "", behind: str = "") -> pa.Array:
-    """Bytes in hexadecimal digits, between two texts."""
-    found = (None if value is None else f"{before}{value.hex()}{behind}" for value in values.to_pylist())
-    return pa.array(found, pa.string())
+    """Bytes as hexadecimal digits, between the texts `before` and `behind`."""
+    literals = (None if value is None else f"{before}{value.hex()}{behind}" for value in values.to_pylist())
+    return pa.array(literals, pa.string())
 
 
 def plain_decimals(decimals: pa.Array) -> pa.Array:
-    """Decimal numbers with all their digits and without an exponent, which Arrow writes for the smallest."""
+    """Decimal numbers with all digits and without the exponent that Arrow writes for very small ones."""
     texts = decimals.cast(pa.string())
     if not _kernels.any(_kernels.match_substring(texts, "E")).as_py():
         return texts
@@ -252,17 +252,17 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
 
 
 Written = Sequence[bytes]
-"""Rows of values as the engine's SQL has them, each without the commas and brackets around it."""
+"""Rows as the engine's SQL text, each without the parentheses and commas around it."""
 
 RowsWriter = Callable[[pa.RecordBatch], Written]
 
 
 async def execute(session: EngineSession, statement: str) -> None:
-    """Run a statement to its end. It is stopped at the engine when the caller is cancelled. Raises EngineError."""
+    """Run a statement to completion; stops it at the engine if the caller is cancelled. Raises EngineError."""
     submitting = asyncio.create_task(session.submit(statement), name="submit")
 
     async def end() -> None:
-        # Stop and free the statement, if there is one. The adapter limits both calls in time.
+        # Stop and close the statement, if one was started. The adapter limits the time of both calls.
         await asyncio.wait({submitting}, timeout=_STOP_S)
         if not submitting.done():
             submitting.cancel()
@@ -273,7 +273,7 @@ async def execute(session: EngineSession, statement: str) -> None:
             await session.close(handle)
 
     try:
-        # A cancel in the middle of it would leave nothing to stop the statement by.
+        # Shielded: if submit were cancelled, there would be no handle to stop the statement with.
         handle = await asyncio.shield(submitting)
         await ended(session, handle)
     finally:
@@ -287,9 +287,9 @@ async def made(
     ledger: LoadLedger,
     drop: Callable[[], Awaitable[None]],
 ) -> AsyncGenerator[Staging]:
-    """Around the filling of a table that was made under its own name; dropped at the end unless `is_gone` is set.
+    """The filling of a table created under its final name; on leaving it is dropped unless `is_gone` is set.
 
-    Only what `create` has made is dropped or entered in the ledger: not a table that another client made meanwhile.
+    Only a table that `create` has made is dropped or recorded, never one that another client created in the meantime.
     """
     creating = asyncio.create_task(create(), name="create table")
 
@@ -304,25 +304,25 @@ async def made(
 
     async with AsyncExitStack() as stack:
         try:
-            # A cancel in the middle of it would leave open who made the table.
+            # Shielded: if create were cancelled, it would be unknown who created the table.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staged(table, ledger, drop))
-        except BaseException:  # a cancel too: the table must not stay
+        except BaseException:  # cancellation too: the table must not remain
             await asyncio.shield(undo())
             raise
         yield filled
 
 
 class StatementLoader(ABC):
-    """A TableLoader. A subclass per engine writes its SQL.
+    """A TableLoader that runs plain statements. A subclass per engine writes the SQL.
 
-    A new table is the staging table under another name; where the engine cannot rename, it is filled by one
-    INSERT ... SELECT, and dropped when that fails.
+    A new table is the renamed staging table. Where the engine cannot rename, it is filled by one INSERT ... SELECT and
+    dropped if that fails.
     """
 
     max_statement_bytes: int
     mark = '"'
-    """Around names."""
+    """Quote character of names."""
 
     def __init__(self, session: EngineSession, executor: Executor, *, read_only: bool) -> None:
         self._session = session
@@ -356,32 +356,32 @@ class StatementLoader(ABC):
 
     @abstractmethod
     async def is_view(self, table: TableName) -> bool:
-        """Whether what is there by that name is no table. Raises EngineError."""
+        """Whether the object with that name is something other than a table. Raises EngineError."""
         ...
 
     async def refuse_existing(self, load: TableLoad) -> None:
-        """Raises StatementRejected where the table that is there can be no target of the load."""
+        """Raises StatementRejected if the existing table cannot be the target of the load."""
         if load.replace and await self.is_view(load.target):
             raise no_table(load.target)
 
     @abstractmethod
     def check_names(self, load: TableLoad) -> None:
-        """Raises StatementRejected for names that the engine would take for something else."""
+        """Raises StatementRejected for names that the engine would interpret differently."""
         ...
 
     @abstractmethod
     def place(self, table: TableName) -> str:
-        """The table in SQL."""
+        """The quoted name of the table."""
         ...
 
     @abstractmethod
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Make an empty table; the types that its columns have got. Raises EngineError."""
+        """Create an empty table and return the types of its columns. Raises EngineError."""
         ...
 
     @abstractmethod
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
-        """What writes rows, in a thread. Raises StatementRejected for values that the types cannot hold."""
+        """A function that writes rows as SQL, called in a thread; raises StatementRejected for values out of range."""
         ...
 
     @abstractmethod
@@ -391,7 +391,7 @@ class StatementLoader(ABC):
 
     @abstractmethod
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """Give a table its name, unless another has it; False where the engine cannot. Raises EngineError."""
+        """Rename a table if `name` is free; False if the engine cannot rename. Raises EngineError."""
         ...
 
     async def _fill(self, load: TableLoad, types: Sequence[str], batches: AsyncIterator[pa.RecordBatch]) -> int:
@@ -410,10 +410,10 @@ class StatementLoader(ABC):
         return f"INSERT INTO {self.place(load.target)} ({names}) SELECT {names} FROM {self.place(load.staging)}"
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
-        """Give the new table the name of the old one, which is dropped.
+        """Replace the existing table by the new one, and drop the old one.
 
-        These are two renamings. The old table is entered in the ledger after them only, for between them it is the only
-        one: what a server that dies there leaves of it has the name `qs_import_<id>_old`.
+        This takes two renames. The old table is recorded in the ledger only after both, because between them it is the
+        only copy: if the server dies there, it remains as `qs_import_<id>_old`.
         """
         old = TableName(load.staging.database, f"{load.staging.name.lstrip('_')}_old")
         try:
@@ -427,10 +427,10 @@ class StatementLoader(ABC):
                     raise EngineTimeout("The tables were not renamed in time.") from None
                 raise
         async with staged(old, ledger, partial(self.drop, old)):
-            """Drops it, or leaves it in the ledger."""
+            """Leaving the block drops the old table, or leaves it in the ledger."""
 
     async def _is_swapped(self, load: TableLoad, old: TableName) -> bool:
-        """Whether a renaming that failed took place; if not, the old table has its name again."""
+        """Whether a swap that reported a failure took effect; if not, restores the old table's name."""
         try:
             async with asyncio.timeout(_TAKE_BACK_S):
                 if not await self.exists(old):
@@ -461,7 +461,7 @@ class StatementLoader(ABC):
             filled.is_gone = True
 
     async def _take_back(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
-        """The staging table can only have gone by taking the target's name: then the target is ours, and goes."""
+        """Undo the rename: if the staging table no longer exists, the target is that table, and is dropped."""
         await asyncio.wait({renaming}, timeout=_TAKE_BACK_S)
         renaming.cancel()
         with suppress(EngineError, TimeoutError, asyncio.CancelledError):
@@ -473,7 +473,7 @@ class StatementLoader(ABC):
 
 
 async def statements_of(written: AsyncGenerator[Written], most_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
-    """Rows by the statement: as many as fit, one at least."""
+    """Group rows into statements of at most `most_bytes`, each with at least one row."""
     rows, size = list[bytes](), 0
     async for more in written:
         for row in more:

@@ -1,4 +1,4 @@
-"""The Protocols of an SQL engine (sessions, catalogue, loader), and the values that cross them."""
+"""The Protocols of an SQL engine (sessions, catalog, loader) and the values they exchange."""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,12 +29,12 @@ class TableKind(StrEnum):
 
     @classmethod
     def of(cls, *, is_view: bool) -> "TableKind":
-        """Where an engine distinguishes no more than tables and views."""
+        """The kind for an engine that only distinguishes tables from views."""
         return cls.VIEW if is_view else cls.MANAGED
 
     @property
     def is_view(self) -> bool:
-        """It has no rows of its own that could be updated."""
+        """Whether this is a view, plain or materialized, whose rows cannot be updated."""
         return self in {TableKind.VIEW, TableKind.MATERIALIZED_VIEW}
 
 
@@ -45,7 +45,7 @@ class DatabaseDescription:
     name: str
     comment: str = ""
     location: str = ""
-    """Address in a storage, such as `hdfs://nn/warehouse/shop.db`."""
+    """Storage URL, such as `hdfs://nn/warehouse/shop.db`."""
     owner_name: str = ""
     owner_type: str = ""
     parameters: str = ""
@@ -60,7 +60,7 @@ class TableSummary:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table. `type` is the engine's own type text, as its DESCRIBE shows it."""
+    """A column of a table. `type` is the engine's own name of the type, as its DESCRIBE shows it."""
 
     name: str
     type: str
@@ -107,19 +107,19 @@ class TableDescription:
     foreign_keys: tuple[ForeignKey, ...] = ()
     properties: tuple[TableProperty, ...] = ()
     statistics: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Only what the engine already has: `numRows`, `totalSize`, `numFiles`, `rawDataSize`."""
+    """Only statistics the engine has already stored: `numRows`, `totalSize`, `numFiles`, `rawDataSize`."""
 
     def column(self, name: str) -> TableColumn | None:
-        """The column of exactly that name, else the only one of that name without regard to case."""
+        """The column with exactly this name, else the only one whose name matches without regard to case."""
         exact = [one for one in self.columns if one.name == name]
         folded = [one for one in self.columns if one.name.casefold() == name.casefold()]
-        found = exact or folded
-        return found[0] if len(found) == 1 else None
+        matches = exact or folded
+        return matches[0] if len(matches) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Statistics of a column that the engine already has; `message` says why there are none."""
+    """Statistics of a column that the engine has already stored; `message` says why there are none."""
 
     min: str | None = None
     max: str | None = None
@@ -142,12 +142,12 @@ class FunctionDescription:
     is_builtin: str = ""
     """`BUILTIN` or the engine's own term."""
     is_persistent: str = ""
-    """`true`, `false` or unknown."""
+    """`true`, `false`, or empty if unknown."""
     description: str = ""
 
 
 class SampleKind(StrEnum):
-    """`operation` of a sample, without the connection test (Contract editor 10.3)."""
+    """Values of `operation` for a sample, except the connection test (Contract editor 10.3)."""
 
     DEFAULT = "default"
     DISTINCT = "distinct"
@@ -161,40 +161,40 @@ SAMPLE_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """Facts about an engine; services never compare dialect names."""
+    """Facts about an engine. Services test these and never compare dialect names."""
 
     one_process: bool = False
-    """The data belong to one process at a time: only the process that holds them may claim statements."""
+    """The data can be open in one process at a time, and only that process may claim statements."""
     data_name: str = ""
-    """With `one_process`: names those data among all connectors; empty: no other connector has them."""
+    """With `one_process`: a name shared by all connectors to the same data; empty if no other connector uses them."""
     can_explain: bool = True
     explain_prefix: str = "EXPLAIN "
     explain_column: str | None = None
-    """The column of the plan's text, where the answer has others beside it; None: all columns."""
+    """The result column that holds the text of the plan; None if all columns belong to it."""
     explain_failure: re.Pattern[str] | None = None
-    """The beginning of a plan that is a refusal; the engine's message follows it."""
+    """Matches the start of a plan that is really an error; the engine's message follows the match."""
     reports_progress: bool = False
-    places: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports, to one of which a session connects; empty: none, or known to the driver alone."""
+    endpoints: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports of which a session connects to one; empty if there are none or only the driver knows them."""
     wants_credentials: bool = False
-    """Callers log in at the data source themselves, through create_session."""
+    """Callers log in to the data source with credentials of their own, through create_session."""
     wants_external_token: bool = False
-    """The engine takes the token of another issuer that the call came with, and no other login."""
+    """The only login the engine accepts is the external token that authenticated the request."""
     acts_as_caller: bool = False
-    """Sessions run under the name of the caller, without a login of theirs: what one sees another may not."""
+    """Sessions run under the caller's name without the caller's credentials, so users may see different objects."""
     parameters: ParameterSupport = NO_PARAMETERS
-    """Which values statements may have in their places."""
+    """Which bound parameters statements may have."""
     reads_files: bool = False
-    """Statements may name files of the configured stores: sessions get `SessionOptions.files`."""
+    """Statements may name files of the configured stores; sessions receive `SessionOptions.files`."""
     writes_files: bool = False
-    """With `reads_files`: statements may write such files, too; not where the connector is read-only."""
+    """With `reads_files`: statements may also write such files, unless the connector is read-only."""
     reads_results: bool = False
-    """Statements may read stored results as tables: sessions get `SessionOptions.results`."""
+    """Statements may read stored results as tables; sessions receive `SessionOptions.results`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Login at the data source, given by the caller through create_session. Never logged."""
+    """Login at the data source that the caller passed to create_session. Never logged."""
 
     username: str
     password: str = field(repr=False)
@@ -206,18 +206,18 @@ class SessionOptions:
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     credentials: Credentials | None = None
     results: StatementResults | None = field(default=None, repr=False)
-    """Which results statements can read as tables, where the engine can; None: none."""
+    """The stored results that statements can read as tables; None without `reads_results`."""
     external_token: str | None = field(default=None, repr=False)
-    """The caller's own token, for engines that take it instead of a login (Contract platform 3.9)."""
+    """The caller's own token, for engines that accept it instead of a login (Contract platform 3.9)."""
     token_expires_at: int | None = None
-    """Seconds since 1970; from then on the session takes no further statement."""
+    """Seconds since 1970, after which the session accepts no further statement."""
     files: StatementFiles | None = field(default=None, repr=False, compare=False)
-    """The files that statements may name; None: none, as for engines without `reads_files`."""
+    """The files that statements may name; None without `reads_files`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationHandle:
-    """One statement within its engine. `token` is opaque text that a re-attaching engine can read back."""
+    """One statement at its engine. `token` is opaque text from which a resumable engine can re-attach."""
 
     token: str
 
@@ -229,12 +229,12 @@ class OperationState(StrEnum):
     """In the engine's own queue."""
     RUNNING = "running"
     FINISHED = "finished"
-    """Done, or its rows can be read with `batches` while the engine still produces them."""
+    """Done, or its rows can already be read with `batches` while the engine still produces them."""
     CANCELED = "canceled"
     FAILED = "failed"
 
     is_terminal: bool
-    """The state does not change any more."""
+    """The state is final."""
 
     def __init__(self, value: str) -> None:
         self.is_terminal = value in {"finished", "canceled", "failed"}
@@ -242,9 +242,9 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """The status of a statement. `progress` is 0..100 or unknown; `error` is set exactly in FAILED.
+    """The status of a statement. `progress` is 0..100, None if unknown; `error` is set if and only if FAILED.
 
-    `modified_rows` is None until known; after a result set it is final once `batches` has ended.
+    `modified_rows` is None until known; with a result set it is final once `batches` is exhausted.
     """
 
     state: OperationState
@@ -257,12 +257,13 @@ class OperationStatus:
 class EngineSession(Protocol):
     """One engine session or connection; `SET` and `USE` state lives here.
 
-    One statement at a time. Not shared between tasks, but for `poll`, `logs` and `cancel`, which may be called
-    while another task waits in `poll` or reads `batches`.
+    One statement at a time. Used by one task, except that `poll`, `logs` and `cancel` may be called while another
+    task waits in `poll` or reads `batches`.
     """
 
     async def submit(self, statement: str | Bound) -> OperationHandle:
-        """Start a statement and return before it ends. A `Bound` has values that `capabilities.parameters` permits.
+        """Start a statement and return before it ends. A `Bound` carries parameters that `capabilities.parameters`
+        permits.
 
         Raises StatementRejected (the engine refused the text; StatementDenied, here and wherever a statement fails,
         where the engine names a missing right), EngineUnavailable (never sent), OutcomeUnknown.
@@ -270,29 +271,29 @@ class EngineSession(Protocol):
         ...
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The present status; waits up to `wait_s` for a terminal one. An engine's failure is FAILED, not raised.
+        """The current status, after waiting up to `wait_s` for a terminal one. A failure at the engine is not raised.
 
-        A `ResumableSession` returns early when its token has moved.
+        A `ResumableSession` returns early when its resume token has changed.
         """
         ...
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        """Columns of the result, in order; after FINISHED with a result set."""
+        """Columns of the result, in order; only after FINISHED with a result set."""
         ...
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, forward only, read once; each batch is bounded in bytes and has one field per column, in order.
+        """The rows, forward only and once; each batch is bounded in bytes and has one field per column, in order.
 
-        Raises StatementRejected when the engine fails on the way, OutcomeUnknown when the connection is lost.
+        Raises StatementRejected if the engine fails while producing rows, OutcomeUnknown if the connection is lost.
         """
         ...
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        """The engine's log lines from number `start` on; empty where the engine has none."""
+        """The engine's log lines from index `start` on; empty for an engine without logs."""
         ...
 
     async def cancel(self, handle: OperationHandle) -> None:
-        """Stop the statement at the engine; returns once the stop is sent. Idempotent, limited in time."""
+        """Stop the statement at the engine; returns once the request is sent. Idempotent, limited in time."""
         ...
 
     async def close(self, handle: OperationHandle) -> None:
@@ -300,26 +301,26 @@ class EngineSession(Protocol):
         ...
 
     async def is_alive(self) -> bool:
-        """Whether the session can take another statement. No round trip to the engine is needed."""
+        """Whether the session can accept another statement. Need not contact the engine."""
         ...
 
 
 class Engine(Protocol):
-    """One connector at work; owns its pool; shared between tasks."""
+    """The running engine of one connector; owns its connection pool and is shared between tasks."""
 
     dialect: str
-    """The one that statements are written in."""
+    """The SQL dialect of its statements."""
     capabilities: EngineCapabilities
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
-        """Open a session for `user`; leaving it ends the engine's work for it.
+        """Open a session for `user`; leaving the context stops its work at the engine.
 
         Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database, refused setting).
         """
         ...
 
     async def ping(self) -> None:
-        """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
+        """Check that statements can be sent. Raises EngineUnavailable or CredentialsRequired if not."""
         ...
 
     async def close(self) -> None:
@@ -329,43 +330,43 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ResumableEngine(Protocol):
-    """An engine whose running statements survive the loss of their client; its sessions are ResumableSession."""
+    """An engine whose statements keep running when their client is lost; its sessions are ResumableSessions."""
 
     def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AbstractAsyncContextManager[tuple[EngineSession, OperationHandle]]:
-        """Follow a statement that another process started; `batches` goes on after its first `rows_read` rows.
+        """Continue a statement that another process started; `batches` skips its first `rows_read` rows.
 
-        `token` is the last `resume_token`, or the token of the handle. Leaving it ends the statement and its session at
-        the engine, unless `detach` was called. Raises EngineUnavailable, and OutcomeUnknown (message begins `Results
-        have expired`) when the engine no longer knows the statement or those rows cannot be read again.
+        `token` is the last `resume_token`, or the token of the handle. Leaving the context ends the statement and its
+        session at the engine, unless `detach` was called. Raises EngineUnavailable, and OutcomeUnknown (message begins
+        `Results have expired`) if the engine no longer knows the statement or cannot resume at that row.
         """
         ...
 
 
 @runtime_checkable
 class ResumableSession(Protocol):
-    """A session whose statement another process can go on following."""
+    """A session whose statement another process can continue."""
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """The token by which to go on from what `poll` and `batches` gave last.
+        """The token from which to continue after what `poll` and `batches` last returned.
 
-        Each of them may change it. The former one stays valid until the next call: a caller that stores rows and token
-        together before going on loses nothing and reads nothing twice.
+        Either call may change it. The previous token stays valid until the next call, so a caller that stores rows and
+        token together before it continues neither loses rows nor reads them twice.
         """
         ...
 
     def detach(self) -> None:
-        """Leave the statement running at the engine when the session is left."""
+        """Leave the statement running at the engine when the session's context is left."""
         ...
 
 
 @runtime_checkable
 class LiteralSession(Protocol):
-    """A ResumableSession whose engine gets values as literals of the text, which its log may show."""
+    """A ResumableSession that writes parameters into the text as literals, which the engine's log may show."""
 
     def written(self, statement: Bound) -> str:
-        """The text that the engine got from the process that started it, which `statement` notes as written last."""
+        """The text that the engine received from the process that started `statement`."""
         ...
 
 
@@ -373,8 +374,8 @@ class LiteralSession(Protocol):
 class RowsSession(Protocol):
     """An EngineSession that may run a statement once for each row of a `Bound` in one call of `submit`.
 
-    Where the engine has transactions all of it is one, or part of the one that is open; the changed rows are their sum.
-    `Bound.row` is the number of the row that failed.
+    On an engine with transactions all executions share one, or join the one already open; `modified_rows` is their
+    sum. `Bound.row` is the number of the row that failed.
     """
 
     @property
@@ -382,18 +383,17 @@ class RowsSession(Protocol):
 
 
 class Catalog(Protocol):
-    """The metadata as one user sees it; used by one task, one call after the other. No method reads table data.
+    """The metadata as one user sees it; used by one task, one call at a time. No method reads table data.
 
-    Names are matched exactly first, then folded as the engine folds unquoted names; they are quoted or bound, never
-    pasted. `database` `""` is the default database of the session, except on an engine that has a schema without name.
-    Cancelling the task that waits ends the engine's work too.
-
-    All raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the right), EngineTimeout, and
-    StatementRejected for anything else that the engine refuses.
+    Names are matched exactly first, then folded as the engine folds unquoted names. They are quoted or bound, never
+    inserted into SQL as they are. `database=""` is the session's default database, except on an engine that has a
+    schema with an empty name. Cancelling the waiting task also stops the engine's work.
+    All methods raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the right),
+    EngineTimeout, and StatementRejected for any other refusal by the engine.
     """
 
     async def databases(self) -> Sequence[str]:
-        """Names of all databases that the user may see; any order."""
+        """Names of all databases that the user may see, in any order."""
         ...
 
     async def database(self, database: str) -> DatabaseDescription:
@@ -401,7 +401,7 @@ class Catalog(Protocol):
         ...
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """Tables and views; any order. One round trip or few, whatever their number. Raises database_not_found."""
+        """Tables and views, in any order, in a constant number of round trips. Raises database_not_found."""
         ...
 
     async def table(self, database: str, table: str) -> TableDescription:
@@ -409,27 +409,27 @@ class Catalog(Protocol):
         ...
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """What the engine already has about a column of `table`; nothing is computed."""
+        """Statistics that the engine has already stored for a column of `table`; computes nothing."""
         ...
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """None: built-in functions and those visible by default; else exactly those defined in that database.
+        """The functions defined in `database`; with None, the built-in ones and those visible by default.
 
         Each name occurs once. Raises database_not_found.
         """
         ...
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """None: unknown."""
+        """The function, or None if there is none of that name."""
         ...
 
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """The query of at most `SAMPLE_ROWS` rows (Contract editor 10.3).
+        """The query for a sample of at most `SAMPLE_ROWS` rows (Contract editor 10.3).
 
-        A table: rows; partitioned tables of the hive family give the newest partitions first. A column, or the path
-        `nested` below it: distinct values sorted with NULL last, or one row with the largest or smallest.
+        Without `column` it selects rows, the newest partitions first for partitioned tables of the Hive family. With
+        `column`, or the path `nested` inside it: its distinct values sorted with NULL last, or its maximum or minimum.
         Raises NotSupported for a nested path that the engine cannot read.
         """
         ...
@@ -445,7 +445,7 @@ class Catalog(Protocol):
 @runtime_checkable
 class CatalogEngine(Protocol):
     lists_functions: bool
-    """Whether the engine's catalogue has functions at all (Contract editor 10.2)."""
+    """Whether the engine's catalog lists functions at all (Contract editor 10.2)."""
 
     def catalog(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[Catalog]:
         """Open what is needed to read metadata as `user`. Raises EngineUnavailable, CredentialsRequired."""
@@ -454,7 +454,7 @@ class CatalogEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """The name of a table, without quotes. `database` None: that of the session."""
+    """The unquoted name of a table. `database=None` means the session's current database."""
 
     database: str | None
     name: str
@@ -462,7 +462,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class LoadColumn:
-    """One column of a table to be made. `declared` is its SQL type in the dialect, with precision and scale."""
+    """One column of a table to create. `declared` is its SQL type in the dialect, with precision and scale."""
 
     name: str
     type: ColumnType
@@ -472,10 +472,10 @@ class LoadColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """One table to be made, or, with `append`, to be added to.
+    """One table to create or, with `append`, to add rows to.
 
-    With `replace` the new table takes the name of an old one, if that is a plain table. `staging` names a table of
-    this load alone in the same database, for rows that are not visible yet.
+    With `replace` the new table takes the place of an existing one, if that is a plain table. `staging` names a table
+    in the same database that belongs to this load alone and holds rows that are not visible yet.
     """
 
     target: TableName
@@ -486,45 +486,45 @@ class TableLoad:
 
 
 class LoadLedger(Protocol):
-    """Records which tables must be dropped if the server dies; durable before each call returns."""
+    """Records which tables must be dropped if the server dies; each call is durable when it returns."""
 
     async def made(self, table: TableName) -> None:
-        """Enter a table that must not stay: a staging table before it is made, one of the target's own name after.
+        """Record a table that must be dropped: a staging table before it is created, one with the target's name after.
 
-        So a table that another client made meanwhile is never dropped. One that ends with its transaction is not
-        entered.
+        So a table that another client creates in the meantime is never dropped. A table that vanishes with its
+        transaction is not recorded.
         """
         ...
 
     async def settled(self, table: TableName) -> None:
-        """Remove it: it is dropped, or it is the finished table."""
+        """Remove a table from the ledger because it was dropped or is now the finished table."""
         ...
 
 
 class TableLoader(Protocol):
-    """Makes tables in one session with an engine. One call at a time."""
+    """Creates and fills tables in one session with an engine. One call at a time."""
 
     async def exists(self, table: TableName) -> bool:
-        """Whether there is a table or view of that name. Raises EngineError."""
+        """Whether a table or view with that name exists. Raises EngineError."""
         ...
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Make the table with all rows, or add all rows to it; the number of rows. Values are bound, or escaped.
+        """Create the table with all rows, or append them all; returns the number of rows. Values are bound or escaped.
 
-        Reads the batches as fast as the engine takes them. When anything fails (a refusal, batches that raise, a
-        cancel, which also stops the engine's work) the staging table is gone or in the ledger, a new table is not
-        there, and an old one is as it was, also one that was to be replaced. Raises EngineError (StatementRejected
-        also for a table that another client made meanwhile), and what the batches raise.
+        Reads the batches as fast as the engine accepts them. On any failure (a refusal, an exception from the batches,
+        a cancellation, which also stops the engine's work) the staging table is dropped or in the ledger, no new table
+        exists, and an existing one is unchanged, even if it was to be replaced. Raises EngineError (StatementRejected
+        also if another client created the table in the meantime) and whatever the batches raise.
         """
         ...
 
     async def drop(self, table: TableName) -> None:
-        """Drop a table of the ledger, if it is there. Raises EngineError."""
+        """Drop a table of the ledger if it exists. Raises EngineError."""
         ...
 
 
 @runtime_checkable
 class LoadingEngine(Protocol):
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
-        """A session for one import, as `Engine.session`; leaving it ends the engine's work for it."""
+        """A session for one import, as `Engine.session`; leaving the context stops its work at the engine."""
         ...

@@ -1,4 +1,4 @@
-"""Sessions over asyncio connections: one streamed statement at a time; and `run`, a statement from start to end."""
+"""Sessions over asyncio connections, with one streamed statement at a time; and `run`, which runs one to its end."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ _POLL_S = 1.0
 _CONVERTER_THREADS = 2
 _MAX_IDLE = 8
 _FEW_CELLS = 2_000
-"""So many are turned into Arrow without a thread."""
+"""Up to this many cells are converted to Arrow on the event loop; more in a thread."""
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -44,46 +44,50 @@ class Stopped(errors.StatementRejected):
 
 
 class StatementSource(Protocol):
-    """One statement on one connection in the driver's terms, to be inherited. Its errors are domain errors."""
+    """One statement on one connection of a driver; a base class. Raises domain errors."""
 
     columns: tuple[Column, ...] = ()
-    """Known after `execute`; none without a result set."""
+    """Known after `execute`; empty without a result set."""
     modified_rows: int | None = None
-    """None while, or where, the server does not say."""
+    """None until the server reports it, and if it never does."""
     log_lines: Sequence[str] = ()
     """The server's notices about the statement."""
     is_open: bool = False
-    """The server still holds rows, or a transaction around them."""
+    """The server still has rows to send, or a transaction open around them."""
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        """Run the statement up to its first rows; `go_on` is called before each later step, and raises to stop it."""
+        """Run the statement up to its first rows. Call `go_on` before each further step; it raises to stop the
+        statement.
+        """
         ...
 
     async def fetch(self, count: int) -> Rows:
-        """The next rows, at most `count`; none at the end."""
+        """The next rows, at most `count`; empty at the end."""
         ...
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        """Rows as Arrow; called from another thread, never twice at once."""
+        """Convert rows to Arrow; called from another thread, never concurrently."""
         ...
 
     async def interrupt(self) -> None:
-        """Send the stop signal past the connection. Raises nothing; it may be lost."""
+        """Send a stop signal outside the connection. Never raises; the signal may be lost."""
         ...
 
     def was_interrupted(self, error: errors.EngineError) -> bool:
-        """Whether `error` is the server's answer to a stop signal."""
+        """Whether `error` is the server's response to a stop signal."""
         ...
 
     async def end(self, *, keep: bool) -> None:
-        """Give up the remaining rows; what the statement did is kept or, where that is possible, undone. Idempotent."""
+        """Discard the remaining rows; commit the statement's changes or, without `keep`, undo them if possible.
+        Idempotent.
+        """
         ...
 
 
 class StreamedOperation:
-    """A statement that runs, or ran; its connection serves nothing else until `close`.
+    """A running or finished statement; its connection serves nothing else until `close`.
 
-    `cancel_s` is how long a cancel goes on sending stop signals.
+    `cancel_s` is how long `cancel` repeats the stop signal.
     """
 
     def __init__(self, source: StatementSource, executor: Executor, *, cancel_s: float = 10.0) -> None:
@@ -94,7 +98,7 @@ class StreamedOperation:
         self._first: Rows = ()
         self._ahead: asyncio.Task[Rows] | None = None
         self._error: errors.EngineError | None = None
-        self._cancel_asked = False
+        self._cancel_requested = False
         self._canceled = False
         self._abandoned = False
         self._ignores_signals = False
@@ -102,7 +106,7 @@ class StreamedOperation:
 
     @property
     def is_running(self) -> bool:
-        """The server is at work for this statement."""
+        """Whether the server is working on this statement."""
         return bool(self._unfinished())
 
     @property
@@ -114,11 +118,11 @@ class StreamedOperation:
 
     @property
     def in_doubt(self) -> bool:
-        """The connection must not serve another session: a stop signal or an answer may still be on its way to it."""
-        return self._cancel_asked or self._abandoned or self.is_running
+        """The connection must not be reused: a stop signal or a response may still be in flight."""
+        return self._cancel_requested or self._abandoned or self.is_running
 
     async def status(self, wait_s: float) -> protocol.OperationStatus:
-        """The present status, the terminal one if it comes within `wait_s`."""
+        """The current status, after waiting up to `wait_s` for a terminal one."""
         if wait_s > 0 and not self._start.done():
             await asyncio.wait({self._start}, timeout=wait_s)
         if not self._start.done():
@@ -137,10 +141,10 @@ class StreamedOperation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows. The next chunk is on its way while one is turned into Arrow, unless it would be one wide row."""
+        """The rows. The next chunk is fetched while one is converted to Arrow, unless it would be a single wide row."""
         rows, self._first = self._first, ()
         while rows:
-            # What is not open has given its last rows.
+            # A source that is not open has delivered its last rows.
             if is_ahead := self.source.is_open and self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
             if len(rows) * len(self.source.columns) <= _FEW_CELLS:
@@ -162,14 +166,14 @@ class StreamedOperation:
             raise Stopped
 
     async def cancel(self) -> None:
-        """Stop the statement at the server; nothing happens once it has ended there."""
+        """Stop the statement at the server; does nothing once it has ended there."""
         if not self.is_running and not self.source.is_open:
             return
-        self._cancel_asked = True
+        self._cancel_requested = True
         try:
             async with asyncio.timeout(self._cancel_s):
                 while tasks := self._unfinished():
-                    # A signal that meets the server between two messages of a statement is lost: hence again.
+                    # Repeated, because a signal that arrives between two messages of a statement is lost.
                     await self.source.interrupt()
                     await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
                 if self.source.is_open:
@@ -179,7 +183,7 @@ class StreamedOperation:
             self._ignores_signals = True
 
     async def close(self) -> None:
-        """Free what the server holds for the statement; one that still runs is stopped, unless that was in vain."""
+        """Free the statement's resources at the server; stops it first if it runs, unless an earlier stop timed out."""
         if not self._start.done() and not self._ignores_signals:
             await self.cancel()
         tasks = self._unfinished()
@@ -200,7 +204,7 @@ class StreamedOperation:
             self._first = await self._fetch()
         except errors.EngineError as error:
             self._error = error
-            was_stopped = self._cancel_asked and self.source.was_interrupted(error)
+            was_stopped = self._cancel_requested and self.source.was_interrupted(error)
             self._canceled = was_stopped or isinstance(error, Stopped)
             await self._end(keep=False)
 
@@ -210,7 +214,7 @@ class StreamedOperation:
         return await self.source.fetch(self._chunk.rows)
 
     def _go_on(self) -> None:
-        if self._cancel_asked:
+        if self._cancel_requested:
             raise Stopped
 
     async def _end(self, *, keep: bool) -> None:
@@ -227,11 +231,11 @@ class StreamedOperation:
 
 
 class Operation(Protocol):
-    """A statement that runs, or ran, in the engine's terms. The methods are those of EngineSession."""
+    """A running or finished statement of an engine. The methods are those of EngineSession."""
 
     @property
     def is_running(self) -> bool:
-        """The engine is at work for it, and no row can be read yet."""
+        """Whether the engine is working on the statement and no row can be read yet."""
         ...
 
     @property
@@ -252,8 +256,8 @@ OperationT = TypeVar("OperationT", bound=Operation)
 Lent = TypeVar("Lent")
 
 
-class FollowingSession(ABC, Generic[OperationT]):
-    """An EngineSession. It knows its last statement only: handles of earlier ones may be canceled and closed again."""
+class OperationSession(ABC, Generic[OperationT]):
+    """Base of EngineSessions that know their last statement only; handles of earlier ones can still be closed."""
 
     gone = "The session is gone; the statement was not started."
     unknown = "The engine no longer knows this statement."
@@ -265,7 +269,7 @@ class FollowingSession(ABC, Generic[OperationT]):
 
     @abstractmethod
     async def _start(self, statement: str | Bound) -> OperationT:
-        """Send a statement. Raises as `submit`."""
+        """Start a statement. Raises as `submit`."""
         ...
 
     @abstractmethod
@@ -283,7 +287,7 @@ class FollowingSession(ABC, Generic[OperationT]):
         return self.follow(await self._start(statement))
 
     def follow(self, operation: OperationT) -> protocol.OperationHandle:
-        """The handle of a statement that has just become the session's."""
+        """Make `operation` the session's current statement and return its handle."""
         self._operation, self._handle = operation, protocol.OperationHandle(self._token(operation))
         return self._handle
 
@@ -321,8 +325,8 @@ class FollowingSession(ABC, Generic[OperationT]):
         return self._operation
 
 
-class StreamedSession(FollowingSession[StreamedOperation]):
-    """`is_connected` says whether the connection is still there; `executor` turns rows into Arrow."""
+class StreamedSession(OperationSession[StreamedOperation]):
+    """A session on one connection. `is_connected` checks the connection; `executor` converts rows to Arrow."""
 
     def __init__(
         self,
@@ -342,11 +346,11 @@ class StreamedSession(FollowingSession[StreamedOperation]):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another session may have the connection."""
+        """Whether another session may use the connection."""
         return not self._in_doubt and self._connected()
 
     async def leave(self) -> None:
-        """Stop and free everything; the session must not use its connection any more. Limited in time."""
+        """Stop and close the statement; the session must not use its connection afterwards. Limited in time."""
         self._left = True
         await self._close_operation()
 
@@ -366,7 +370,7 @@ class StreamedSession(FollowingSession[StreamedOperation]):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """A database server, its default database, and the login used when a session brings none."""
+    """A database server, its default database, and the login of sessions without credentials of their own."""
 
     product: ClassVar[str]
     host: str
@@ -378,11 +382,11 @@ class DatabaseAddress:
     idle_s: float = 60.0
     """How long an idle connection is kept."""
     cell_max_bytes: int | None = None
-    """Largest value of a result; a row with a larger one is refused before it is in memory."""
+    """Largest value of a result; a row with a larger one is rejected before it is loaded into memory."""
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, credentials: protocol.Credentials | None) -> DatabaseLogin:
-        """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
+        """The login of a session: its own credentials, else the configured ones. Raises CredentialsRequired."""
         if credentials is not None:
             return DatabaseLogin(credentials.username, credentials.password)
         if self.user is None:
@@ -391,9 +395,9 @@ class DatabaseAddress:
 
 
 class PooledSessions(Generic[ConnectionT]):
-    """The sessions of one engine; owns its connections, and the threads that turn rows into Arrow.
+    """The sessions of one engine; owns its connections and the threads that convert rows to Arrow.
 
-    Inside `connect_errors` the driver's errors become EngineUnavailable, CredentialsRequired or StatementRejected.
+    `connect_errors` turns the driver's errors into EngineUnavailable, CredentialsRequired or StatementRejected.
     """
 
     def __init__(
@@ -407,7 +411,7 @@ class PooledSessions(Generic[ConnectionT]):
         self._pool = ConnectionPool(connect, max_idle=_MAX_IDLE, idle_s=idle_s)
         self._connect_errors = connect_errors
         self.executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
-        """For what turns rows into Arrow, and back."""
+        """Threads for converting rows to and from Arrow."""
 
     @asynccontextmanager
     async def session(
@@ -416,7 +420,7 @@ class PooledSessions(Generic[ConnectionT]):
         new_source: Callable[[ConnectionT, str | Bound], StatementSource],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
-        """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
+        """A session on a clean connection initialized by `prepare`; leaving the context stops what still runs."""
         connection = await self._pool.take(login)
         session = StreamedSession(
             partial(new_source, connection),
@@ -437,27 +441,27 @@ class PooledSessions(Generic[ConnectionT]):
         prepare: Callable[[ConnectionT], Awaitable[None]],
         make: Callable[[ConnectionT, Executor], Lent],
     ) -> AsyncGenerator[Lent]:
-        """What `make` makes of threads and of a clean connection that `prepare` made ready.
+        """The object that `make` builds from a clean connection, initialized by `prepare`, and the converter threads.
 
-        What raises out of the block puts the connection in doubt.
+        The connection is closed, not reused, after any exception from the block.
         """
         async with self._pool.borrowed(login) as connection:
             await self._limited(prepare(connection), _PREPARE_S)
             yield make(connection, self.executor)
 
     async def call(self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]]) -> None:
-        """A short call on a connection that no session has. Raises what `connect_errors` makes of a failure."""
+        """Run a short call on a connection that no session uses. Raises as `connect_errors` translates a failure."""
         async with self._pool.borrowed(login) as connection:
             await self._limited(work(connection), _CALL_S)
 
     async def interrupt(self, login: DatabaseLogin, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
-        """Send the stop signal from a second connection. A failure is ignored: the caller tries again."""
+        """Send the stop signal over a second connection. Failures are ignored, because the caller retries."""
         with suppress(errors.EngineError, TimeoutError):
             async with asyncio.timeout(_INTERRUPT_S):
                 await self.call(login, signal)
 
     async def close(self) -> None:
-        """Close what is idle; connections in use are closed when their sessions end. Idempotent."""
+        """Close idle connections; those in use are closed when their sessions end. Idempotent."""
         await self._pool.close()
         self.executor.shutdown(wait=False, cancel_futures=True)
 
@@ -476,7 +480,7 @@ class PooledSessions(Generic[ConnectionT]):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Columns and rows, in as few batches as the engine gave."""
+    """Columns and rows, in the batches that the engine returned."""
 
     columns: tuple[Column, ...] = ()
     rows: tuple[pa.RecordBatch, ...] = ()
@@ -485,9 +489,9 @@ class Answer:
 async def run(
     session: protocol.EngineSession, statement: str | Bound, *, max_rows: int, max_bytes: int = _MOST_BYTES
 ) -> Answer:
-    """Run a statement and read its first rows, until they take `max_bytes`; nothing is left at the engine.
+    """Run a statement and read its first rows, up to about `max_bytes`; leaves nothing open at the engine.
 
-    Raises EngineError: the engine's refusal, or that it was stopped there.
+    Raises EngineError if the engine refuses the statement or it was stopped there.
     """
     handle = await session.submit(statement)
     async with submitted(session, handle):
@@ -496,18 +500,18 @@ async def run(
             raise errors.EngineUnavailable("The statement was stopped at the engine.")
         if not status.has_result_set:
             return Answer()
-        columns, kept = await session.columns(handle), list[pa.RecordBatch]()
+        columns, batches = await session.columns(handle), list[pa.RecordBatch]()
         async for batch in session.batches(handle):
-            kept.append(batch.slice(0, max_rows))
+            batches.append(batch.slice(0, max_rows))
             max_rows -= batch.num_rows
             max_bytes -= batch.nbytes
             if max_rows <= 0 or max_bytes <= 0:
                 break
-        return Answer(columns, tuple(kept))
+        return Answer(columns, tuple(batches))
 
 
 async def final_status(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
-    """The status at the end: FINISHED or CANCELED. Raises the statement's failure."""
+    """Wait for the final status, FINISHED or CANCELED. Raises the statement's failure."""
     status = await session.poll(handle, wait_s=_POLL_S)
     while not status.state.is_terminal:
         status = await session.poll(handle, wait_s=_POLL_S)
@@ -517,7 +521,7 @@ async def final_status(session: protocol.EngineSession, handle: protocol.Operati
 
 
 async def ended(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
-    """The status FINISHED. Raises the statement's failure, StatementRejected when it was stopped at the engine."""
+    """Wait for FINISHED. Raises the statement's failure, or StatementRejected if it was stopped at the engine."""
     status = await final_status(session, handle)
     if status.state is protocol.OperationState.CANCELED:
         raise errors.StatementRejected("The statement was canceled at the engine.")
@@ -526,14 +530,14 @@ async def ended(session: protocol.EngineSession, handle: protocol.OperationHandl
 
 @asynccontextmanager
 async def submitted(session: protocol.EngineSession, handle: protocol.OperationHandle) -> AsyncGenerator[None]:
-    """Around the use of a statement: at the end it is closed, after an exception stopped first.
+    """The use of a statement: it is closed on leaving the block, and after an exception cancelled first.
 
     The adapter limits the time of both calls.
     """
     try:
         yield
-    except BaseException:  # includes CancelledError: the engine must not go on with it
-        # What ended the work is worth more than an engine that cannot be reached.
+    except BaseException:  # includes CancelledError: the engine must not continue
+        # The original exception matters more than a failure to cancel.
         with suppress(errors.EngineError):
             await asyncio.shield(session.cancel(handle))
         raise

@@ -1,4 +1,4 @@
-"""Texts of engines: error positions, log lines, tokens; and sizes of chunks."""
+"""Texts of engines: error positions, log lines, token redaction; and chunk sizes."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,18 +10,18 @@ from queryserver.errors.statements import ErrorExcerpt, ErrorPlace, LineColumn, 
 from queryserver.formats.columns import parts
 
 _MOST_CHARACTERS = 64 * 1024
-"""Of a text that are read: some repeat statements of megabytes."""
+"""Longest part of a message that is searched, because some repeat statements of several megabytes."""
 
 _NUMBER = r"(\d{1,7})"
-_Reading: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorPlace]]
+_PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorPlace]]
 
 
-def place_in(text: str, readings: Sequence[_Reading]) -> ErrorPlace | None:
-    """The place that the first fitting pattern reads in a text."""
+def place_in(text: str, patterns: Sequence[_PositionPattern]) -> ErrorPlace | None:
+    """The position that the first matching pattern extracts from a message."""
     text = text[:_MOST_CHARACTERS]
-    for pattern, place in readings:
-        if found := pattern.search(text):
-            return place(found)
+    for pattern, place in patterns:
+        if match := pattern.search(text):
+            return place(match)
     return None
 
 
@@ -33,14 +33,14 @@ def _from_zero(unit: Unit) -> Callable[[re.Match[str]], ErrorPlace]:
     return lambda found: LineColumn(int(found[1]), int(found[2]) + 1, unit)
 
 
-# Without one repetition behind another of the same characters: each is linear in the text.
-LABELED: Sequence[_Reading] = (
+# No pattern has adjacent repetitions of the same characters, so each is linear in the text.
+LABELED: Sequence[_PositionPattern] = (
     (
         re.compile(rf"^(LINE {_NUMBER}: )(.*)\n( *)\^", re.MULTILINE),
         lambda found: ErrorExcerpt(int(found[2]), found[3].rstrip("\r"), len(found[4]) - len(found[1]), Unit.SCREEN),
     ),
 )
-"""`LINE 1: SELCT 1` above a mark: DuckDB, and psql's form of PostgreSQL's errors."""
+"""`LINE 1: SELCT 1` above a caret: DuckDB, and PostgreSQL's errors as psql prints them."""
 
 
 def _near(found: re.Match[str]) -> ErrorPlace:
@@ -48,31 +48,33 @@ def _near(found: re.Match[str]) -> ErrorPlace:
     return Rest(int(found[1]), rest) if near else LineColumn(int(found[1]))
 
 
-NEAR: Sequence[_Reading] = ((re.compile(rf"' at line {_NUMBER}\s*\Z"), _near),)
-"""MySQL and MariaDB: the text from the error on, of at most 80 bytes."""
+NEAR: Sequence[_PositionPattern] = ((re.compile(rf"' at line {_NUMBER}\s*\Z"), _near),)
+"""MySQL and MariaDB: the text that starts at the error, at most 80 bytes of it."""
 
-HIVE: Sequence[_Reading] = ((re.compile(rf"\b[Ll]ine {_NUMBER}:{_NUMBER}\b"), _from_zero(Unit.UTF16)),)
-"""`ParseException line 1:7`, `SemanticException [Error 10001]: Line 1:14`; columns from 0, in Java's characters."""
+HIVE: Sequence[_PositionPattern] = ((re.compile(rf"\b[Ll]ine {_NUMBER}:{_NUMBER}\b"), _from_zero(Unit.UTF16)),)
+"""`ParseException line 1:7`, `SemanticException [Error 10001]: Line 1:14`; columns from 0, in UTF-16 code units."""
 
-SPARK: Sequence[_Reading] = (
+SPARK: Sequence[_PositionPattern] = (
     (re.compile(rf"\(line {_NUMBER}, pos {_NUMBER}\)"), _from_zero(Unit.CHARACTER)),
     (re.compile(rf"; line {_NUMBER},? pos {_NUMBER}\b"), _from_zero(Unit.CHARACTER)),
     (re.compile(rf"== SQL \(line {_NUMBER}, position {_NUMBER}\) =="), _from_one(Unit.CHARACTER)),
 )
-"""Positions in messages are from 0, those of a query context from 1 (Spark: SQLQueryContext.summary)."""
+"""Columns in messages count from 0, those in a query context from 1 (Spark: SQLQueryContext.summary)."""
 
-IMPALA: Sequence[_Reading] = (
+IMPALA: Sequence[_PositionPattern] = (
     (
         re.compile(rf"error in line {_NUMBER}:[ \t]*(?:undefined:[ \t]*)?\n(.*)\n( *)\^"),
         lambda found: ErrorExcerpt(int(found[1]), found[2].rstrip("\r"), len(found[3]), Unit.UTF16),
     ),
 )
-"""The line above a mark, cut to some 60 characters (Impala: sql-parser.cup, getErrorMessage)."""
+"""The line above a caret, truncated to some 60 characters (Impala: sql-parser.cup, getErrorMessage)."""
 
-PHOENIX: Sequence[_Reading] = ((re.compile(rf"\bat line {_NUMBER}, column {_NUMBER}\b"), _from_one(Unit.UTF16)),)
-"""Phoenix: PhoenixParserException, both from 1."""
+PHOENIX: Sequence[_PositionPattern] = (
+    (re.compile(rf"\bat line {_NUMBER}, column {_NUMBER}\b"), _from_one(Unit.UTF16)),
+)
+"""Phoenix: PhoenixParserException; line and column count from 1."""
 
-ANY: Sequence[_Reading] = (
+ANY: Sequence[_PositionPattern] = (
     *LABELED,
     (re.compile(rf"\(line {_NUMBER}, col {_NUMBER}\)"), _from_one(Unit.CHARACTER)),  # ClickHouse
     (re.compile(rf"\berror line {_NUMBER} at position {_NUMBER}\b"), _from_zero(Unit.CHARACTER)),  # Snowflake
@@ -80,15 +82,15 @@ ANY: Sequence[_Reading] = (
     (re.compile(rf"^line {_NUMBER}:{_NUMBER}: "), _from_one(Unit.CHARACTER)),  # Trino and Presto
     *NEAR,
 )
-"""For drivers that are not known beforehand: the forms of well-known data sources."""
+"""For drivers that are not known in advance: the formats of common data sources."""
 
 
 _LEAST_CHARACTERS = 16
-"""A shorter text is no token: answers may hold the same letters by chance."""
+"""Shorter tokens are not redacted, because a response may contain the same characters by chance."""
 
 
 def without_token(content: bytes, token: str | None) -> bytes:
-    """An answer of an engine with asterisks in place of the call's token; of the same length, as frames need."""
+    """An engine's response with the token replaced by as many asterisks, so that frame lengths stay valid."""
     if token is None or len(token) < _LEAST_CHARACTERS:
         return content
     secret = token.encode()
@@ -99,7 +101,7 @@ MAX_LINES = 10_000
 MAX_CHARACTERS = 1024 * 1024
 
 
-class KeptLines(list[str]):
+class LogLines(list[str]):
     """The first lines, at most MAX_LINES and MAX_CHARACTERS of them; the last one may be cut."""
 
     _room = MAX_CHARACTERS
@@ -113,7 +115,7 @@ class KeptLines(list[str]):
 
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""What a batch should weigh at most; one row may be heavier."""
+"""Target size of a batch; a single larger row still makes a batch."""
 
 _FIRST_ROWS = 256
 _GROWTH = 8
@@ -121,17 +123,17 @@ _MOST_ROWS = 10_000
 
 
 class ChunkSize:
-    """Rows of the next chunk: few at first, then as many as weigh `BATCH_BYTES` by the widths seen so far."""
+    """Number of rows of the next chunk: small at first, then as many as fit `BATCH_BYTES` at the last row width."""
 
     rows = _FIRST_ROWS
 
     def learn(self, batch: pa.RecordBatch) -> None:
-        """Grow or shrink by the width of the rows in `batch`."""
+        """Adapt to the width of the rows in `batch`."""
         row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
         fitting = BATCH_BYTES // row_bytes
         self.rows = max(min(fitting, self.rows * _GROWTH, _MOST_ROWS), 1)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in order, cut (without copying) into parts of at most `BATCH_BYTES`, or of one row."""
+    """The batch, sliced in order and without copying into parts of at most `BATCH_BYTES`, or of one row."""
     return parts(batch, BATCH_BYTES) if batch.num_rows else iter(())

@@ -1,6 +1,6 @@
-"""The disk while statements write into a local database: its floor and the quota of the database end them (ADR 41).
+"""Stops statements that write to a local database at its quota or at the disk's free-space floor (ADR 41).
 
-The engines know neither: SQLite bounds the pages of a file but not its log, DuckDB its temporary files only.
+The engines enforce neither: SQLite limits the pages of a file but not its log, DuckDB its temporary files only.
 """
 
 import threading
@@ -12,10 +12,10 @@ from queryserver.errors.statements import EngineError, disk_below_floor
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 QUOTA_BYTES = 10 * 1024**3
-"""Of the files of one local database, unless settings say another."""
+"""Default quota for the files of one local database."""
 
 _CHECK_EVERY_S = 0.1
-"""A disk that writes 1 GB/s is 100 MB below the floor then, which is 1 GiB at least by default."""
+"""A disk that writes 1 GB/s gets at most 100 MB below the floor, which is at least 1 GiB by default."""
 
 
 def below_floor() -> EngineError:
@@ -29,7 +29,7 @@ def above_quota(quota_bytes: int) -> EngineError:
 
 
 def sample_is_full() -> EngineError:
-    """What the cancel of a statement means that no user has requested (`platform/embedded/sample_server.py`)."""
+    """The error for a cancellation that no user has requested (`platform/embedded/sample_server.py`)."""
     error = disk_below_floor(
         "The server has stopped the statement: its disk is almost full, or the sample database has reached its quota."
         " Drop what is not needed."
@@ -38,7 +38,7 @@ def sample_is_full() -> EngineError:
 
 
 def size_of(files: Iterable[Path]) -> int:
-    """Of those that exist."""
+    """The total size in bytes of the files that exist."""
     total = 0
     for file in files:
         with suppress(OSError):
@@ -47,7 +47,9 @@ def size_of(files: Iterable[Path]) -> int:
 
 
 class StorageWatch:
-    """Of the files of one database. `measure` gives their bytes; it is called in several threads, and must not wait."""
+    """Watches the files of one database. `measure` returns their size; it is called in any thread and must not
+    block.
+    """
 
     def __init__(
         self,
@@ -63,9 +65,9 @@ class StorageWatch:
         self._floor = floor
 
     def require_room(self, occupied: Callable[[], int] | None = None) -> None:
-        """Refuse a statement that would write. Raises EngineError `insufficient_storage`.
+        """Check before a statement that writes. Raises EngineError `insufficient_storage`.
 
-        `occupied`: the bytes in use within the files, called where the files alone are at the quota.
+        `occupied` returns the bytes in use inside the files; it is called only if the file sizes reach the quota.
         """
         if self.is_below_floor():
             raise below_floor()
@@ -84,9 +86,9 @@ class StorageWatch:
     def over(
         self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool] = lambda: True
     ) -> Generator[None]:
-        """Interrupt what runs inside when it would take more. Raises EngineError `insufficient_storage` for its error.
+        """Interrupt the block when it exceeds a limit; its error then becomes EngineError `insufficient_storage`.
 
-        Files that are above the quota already may not grow.
+        Files that already exceed the quota may not grow.
         """
         allowed = max(self.quota_bytes, self.measure())
 
@@ -95,7 +97,7 @@ class StorageWatch:
                 return above_quota(self.quota_bytes)
             return below_floor() if watches_floor() and self.is_below_floor() else None
 
-        watched = _Watched(excess, interrupt)
+        watched = _WatchedCall(excess, interrupt)
         _WATCHER.add(watched)
         try:
             yield
@@ -107,7 +109,7 @@ class StorageWatch:
             _WATCHER.discard(watched)
 
 
-class _Watched:
+class _WatchedCall:
     def __init__(self, excess: Callable[[], EngineError | None], interrupt: Callable[[], None]) -> None:
         self._excess = excess
         self._interrupt = interrupt
@@ -116,27 +118,27 @@ class _Watched:
     def check(self) -> None:
         self.excess = self.excess or self._excess()
         if self.excess is not None:
-            self._interrupt()  # again until it is over: an interrupt just before a call has no effect
+            self._interrupt()  # repeated, because an interrupt just before a call has no effect
 
 
 class _Watcher:
-    """One thread for all databases of the process, which waits while nothing writes."""
+    """One thread for all databases of the process; it sleeps while nothing writes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watched = set[_Watched]()
+        self._watched = set[_WatchedCall]()
         self._thread: threading.Thread | None = None
 
-    def add(self, watched: _Watched) -> None:
+    def add(self, watched: _WatchedCall) -> None:
         with self._changed:
             self._watched.add(watched)
-            if self._thread is None or not self._thread.is_alive():  # in a process that was forked, it is not
+            if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit it
                 self._thread = threading.Thread(target=self._run, name="storage-watch", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
-    def discard(self, watched: _Watched) -> None:
-        """It is not interrupted any more when this returns."""
+    def discard(self, watched: _WatchedCall) -> None:
+        """Stop watching; once this returns, no further interrupt is sent."""
         with self._changed:
             self._watched.discard(watched)
 

@@ -1,4 +1,4 @@
-"""What makes tables over a blocking driver."""
+"""Creates tables through a blocking driver."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -11,45 +11,47 @@ from queryserver.engines.threaded import DriverConnection
 
 
 class TableWriter(ABC):
-    """Makes tables over one connection. Called in a thread, one call at a time; raises EngineError only.
+    """Creates tables over one connection. Called in a thread, one call at a time; raises EngineError only.
 
-    A stop has an effect only while `allow_interrupt` says so.
+    `interrupt` has an effect only while `allow_interrupt` permits it.
     """
 
     def __init__(self, connection: DriverConnection) -> None:
         self._driver = connection
-        self._ending = threading.Lock()
+        self._interrupt_lock = threading.Lock()
         self._may_interrupt = False
 
     @abstractmethod
     def exists(self, table: TableName) -> bool:
-        """Whether there is a table or view of that name."""
+        """Whether a table or view with that name exists."""
         ...
 
     @abstractmethod
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        """Make the table, or append. When it fails nothing is visible but, maybe, the staging table."""
+        """Create or append to the table. A failure leaves nothing visible, except perhaps the staging table."""
         ...
 
     @abstractmethod
     def drop(self, table: TableName) -> None:
-        """Drop a table if it is there."""
+        """Drop a table if it exists."""
         ...
 
     def interrupt(self) -> None:
-        """Stop `write`, unless it is already at its last step or undoes what it did. From any thread, at once."""
-        with self._ending:
+        """Stop `write`, unless it is at its last step or rolling back. Callable from any thread; returns
+        immediately.
+        """
+        with self._interrupt_lock:
             if self._may_interrupt:
                 self._driver.interrupt()
 
     def close(self) -> None:
-        """Close the connection. Called once nothing runs. Idempotent."""
+        """Close the connection. Called when nothing runs any more. Idempotent."""
         self._driver.close()
 
     def allow_interrupt(self, *, is_allowed: bool) -> None:
-        with self._ending:
+        with self._interrupt_lock:
             self._may_interrupt = is_allowed
 
 
 class FeedStopped(Exception):
-    """Raised into the thread that waits for batches of a load that has ended."""
+    """Raised in the thread that waits for batches of a load that has ended."""

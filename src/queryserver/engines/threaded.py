@@ -1,4 +1,4 @@
-"""Sessions over blocking drivers, in bounded threads."""
+"""Sessions over blocking drivers, run in a bounded number of threads."""
 
 import asyncio
 import os
@@ -14,34 +14,35 @@ from uuid import uuid4
 import pyarrow as pa
 
 from queryserver.engines.protocol import OperationState, OperationStatus
-from queryserver.engines.sessions import FollowingSession
+from queryserver.engines.sessions import OperationSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column
 from queryserver.platform.fair_queue import FairPlaces
 from queryserver.sql.places import Bound
 
-Answered = TypeVar("Answered")
+ResultT = TypeVar("ResultT")
 
 NO_USER = 0
-"""For work of the server itself."""
+"""User id for work of the server itself."""
 
 STATEMENT_THREADS = 24
-"""One for each statement that a process runs on one connector (16), and for each query of its metadata (8)."""
+"""One for each statement that a process runs on one connector (16) and each of its metadata queries (8)."""
 
 STOP_S = 5.0
-"""How long a stop may take before the session is given up."""
+"""How long stopping a statement may take before the session is abandoned."""
 
 _CONTROL_THREADS = 2
 _LEAST_SHARE = 2
-"""Threads of one user where there are few."""
+"""Least number of threads that one user may occupy."""
 _NICENESS = 10
-"""Of threads and processes that work on statements outside of Python: the event loop runs first."""
+"""Niceness of threads and processes that run statements outside Python, so that the event loop has priority."""
 _INTERRUPT_AGAIN_S = 0.05
 
 
 def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> None:
-    """Of the thread or process with that number of the system, by default of the calling thread and those that it
-    starts. Nothing happens where the system knows no priority of threads, or does not permit it.
+    """Lower the priority of a thread or process, by default that of the calling thread and the threads it starts.
+
+    `number` is the id at the operating system. Does nothing where that has no thread priorities or denies the change.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -49,36 +50,38 @@ def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> N
 
 
 class DriverThreads:
-    """Threads of one engine: `max_statements` for statements, a few more so that opening and closing never wait.
+    """Threads of one engine: `max_statements` for statements, and a few more so that opening and closing never wait.
 
-    One user's statements have half of the threads at most, and a free thread goes to the waiting user who has the
-    fewest. A thread counts as its user's until the driver has let go of it, also when its session has been left.
-    To be closed by its owner once nothing runs any more.
+    One user's statements occupy at most half of the threads, and a free thread goes to the waiting user with the
+    fewest. A thread counts against its user until the driver returns, even after the session was left. The owner closes
+    this object when nothing runs any more.
     """
 
     def __init__(self, name: str, *, max_statements: int) -> None:
-        # At the priority of the event loop: a thread with a lower one would hold the interpreter lock while it waits
-        # for the processor, and the loop with it (stalls of 0.5 s were measured on two busy cores).
+        # Same priority as the event loop: a thread of lower priority could be descheduled while it holds the
+        # # interpreter lock and stall the loop (by up to 0.5 s, measured on two busy cores).
         self._statements = ThreadPoolExecutor(max_statements, thread_name_prefix=f"{name}-statement")
         share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
         self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._waiting = set[asyncio.Task[None]]()
         self._control = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix=f"{name}-control")
         self.busy = 0
-        """Calls into the driver on behalf of statements that are under way."""
+        """Calls into the driver that are in progress for statements."""
         self._closed = False
 
-    def start(self, call: Callable[[], Answered], *, user_id: int) -> Future[Answered]:
-        """Run a piece of a user's statement once the user has a thread. Raises EngineUnavailable after `close`."""
+    def start(self, call: Callable[[], ResultT], *, user_id: int) -> Future[ResultT]:
+        """Run a part of a user's statement as soon as the user gets a thread. Raises EngineUnavailable after
+        `close`.
+        """
         self._check_open()
-        outcome, loop = Future[Answered](), asyncio.get_running_loop()
+        outcome, loop = Future[ResultT](), asyncio.get_running_loop()
 
         def give_back() -> None:
             self.busy -= 1
             self._places.give_back(user_id)
 
-        def ended(running: Future[Answered]) -> None:  # in the thread of the call
-            with suppress(RuntimeError):  # the loop is closed: no task waits for a place
+        def ended(running: Future[ResultT]) -> None:  # runs in the thread of the call
+            with suppress(RuntimeError):  # the loop is closed, so no task waits for a slot
                 loop.call_soon_threadsafe(give_back)
             if running.cancelled():
                 outcome.set_exception(EngineUnavailable("The engine is closed."))
@@ -107,15 +110,13 @@ class DriverThreads:
         outcome.add_done_callback(lambda done: waiting.cancel() if done.cancelled() else None)
         return outcome
 
-    async def control(
-        self, call: Callable[[], Answered], *, undo: Callable[[Answered], object] | None = None
-    ) -> Answered:
-        """Run a short call. When the caller gives up waiting, `undo` is done to what the call still gives."""
+    async def control(self, call: Callable[[], ResultT], *, undo: Callable[[ResultT], object] | None = None) -> ResultT:
+        """Run a short call. If the caller is cancelled, `undo` is applied to the result once the call returns."""
         self._check_open()
         running = self._control.submit(call)
         waiting = asyncio.wrap_future(running)
 
-        def undone(ended: Future[Answered]) -> None:
+        def undone(ended: Future[ResultT]) -> None:
             if undo is not None and not ended.cancelled() and ended.exception() is None:
                 undo(ended.result())
 
@@ -127,7 +128,7 @@ class DriverThreads:
             raise
 
     async def close(self) -> None:
-        """Wait for calls under way, end the threads. Idempotent."""
+        """Wait for calls in progress and end the threads. Idempotent."""
         self._closed = True
         for waiting in list(self._waiting):
             waiting.cancel()
@@ -139,8 +140,11 @@ class DriverThreads:
             raise EngineUnavailable("The engine is closed.")
 
 
-async def stop_call(call: Future[Answered], interrupt: Callable[[], None]) -> None:
-    """Interrupt until the driver returns, for up to `STOP_S`: a signal just before a call begins has no effect."""
+async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> None:
+    """Interrupt the driver until the call returns, for up to `STOP_S`.
+
+    Repeated, because an interrupt just before a call begins has no effect.
+    """
     give_up = asyncio.get_running_loop().time() + STOP_S
     ended = asyncio.wrap_future(call)
     ended.add_done_callback(_forget)
@@ -149,8 +153,8 @@ async def stop_call(call: Future[Answered], interrupt: Callable[[], None]) -> No
         await asyncio.wait({ended}, timeout=_INTERRUPT_AGAIN_S)
 
 
-def _forget(ended: asyncio.Future[Answered]) -> None:
-    """Ignore the outcome, be it an error: the call itself has it too."""
+def _forget(ended: asyncio.Future[ResultT]) -> None:
+    """Mark an exception as retrieved, because the call itself reports it."""
     if not ended.cancelled():
         ended.exception()
 
@@ -163,15 +167,17 @@ class Interrupted(StatementRejected):
 
 
 class DriverAnswer(Protocol):
-    """What a statement gave, to be inherited. Each method is called in a thread, one at a time; raises EngineError."""
+    """The outcome of a statement; a base class. Methods are called in a thread, one at a time; they raise
+    EngineError.
+    """
 
     columns: tuple[Column, ...] | None = None
-    """Columns of the result set, None without one."""
+    """Columns of the result set; None without one."""
     modified_rows: int | None = None
-    """Final once all batches are read."""
+    """Final once all batches have been read."""
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        """The next rows, a few MiB at most; empty at the end."""
+        """The next rows, at most a few MiB; empty at the end."""
         ...
 
     def close(self) -> None:
@@ -180,35 +186,35 @@ class DriverAnswer(Protocol):
 
 
 class DriverConnection(Protocol):
-    """One connection, to be inherited. `run` is called in a thread, one at a time, and raises EngineError only."""
+    """One connection; a base class. `run` is called in a thread, one at a time, and raises EngineError only."""
 
     takes_rows: bool = False
-    """Whether `run` takes statements with many rows of values."""
+    """Whether `run` accepts statements with several rows of parameters."""
 
     def run(self, statement: str | Bound) -> DriverAnswer:
         """Run a statement up to its first rows, or to its end."""
         ...
 
     def interrupt(self) -> None:
-        """Stop the call under way. From any thread, at any time, returns at once; no effect between calls."""
+        """Stop the call in progress, if any. Callable from any thread at any time; returns immediately."""
         ...
 
     def progress(self) -> int | None:
-        """0..100 of the call under way, None where that is not known. From any thread, returns at once."""
+        """Progress of the current call, 0..100, None if unknown. Callable from any thread; returns immediately."""
         return None
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can take another statement."""
+        """Whether the connection can accept another statement."""
         ...
 
     def close(self) -> None:
-        """Called once nothing runs. Idempotent."""
+        """Close the connection. Called when nothing runs any more. Idempotent."""
         ...
 
 
 class ThreadedOperation:
-    """One statement of a session, in threads of `user_id`."""
+    """One statement of a session, run in threads counted against `user_id`."""
 
     def __init__(
         self, connection: DriverConnection, threads: DriverThreads, statement: str | Bound, *, user_id: int
@@ -216,8 +222,8 @@ class ThreadedOperation:
         self._connection = connection
         self._threads = threads
         self._user_id = user_id
-        self._began = False
-        self._stop_asked = False
+        self._has_begun = False
+        self._stop_requested = False
         self._read_to_end = False
         self._answer: DriverAnswer | None = None
         self._error: EngineError | None = None
@@ -230,7 +236,7 @@ class ThreadedOperation:
 
     @property
     def is_running(self) -> bool:
-        """A thread is, or will be, inside the driver."""
+        """Whether a thread is, or will be, inside the driver."""
         return not self.call.done()
 
     @property
@@ -243,14 +249,14 @@ class ThreadedOperation:
                 async with asyncio.timeout(wait_s):
                     await self._settled.wait()
         if self._error is not None:
-            if self._stop_asked and isinstance(self._error, Interrupted):
+            if self._stop_requested and isinstance(self._error, Interrupted):
                 return OperationStatus(OperationState.CANCELED)
             return OperationStatus(OperationState.FAILED, error=self._error)
         if not self._settled.is_set():
-            state = OperationState.RUNNING if self._began else OperationState.PENDING
-            return OperationStatus(state, progress=self._connection.progress() if self._began else None)
+            state = OperationState.RUNNING if self._has_begun else OperationState.PENDING
+            return OperationStatus(state, progress=self._connection.progress() if self._has_begun else None)
         if (answer := self._answer) is None:
-            self.call.result()  # raises a defect: what a driver raised beside EngineError
+            self.call.result()  # raises if the driver raised anything but EngineError, which is a defect
             message = "a statement ended without an answer"
             raise AssertionError(message)
         return OperationStatus(
@@ -266,13 +272,13 @@ class ThreadedOperation:
         return ()
 
     async def cancel(self) -> None:
-        """Waits up to `STOP_S` until the driver has returned, so that no stop is lost."""
+        """Waits up to `STOP_S` for the driver to return, so that the interrupt is not lost."""
         has_rows_left = self._answer is not None and self._answer.columns is not None and not self._read_to_end
         if self.is_running or (self._error is None and has_rows_left):
             await self._stop()
 
     async def close(self) -> None:
-        """`is_running` afterwards: the driver did not return in time."""
+        """Close the statement. If `is_running` is still true afterwards, the driver did not return in time."""
         if self.is_running:
             await self._stop()
         if not self.is_running:
@@ -281,12 +287,12 @@ class ThreadedOperation:
                 await self._threads.control(self._answer.close)
 
     def _start(self, work: Callable[[], None], ended: Callable[[], None]) -> Future[None]:
-        """Work on the statement in a thread; `ended` is called by the event loop afterwards."""
+        """Run `work` in a thread, then call `ended` on the event loop."""
 
         def call() -> None:
-            self._began = True
+            self._has_begun = True
             try:
-                if self._stop_asked:
+                if self._stop_requested:
                     raise Interrupted
                 work()
             except EngineError as error:
@@ -301,11 +307,11 @@ class ThreadedOperation:
         answer, batches, ended = self._answer, list[pa.RecordBatch](), asyncio.Event()
         if answer is None:
             raise OutcomeUnknown("Results have expired: the statement has no rows to read.")
-        if self._stop_asked:
+        if self._stop_requested:
             self._error = self._error or Interrupted()
             raise self._error
         self.call = self._start(lambda: batches.extend(answer.next_batches()), ended.set)
-        await ended.wait()  # `cancel` and `close` bound the wait: they make the driver come back
+        await ended.wait()  # bounded by `cancel` and `close`, which make the driver return
         if self._error is not None:
             raise self._error
         self.call.result()
@@ -313,15 +319,15 @@ class ThreadedOperation:
         return batches
 
     async def _stop(self) -> None:
-        self._stop_asked = True
+        self._stop_requested = True
         if self.call.cancel():
             self._error = self._error or Interrupted()
         else:
             await stop_call(self.call, self._connection.interrupt)
 
 
-class ThreadedSession(FollowingSession[ThreadedOperation]):
-    """An EngineSession over one connection, which `end` closes."""
+class ThreadedSession(OperationSession[ThreadedOperation]):
+    """An EngineSession on one connection, which `end` closes."""
 
     gone = "Invalid session Id: the session is gone."
     unknown = "Results have expired: the engine does not know this statement."
@@ -341,13 +347,13 @@ class ThreadedSession(FollowingSession[ThreadedOperation]):
         return not self._left and self._is_connected()
 
     async def end(self) -> None:
-        """Stop what runs and close the connection. Idempotent."""
+        """Stop the running statement and close the connection. Idempotent."""
         if self._left:
             return
         await self._close_operation()
         self._left = True
         if self._operation is not None and self._operation.is_running:
-            # The thread that is still inside the driver closes the connection when it comes out.
+            # The connection is closed by the thread that is still inside the driver, once it returns.
             self._operation.call.add_done_callback(lambda _: self._connection.close())
         else:
             await self._threads.control(self._connection.close)
@@ -362,49 +368,45 @@ class ThreadedSession(FollowingSession[ThreadedOperation]):
         return not self._lost and self._connection.is_usable
 
     async def _close_operation(self) -> None:
-        """A session whose driver does not return in time is lost."""
+        """Close the statement; if the driver does not return in time, the session is lost."""
         if self._operation is not None and not self._left:
             await self._operation.close()
             self._lost = self._lost or self._operation.is_running
 
 
-class Opened(Protocol):
-    """What has a connection of its own: a session or a loader."""
+class ConnectionOwner(Protocol):
+    """A session or loader with a connection of its own."""
 
     async def end(self) -> None:
-        """Stop what runs and close the connection. Limited in time, idempotent."""
+        """Stop running work and close the connection. Limited in time, idempotent."""
         ...
 
 
 ConnectionT = TypeVar("ConnectionT", bound=DriverConnection)
-OpenedT = TypeVar("OpenedT", bound=Opened)
+OwnerT = TypeVar("OwnerT", bound=ConnectionOwner)
 
 
 class ThreadedSessions:
-    """The open sessions of one engine, and the threads that serve them. To be closed by the engine."""
+    """The open sessions of one engine and the threads that serve them. The engine closes this object."""
 
     def __init__(self, name: str, *, max_statements: int = STATEMENT_THREADS) -> None:
         self.threads = DriverThreads(name, max_statements=max_statements)
-        self._open: set[Opened] = set()
+        self._open: set[ConnectionOwner] = set()
 
     def session(
         self, connect: Callable[[], DriverConnection], *, user_id: int, within_s: float | None = None
     ) -> AbstractAsyncContextManager[ThreadedSession]:
-        """As `opened`, a session."""
+        """A session, as `opened`."""
         new_session = partial(ThreadedSession, threads=self.threads, user_id=user_id)
         return self.opened(connect, new_session, within_s=within_s)
 
     @asynccontextmanager
     async def opened(
-        self,
-        connect: Callable[[], ConnectionT],
-        use: Callable[[ConnectionT], OpenedT],
-        *,
-        within_s: float | None = None,
-    ) -> AsyncGenerator[OpenedT]:
-        """Open a connection in a thread and `use` it; leaving ends its work and closes it.
+        self, connect: Callable[[], ConnectionT], use: Callable[[ConnectionT], OwnerT], *, within_s: float | None = None
+    ) -> AsyncGenerator[OwnerT]:
+        """Open a connection in a thread and pass it to `use`; leaving the context ends its work and closes it.
 
-        Raises what `connect` raises, and EngineUnavailable when that takes longer than `within_s`.
+        Raises what `connect` raises, and EngineUnavailable if that takes longer than `within_s`.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -420,7 +422,7 @@ class ThreadedSessions:
             self._open.discard(opened)
 
     async def close(self) -> None:
-        """End what is still open, then the threads. Idempotent."""
+        """End open sessions and loaders, then the threads. Idempotent."""
         for opened in list(self._open):
             await opened.end()
         await self.threads.close()

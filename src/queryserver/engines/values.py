@@ -1,4 +1,4 @@
-"""What adapters share that turn a driver's values into Arrow: readers of columns, and dates of any year as text."""
+"""Converts a driver's values to Arrow, for all adapters: column readers, and dates of any year as text."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -17,17 +17,17 @@ Values = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumn:
-    """A column, and the Arrow type that its values take unless one of them has no place in it."""
+    """A column, and the Arrow type of its values unless one of them does not fit it."""
 
     column: Column
     arrow: pa.DataType
 
 
 class ColumnReader:
-    """Reads one column, chunk by chunk: as text for the whole result when a first value has no place in its type.
+    """Converts one column chunk by chunk; if a value of the first chunk does not fit the type, all are read as text.
 
-    `read` makes an array of a type, and raises one of `misfits` for such a value. `refusal` is the message for one
-    that comes later, `text_refusal` for one that is not even text.
+    `read` builds an array of a type, and raises one of `misfits` for a value that does not fit. `refusal` is the
+    message for such a value in a later chunk, `text_refusal` for one that cannot be text either.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class ColumnReader:
         self._may_be_text = may_be_text and arrow != pa.string()
 
     def read(self, values: Values) -> pa.Array:
-        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
+        """Convert the next values. Raises StatementRejected for one that does not fit the type set by the first
+        chunk.
+        """
         try:
             array = self._read(self._arrow, values)
         except self._misfits as error:
@@ -61,14 +63,14 @@ class ColumnReader:
 
 
 def record_batch(rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Values], pa.Array]]) -> pa.RecordBatch:
-    """Rows as Arrow, with one reader for each column; without rows, empty columns."""
+    """Rows as an Arrow batch, with one reader per column; without rows, the columns are empty."""
     by_column = list(zip(*rows, strict=True)) or [()] * len(names)
     arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 def offsets(values: Values) -> pa.Array:
-    """Where each of the lists begins among all their items, and where the last one ends."""
+    """Arrow list offsets: where each list starts among all items, and where the last one ends."""
     ends = itertools.accumulate((0 if value is None else len(value) for value in values), initial=0)
     return pa.array(ends, pa.int32())
 
@@ -78,11 +80,11 @@ def nulls(values: Values) -> pa.Array:
 
 
 _DAYS_OF_400_YEARS = 146_097
-"""After so many days the Gregorian calendar repeats itself."""
+"""The period after which the Gregorian calendar repeats itself."""
 
 
 def calendar_date(days: int) -> tuple[str, bool]:
-    """Days since 1970-01-01 as ISO text, for any year, and whether the year is one before Christ."""
+    """Days since 1970-01-01 as ISO text, for any year, and whether the year is BC."""
     cycles, rest = divmod(days + date(1970, 1, 1).toordinal() - 1, _DAYS_OF_400_YEARS)
     within = date.fromordinal(rest + 1)
     year = within.year + 400 * cycles
@@ -90,5 +92,5 @@ def calendar_date(days: int) -> tuple[str, bool]:
 
 
 def clock_text(seconds: int) -> str:
-    """Seconds of a day as `10:20:30`."""
+    """Seconds since midnight as `10:20:30`."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

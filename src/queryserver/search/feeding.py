@@ -49,8 +49,8 @@ def scope_key(connectors: Connectors, user: User, connector: Connector) -> Scope
         for name, value in connector.options.items()
         if not _SECRET.search(name)
     }
-    place = [sorted(options.items()), sorted(capabilities.places)]
-    address = hashlib.sha256(orjson.dumps([connector.dialect, connector.interface, connector.version, *place]))
+    location = [sorted(options.items()), sorted(capabilities.endpoints)]
+    address = hashlib.sha256(orjson.dumps([connector.dialect, connector.interface, connector.version, *location]))
     acts_as_caller = capabilities.wants_credentials or capabilities.wants_external_token or capabilities.acts_as_caller
     return ScopeKey(connector.key, user.id if acts_as_caller else None, address.digest(), connector.is_stored)
 

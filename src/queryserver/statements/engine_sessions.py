@@ -140,7 +140,7 @@ class CredentialBook:
 
     def _places(self, connector: Connector) -> list[str]:
         """The addresses of its connections; if only the driver knows them, a digest of all options."""
-        places = self._connectors.engine(connector).capabilities.places
+        places = self._connectors.engine(connector).capabilities.endpoints
         if places:
             return [f"{host}:{port}" for host, port in places]
         options = json.dumps(masked(connector.options), sort_keys=True, default=str)

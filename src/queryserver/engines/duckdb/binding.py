@@ -1,8 +1,9 @@
-"""Values of parameters that DuckDB binds (ADR 61).
+"""Parameters that DuckDB binds (ADR 61).
 
-The guard reads the text with the values as literals. What runs is the same text with `$1`, `$2`, … in the places, and
-only if DuckDB reads both alike: the same tokens outside of the places, and each mark as a parameter. Where DuckDB's
-grammar has no parameter, such as behind DATE, the text with the literals runs, which the guard has seen.
+The guard checks the text with the values as literals. What runs is the same text with markers `$1`, `$2`, … in place of
+the literals, but only if DuckDB reads both alike: the same tokens outside the literals, and each marker as a parameter.
+Where DuckDB's grammar allows no parameter, such as after DATE, the text with literals runs, which the guard has
+checked.
 """
 
 import datetime as dt
@@ -22,19 +23,23 @@ from queryserver.sql.places import Bound
 Native: TypeAlias = bool | int | float | str | bytes | dt.date | dt.time | list["Native | None"]
 
 BINDING_KINDS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE_INTO"})
-"""Kinds of statements whose values are bound. Of the others DuckDB refuses parameters in most."""
+"""Kinds of statements whose values are bound. DuckDB refuses parameters in most others."""
 
 _UNSEEN = frozenset({"query", "nextval"})
-"""Functions with which values are never bound: the text of query() may have `$1` in it, which would be bound too,
-unseen by the guard; a query with nextval() runs in the call that plans it, so it could not be planned again."""
+"""Statements that call these functions are never bound: the text passed to query() may contain `$1`, which would also
+be bound without the guard having checked it; a query with nextval() runs while it is planned, so it cannot be planned
+a second time.
+"""
 _NUMBERS_OR_NOTHING = frozenset({"returning", "group", "order", "distinct"})
-"""Keywords behind which DuckDB has no parameters, or takes two equal ones for different expressions. A query that it
-refuses is planned again; a change of rows runs as it is planned, so it has literals from the beginning."""
+"""Keywords after which DuckDB allows no parameters, or treats two equal ones as different expressions. A query refused
+for this is planned again with literals; a statement that changes rows runs while it is planned, so it has literals
+from the start.
+"""
 
 _NO_CALLS = frozenset(
     {"values", "in", "and", "or", "not", "where", "set", "on", "then", "else", "when", "do", "conflict"}
 )
-"""Keywords before a bracket that begins no arguments."""
+"""Keywords before a parenthesis that does not open a list of arguments."""
 
 _INT = 2**31
 _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VARCHAR, ParameterType.ARRAY}
@@ -42,7 +47,7 @@ _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VA
 
 @dataclass(frozen=True, slots=True)
 class MarkedStatement:
-    """What DuckDB runs: `text` with marks, parsed, and the values of the marks `$1`, `$2`, …"""
+    """The statement that DuckDB runs: `text` with markers, parsed, and the values of the markers `$1`, `$2`, …"""
 
     text: str
     statement: duckdb.Statement
@@ -50,7 +55,7 @@ class MarkedStatement:
 
 
 class _Marks:
-    """Writes marks, and keeps their values in order. A type stands where it stands in the literal."""
+    """Writes markers and collects their values in order. A type is written where the literal has it."""
 
     def __init__(self) -> None:
         self.values: list[Native] = []
@@ -62,7 +67,7 @@ class _Marks:
         return self._written[number]
 
     def begin_row(self) -> None:
-        """The values of the next row have marks of their own."""
+        """Start the next row, whose values get markers of their own."""
         self._written.clear()
 
     def _value(self, one: Parameter) -> str:
@@ -92,7 +97,7 @@ class _Marks:
 
 
 def _is_plain(one: Parameter) -> bool:
-    """Whether DuckDB gives the bound value the type that it gives to the literal in the text."""
+    """Whether DuckDB gives the bound value the same type as the literal in the text."""
     if isinstance(one.value, int) and not isinstance(one.value, bool):
         return one.is_plain and -_INT <= one.value < _INT
     if one.value is None:
@@ -104,41 +109,43 @@ def _native(one: Parameter) -> "Native | None":
     value = one.value
     if isinstance(value, tuple):
         return list(map(_native, value))
-    if isinstance(value, Decimal):  # `_is_plain` is False of it
+    if isinstance(value, Decimal):  # `_is_plain` is False for a Decimal
         raise TypeError
     return value
 
 
 def marks_of(bound: Bound) -> tuple[str, list[Any]]:
-    """The text with marks, and their values."""
+    """The text with markers, and their values."""
     marks = _Marks()
     return bound.written(marks.write), marks.values
 
 
 def row_start(tokens: Sequence[Token], text: str) -> int | None:
-    """Where in `text` the one row of `INSERT INTO … VALUES (…)` begins; None where more rows cannot follow it."""
+    """Where the row of an `INSERT INTO … VALUES (…)` starts in `text`; None if further rows cannot be added after
+    it.
+    """
     if [token.name for token in tokens[:2]] != ["insert", "into"]:
         return None
-    places = [place for place, token in enumerate(tokens) if token.kind == "keyword" and token.name == "values"]
-    signs = [token.text for token in tokens[places[0] + 1 :]] if len(places) == 1 else []
+    positions = [at for at, token in enumerate(tokens) if token.kind == "keyword" and token.name == "values"]
+    signs = [token.text for token in tokens[positions[0] + 1 :]] if len(positions) == 1 else []
     if not signs or not signs[0].startswith("(") or tokens[-1].end != len(text.rstrip().encode()):
         return None
     depth = 0
-    for place, sign in enumerate(signs):
-        depth += sign.count("(") - sign.count(")") if tokens[places[0] + 1 + place].kind == "operator" else 0
-        if depth == 0 and place < len(signs) - 1:
+    for at, sign in enumerate(signs):
+        depth += sign.count("(") - sign.count(")") if tokens[positions[0] + 1 + at].kind == "operator" else 0
+        if depth == 0 and at < len(signs) - 1:
             return None
-    return len(text.encode()[: tokens[places[0] + 1].start].decode()) if depth == 0 else None
+    return len(text.encode()[: tokens[positions[0] + 1].start].decode()) if depth == 0 else None
 
 
 def alike(text: str, values: Sequence[Native]) -> Hashable:
-    """Equal for rows that DuckDB reads alike when they stand in one statement: with values of the same types."""
+    """A key that is equal for rows that may share one statement, because their values have the same types."""
     zones = (isinstance(value, dt.datetime) and value.tzinfo is not None for value in values)
     return text, tuple(map(type, values)), tuple(zones)
 
 
 def joined(row: Bound, start: int, rows: int) -> str:
-    """The text with marks for so many rows like this one. `start` as `row_start` gives it."""
+    """The text with markers for `rows` rows like this one. `start` comes from `row_start`."""
     marks, texts = _Marks(), list[str]()
     for _ in range(rows):
         text = row.written(marks.write)
@@ -150,10 +157,10 @@ def joined(row: Bound, start: int, rows: int) -> str:
 def marked(
     connection: duckdb.DuckDBPyConnection, bound: Bound, literal: duckdb.Statement, tokens: Sequence[Token]
 ) -> MarkedStatement | None:
-    """What runs in place of `literal`, whose text is the one that `bound` wrote last, and has these tokens.
+    """The statement to run instead of `literal`, whose text is the one last written by `bound` and has these tokens.
 
-    None: the literals must run; they are then written last again. Raises StatementRejected where DuckDB reads a place
-    otherwise than the places were found.
+    None if the text with literals must run, which is then the last one written again. Raises StatementRejected if
+    DuckDB finds a parameter somewhere else than the marker that was parsed.
     """
     if kind_of(literal) not in BINDING_KINDS or literal.named_parameters:
         return None
@@ -168,7 +175,7 @@ def marked(
     try:
         statements = connection.extract_statements(text)
         outside = _outside(tokens_of(text), bound)
-    except duckdb.Error:  # no place for a parameter
+    except duckdb.Error:  # the grammar allows no parameter there
         bound.written(DUCKDB.write)
         return None
     names = {str(number) for number in range(1, len(values) + 1)}
@@ -183,9 +190,10 @@ def marked(
 
 
 def only_stores_values(tokens: Sequence[Token], bound: Bound) -> bool:
-    """Whether the values of the places can reach nothing but columns: then the guard has no need to read each row's.
+    """Whether the parameters can only become column values, so that the guard need not check every row.
 
-    Nothing but the table of an INSERT, VALUES, IN and conditions stands before a bracket: there is no call.
+    This holds if the statement has no function call: only the table of an INSERT, VALUES, IN and conditions precede a
+    parenthesis.
     """
     before, is_target = "", False
     for kind, text in _outside(tokens, bound):
@@ -203,11 +211,11 @@ def only_stores_values(tokens: Sequence[Token], bound: Bound) -> bool:
 
 
 def _outside(tokens: Sequence[Token], bound: Bound) -> list[tuple[str, str]]:
-    """Kind and text of the tokens that do not begin in a value of the text that was written last."""
-    found, spans, at = list[tuple[str, str]](), bound.spans(), 0
+    """Kind and text of the tokens that do not start inside a value of the text that `bound` wrote last."""
+    outside, spans, at = list[tuple[str, str]](), bound.spans(), 0
     for token in tokens:
         while at < len(spans) and spans[at][1] <= token.start:
             at += 1
         if at == len(spans) or token.start < spans[at][0]:
-            found.append((token.kind, token.text))
-    return found
+            outside.append((token.kind, token.text))
+    return outside

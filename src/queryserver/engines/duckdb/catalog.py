@@ -1,6 +1,7 @@
-"""Metadata of a DuckDB database, read by its own table functions. `<DB>` is a schema of the one database.
+"""Metadata of a DuckDB database, read from its own table functions. `<DB>` is a schema of the single database.
 
-Names are found without regard to case. Full names begin with the database's: a schema may have the same name.
+Names match without regard to case. Qualified names start with the database name, because a schema may have the same
+name.
 """
 
 import re
@@ -17,7 +18,7 @@ _BOUNDED = frozenset({
     "uhugeint", "float", "double", "decimal", "date", "time", "timestamp", "timestamp_s",
     "timestamp_ms", "timestamp_ns",
 })  # fmt: skip
-"""Types whose bounds are whole; those of texts are cut to a few bytes."""
+"""Types whose minimum and maximum are complete; those of texts are truncated to a few bytes."""
 
 _OURS = "database_name = current_database()"
 _TABLES = """
@@ -32,7 +33,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class DuckdbCatalog(queries.SessionCatalog):
-    """A Catalog. `database_name` is DuckDB's name of the file."""
+    """A Catalog. `database_name` is DuckDB's name for the file."""
 
     def __init__(self, session: protocol.EngineSession, database_name: str) -> None:
         super().__init__(session)
@@ -55,7 +56,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """The number of rows is the one that DuckDB keeps with the table."""
+        """The row count in the statistics is DuckDB's estimate."""
         schema, _ = await self._schema(database)
         here = f"{_OURS} AND schema_name = {queries.literal(schema)}"
         found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({queries.literal(table)})"))
@@ -75,7 +76,7 @@ class DuckdbCatalog(queries.SessionCatalog):
             kind=protocol.TableKind.of(is_view=kind == "view"),
             comment=comment or "",
             support_updates=kind == "table",
-            # They stay within a schema.
+            # Foreign keys cannot cross schemas.
             foreign_keys=tuple(
                 protocol.ForeignKey(own, f"{schema}.{other_table}.{other}")
                 for kind_of_key, own_columns, other_table, other_columns in keys
@@ -111,11 +112,11 @@ class DuckdbCatalog(queries.SessionCatalog):
         return protocol.ColumnStatistics(message="There are no statistics of this column.")
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
-        return await self._functions(await self._place(database))
+        return await self._functions(await self._scope(database))
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         wanted = f"lower(function_name) = lower({queries.literal(name)})"
-        found = await self._functions(f"{await self._place(database)} AND {wanted}")
+        found = await self._functions(f"{await self._scope(database)} AND {wanted}")
         return found[0] if found else None
 
     async def sample_statement(
@@ -154,17 +155,17 @@ class DuckdbCatalog(queries.SessionCatalog):
         described = ((*row, False, row[0] in primary, False) for row in rows)
         return queries.table_columns(described, is_view=is_view)
 
-    async def _place(self, database: str | None) -> str:
-        """The condition for built-in functions and those of the current schema, or those of one schema."""
+    async def _scope(self, database: str | None) -> str:
+        """The SQL condition for functions that are built in or in the current schema, or for those of one schema."""
         if database is None:
             return f"(internal OR {_OURS} AND schema_name = current_schema())"
         schema, _ = await self._schema(database)
         return f"NOT internal AND {_OURS} AND schema_name = {queries.literal(schema)}"
 
-    async def _functions(self, place: str) -> list[protocol.FunctionDescription]:
+    async def _functions(self, scope: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
             "SELECT function_name, parameters, parameter_types, varargs, return_type, internal, description"
-            f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
+            f" FROM duckdb_functions() WHERE {_CALLABLE} AND {scope}"
             " ORDER BY function_name, len(parameters), parameter_types"
         )
         merged = [(name, _arguments(*row[:3]), *row[3:]) for name, *row in rows if _NAME.fullmatch(name)]
@@ -177,7 +178,7 @@ def _arguments(names: Sequence[str], types: Sequence[str | None], varargs: str |
 
 
 def _unfolded(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
-    """A subquery whose one column, named by the last segment, has the values at the path. Raises NotSupported."""
+    """A subquery with one column, named after the last segment, of the values at the path. Raises NotSupported."""
     declared = table.column(column)
     kind = parse_type(declared.type) if declared is not None else None
     query = f"SELECT {queries.identifier(column)} AS v FROM {source}"
@@ -190,7 +191,7 @@ def _unfolded(source: str, table: protocol.TableDescription, column: str, nested
 
 
 def _step(kind: SqlType, segment: str) -> str | None:
-    """The expression of one segment of a value `v`; None where the type has no such part."""
+    """The SQL expression for one path segment of a value `v`; None if the type has no such part."""
     part = kind.part(segment)
     if part is None:
         return None

@@ -1,4 +1,4 @@
-"""One DuckDB connection at work, the limits of its results, and what errors mean. All of it blocks."""
+"""One DuckDB connection, the limits of its results, and the translation of its errors. All calls block."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -47,15 +47,15 @@ from queryserver.formats.columns import Column
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.places import Bound
 
-# DuckDB works in vectors of 2048 rows, and keeps those of its own within its memory limit. Several at once are copied
-# into one batch only where their size is known: 16,384 rows of numbers are read 1.3 times as fast.
+# DuckDB works in vectors of 2048 rows, which count against its memory limit. Several are copied into one batch only
+# # where their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
 _VECTOR_ROWS, _ROWS_OF_KNOWN_SIZE = 2048, 16_384
 
 _MOST_JOINED = 2_000
-"""Values of rows that are put into one statement."""
+"""Largest number of parameters in a statement that combines several rows."""
 
 _SMALL_BYTES = 1024 * 1024
-"""Batches of this size on average are joined: that copies them."""
+"""Batches up to this average size are concatenated, which copies them."""
 
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
@@ -72,26 +72,26 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownRow:
-    """A statement with marks whose other values need no look of the guard."""
+class _CheckedRow:
+    """A checked statement with markers, which the guard need not check again for other values."""
 
     statement: duckdb.Statement
     returns_rows: bool
     lines_before: int
     start: int | None = None
-    """Where its row begins in the text with marks, if more rows may follow it there."""
+    """Where its row starts in the text with markers, if further rows may follow it there."""
 
 
 class _RowsRefused(Exception):
-    """One of several rows has failed."""
+    """One of several combined rows has failed."""
 
 
 _Planned: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
-"""What gives the rows of a statement, and the names of its columns."""
+"""The relation that yields the rows of a statement, and the names of its columns."""
 
 
 class DuckdbConnection:
-    """A cursor of a database, which is a connection of its own: temporary tables, USE and SET live in it."""
+    """A cursor of a database, which is a separate connection with its own temporary tables, USE and SET."""
 
     def __init__(
         self,
@@ -106,13 +106,14 @@ class DuckdbConnection:
         files: "Callable[[Callable[[], None]], SessionStatements] | None" = None,
         results: CalledResults | None = None,
     ) -> None:
-        """`has_ended`, called after an internal error, says whether that has ended the database of all connections.
+        """`has_ended` is called after an internal error and says whether that invalidated the database for all
+        connections.
 
-        `files` makes what its statements do with files, given what interrupts them.
-        `results` are those that they may read as tables.
+        `files` creates the file access of its statements from a function that interrupts them. `results` are those that
+        statements may read as tables.
         """
         self.native = connection
-        """The driver's own connection, for statements of ours."""
+        """The driver's connection, for the server's own statements."""
         self._files = files(self.interrupt) if files is not None else None
         self._has_ended = has_ended
         self._watch = watch
@@ -127,7 +128,7 @@ class DuckdbConnection:
     takes_rows = True
 
     def run(self, statement: str | Bound) -> DriverAnswer:
-        """The text must hold one statement at most (Contract security T23)."""
+        """Run a text of at most one statement (Contract security T23)."""
         if self._files is not None:
             return self._files.run(lambda: self._with_results(statement))
         return self._with_results(statement)
@@ -158,7 +159,7 @@ class DuckdbConnection:
         return answer
 
     def _begin(self, text: str, bound: Bound | None = None) -> "DuckdbAnswer":
-        """`text` has the values of `bound` as literals, for the guard (ADR 61)."""
+        """Run a statement; `text` has the values of `bound` as literals, for the guard (ADR 61)."""
         if self._room is not None:
             self._room.apply(self.native)
         with self.engine_errors():
@@ -166,25 +167,25 @@ class DuckdbConnection:
 
     @contextmanager
     def engine_errors(self) -> Generator[None]:
-        """Around work in the database: its errors, and refusals in its words, as those of a statement."""
+        """Translate errors of the database, and our refusals worded like them, to errors of a statement."""
         with statement_errors(self._root, self._known_error):
             try:
                 yield
             except (duckdb.Error, errors.QueryServerError) as error:
                 self._check_end(str(error))
                 if isinstance(error, errors.StatementRejected) and error.sqlstate is None:
-                    error.classed(sqlstate_of(error.message))  # a refusal of ours, in DuckDB's words
+                    error.classed(sqlstate_of(error.message))  # our own refusal, worded like DuckDB's
                 raise
 
     def _run_rows(self, statement: Bound) -> "DuckdbAnswer":
-        """Once for each row of values, in the open transaction, or in one of its own."""
+        """Run once per row of parameters, in the open transaction or in one of its own."""
         self._is_stopped = False
         if self._room is not None:
             self._room.apply(self.native)
         with self._watched_rows(statement):
             if self._in_transaction():
                 return DuckdbAnswer(modified_rows=self._changed_in_turn(statement))
-            with suppress(_RowsRefused):  # undone; in turn, the error has the number of its row
+            with suppress(_RowsRefused):  # rolled back; the retry row by row reports which row failed
                 return DuckdbAnswer(modified_rows=self._in_own_transaction(self._changed_together, statement))
             return DuckdbAnswer(modified_rows=self._in_own_transaction(self._changed_in_turn, statement))
 
@@ -194,13 +195,13 @@ class DuckdbConnection:
             changed = change(statement)
             self.prepare("COMMIT")
         except BaseException:
-            with suppress(errors.EngineError):  # a database that has ended has undone it
+            with suppress(errors.EngineError):  # an invalidated database has already rolled back
                 self.prepare("ROLLBACK")
             raise
         return changed
 
     def _changed_in_turn(self, statement: Bound) -> int:
-        changed, known = 0, dict[str, _KnownRow]()
+        changed, known = 0, dict[str, _CheckedRow]()
         for number, row in enumerate(statement.rows):
             statement.row = number
             with self.engine_errors():
@@ -208,9 +209,9 @@ class DuckdbConnection:
         return changed
 
     def _changed_together(self, statement: Bound) -> int:
-        """As many rows in one statement as are alike, which takes a tenth of the time. Raises _RowsRefused."""
-        changed, known, at = 0, dict[str, _KnownRow](), 0
-        together = dict[tuple[str, int], _KnownRow]()
+        """Combine rows of the same types into one statement, which takes a tenth of the time. Raises _RowsRefused."""
+        changed, known, at = 0, dict[str, _CheckedRow](), 0
+        together = dict[tuple[str, int], _CheckedRow]()
         while at < len(rows := statement.rows):
             text, values = marks_of(rows[at])
             if not values or (one := known.get(text)) is None or one.start is None:
@@ -244,23 +245,26 @@ class DuckdbConnection:
         except errors.StatementRejected as error:
             raise _RowsRefused from error
 
-    def _together(self, row: Bound, one: "_KnownRow", start: int, rows: int, values: int) -> "_KnownRow":
+    def _together(self, row: Bound, one: "_CheckedRow", start: int, rows: int, values: int) -> "_CheckedRow":
         statements = self.native.extract_statements(joined(row, start, rows))
         names = {str(number) for number in range(1, values + 1)}
-        if [kind_of(found) for found in statements] != ["INSERT"] or statements[0].named_parameters != names:
+        if [kind_of(parsed) for parsed in statements] != ["INSERT"] or statements[0].named_parameters != names:
             raise _RowsRefused
         return replace(one, statement=statements[0])
 
     def _watched_rows(self, statement: Bound) -> AbstractContextManager[None]:
-        """Around all rows of values: a look at the database for each would take more time than the row."""
+        """Watch the storage across all rows, because a check per row would take longer than the row."""
         text = statement.rows[0].written(DUCKDB.write)
         tokens = tokens_of(text)
         with self.engine_errors():
             checked = self._checked(text, tokens)
         return nullcontext() if checked is None else self._watched(kind_of(checked[0]), tokens)
 
-    def _run_row(self, row: Bound, known: "dict[str, _KnownRow]") -> int:
-        """How many rows it changed; those of RETURNING are dropped. `known`: by their texts, rows that are checked."""
+    def _run_row(self, row: Bound, known: "dict[str, _CheckedRow]") -> int:
+        """Run one row and return the number of changed rows; rows of RETURNING are discarded.
+
+        `known` maps texts with markers to statements that the guard has already checked.
+        """
         if self._is_stopped:
             raise Interrupted
         if known:
@@ -273,32 +277,32 @@ class DuckdbConnection:
             return 0
         statement, lines_before = checked
         stores = only_stores_values(tokens, row)
-        found = marked(self.native, row, statement, tokens)
-        if found is not None:
-            statement, _ = self._without_comments_before(found.statement, found.text)
-            values = found.values
-        checked_row = _KnownRow(statement, _returns_rows(tokens), lines_before)
-        if found is not None and stores:
-            start = row_start(tokens_of(found.text), found.text)
-            known[found.text] = replace(checked_row, start=start)
+        bound = marked(self.native, row, statement, tokens)
+        if bound is not None:
+            statement, _ = self._without_comments_before(bound.statement, bound.text)
+            values = bound.values
+        checked_row = _CheckedRow(statement, _returns_rows(tokens), lines_before)
+        if bound is not None and stores:
+            start = row_start(tokens_of(bound.text), bound.text)
+            known[bound.text] = replace(checked_row, start=start)
         return self._changed_by(checked_row, values)
 
-    def _changed_by(self, row: "_KnownRow", values: Sequence[Any] | None) -> int:
+    def _changed_by(self, row: "_CheckedRow", values: Sequence[Any] | None) -> int:
         with statement_errors(self._root, self._known_error, lines_before=row.lines_before):
-            # Not `sql`, which makes a relation first: that takes another 0.7 ms.
+            # Not `sql`, which creates a relation first and takes another 0.7 ms.
             cursor = self.native.execute(row.statement, values)
             if row.returns_rows:
                 return sum(iter(lambda: len(cursor.fetchmany(_VECTOR_ROWS)), 0))
-            given = cursor.fetchone()
-        return given[0] if given and isinstance(given[0], int) else 0
+            count = cursor.fetchone()
+        return count[0] if count and isinstance(count[0], int) else 0
 
     def _in_transaction(self) -> bool:
-        """Outside of a transaction, each statement is one of its own, with another number."""
+        """Whether a transaction is open; if not, two statements have different transaction numbers."""
         with self.engine_errors():
             return self.native.sql(_TRANSACTION).fetchall() == self.native.sql(_TRANSACTION).fetchall()
 
     def prepare(self, setting: str) -> None:
-        """Run a setting of the session, unguarded."""
+        """Run a statement that sets up the session, without the guard."""
         with self.engine_errors():
             self.native.execute(setting)
 
@@ -318,7 +322,7 @@ class DuckdbConnection:
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """Around what writes: it is ended above the quota of the database, or below the floor of the disk."""
+        """Wrap work that writes: it is stopped above the database's quota or below the disk's floor."""
         if self._watch is None:
             yield
             return
@@ -338,20 +342,22 @@ class DuckdbConnection:
         return self._watch.over(self.native.interrupt) if may_grow and self._watch is not None else nullcontext()
 
     def _occupied(self) -> int:
-        """Without the free blocks within the file, which new rows take first."""
+        """Bytes in use, without the free blocks inside the file, which new rows fill first."""
         with self.native.cursor() as connection:
-            with suppress(duckdb.Error):  # blocks of dropped tables are free from the next checkpoint on
+            with suppress(duckdb.Error):  # frees the blocks of dropped tables
                 connection.execute("CHECKPOINT")
             ((blocks,),) = connection.execute(_OCCUPIED).fetchall()
         return blocks
 
     def _give_back(self) -> None:
-        """The blocks of a statement that was ended are free, but DuckDB truncates the file at the next change only."""
+        """Shrink the file after a stopped statement: its blocks are free, but DuckDB truncates only at the next
+        change.
+        """
         name = identifier(f"queryserver_{uuid4().hex}")
         with suppress(duckdb.Error), self.native.cursor() as connection:
             connection.execute(f"CREATE SCHEMA {name}")
             connection.execute(f"DROP SCHEMA {name}")
-            connection.execute("CHECKPOINT")  # refused, and left to a later one, while others write
+            connection.execute("CHECKPOINT")  # refused while others write; a later checkpoint does it then
 
     def _check_end(self, text: str) -> None:
         if may_have_ended(text) and self._has_ended():
@@ -360,7 +366,7 @@ class DuckdbConnection:
     def _checked(
         self, text: str, tokens: Sequence[Token], *, copies_files: bool = False
     ) -> tuple[duckdb.Statement, int] | None:
-        """The statement, and the lines before it; None: there is none. Raises StatementRejected."""
+        """The statement and the number of lines before it; None for an empty text. Raises StatementRejected."""
         statements = self.native.extract_statements(text)
         if not statements:
             return None
@@ -380,7 +386,7 @@ class DuckdbConnection:
             return DuckdbAnswer()
         statement, lines_before = checked
         kind = kind_of(statement)
-        # A query gives a relation that runs when it is read; anything else runs here.
+        # A query yields a relation that runs when it is read; anything else runs here.
         with self._watched(kind, tokens):
             planned = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
             relation, names = planned or self._planned(statement, lines_before)
@@ -389,7 +395,7 @@ class DuckdbConnection:
         shape = (names, list(map(str, types)) if len(types) == 1 else [])
         if kind != "SELECT" and shape == _NOTHING:
             return DuckdbAnswer()
-        # DuckDB names the count of changed rows like a result.
+        # DuckDB returns the count of changed rows as a result set.
         if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
             with statement_errors(self._root, self._known_error, lines_before=lines_before):
                 counted = relation.fetchall()
@@ -399,17 +405,18 @@ class DuckdbConnection:
     def _planned_bound(
         self, bound: Bound, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
     ) -> "_Planned | None":
-        """None: `literal` must run, and nothing has run yet."""
-        found = marked(self.native, bound, literal, tokens)
-        if found is None:
+        """Plan the statement with bound values; None if `literal` must run instead, and nothing has run yet."""
+        statement_with_markers = marked(self.native, bound, literal, tokens)
+        if statement_with_markers is None:
             return None
-        statement, _ = self._without_comments_before(found.statement, found.text)
+        values = statement_with_markers.values
+        statement, _ = self._without_comments_before(statement_with_markers.statement, statement_with_markers.text)
         with statement_errors(self._root, self._known_error, lines_before=lines_before):
             try:
-                return self._named(self.native.sql(statement, params=found.values), statement, found.values)
+                return self._named(self.native.sql(statement, params=values), statement, values)
             except duckdb.Error as error:
-                # Refused while it was planned, as ORDER BY takes a number, but no parameter. Errors of other classes
-                # may come from a query that runs already, since some function in it changes something.
+                # Refused at planning, for instance because ORDER BY accepts a number but no parameter. Other error
+                # # classes may come from a query that already runs because one of its functions has side effects.
                 if kind_of(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
                     raise
                 bound.written(DUCKDB.write)
@@ -430,22 +437,22 @@ class DuckdbConnection:
     def _named(
         self, relation: duckdb.DuckDBPyRelation, statement: duckdb.Statement, values: list[Any] | None = None
     ) -> "_Planned":
-        """With the names of the columns as DuckDB gives them.
+        """The relation with its column names as DuckDB reports them.
 
-        A relation over rows that a statement has returned already numbers equal names: `i, i_1`.
+        A relation over rows that a statement has already returned numbers duplicate names: `i, i_1`.
         """
         names = relation.columns
         known = {name.casefold() for name in names}
-        if any((found := _NUMBERED.fullmatch(name)) and found[1].casefold() in known for name in names):
-            # Private: the driver has no other call that binds a statement without running it.
+        if any((match := _NUMBERED.fullmatch(name)) and match[1].casefold() in known for name in names):
+            # Private API: the driver has no public call that binds a statement without running it.
             names = self.native._bind(statement, with_writes=True, values=values)[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return relation, names
 
     def _unbound(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorPlace | None:
-        """Where the error of a query is that could not be bound: EXPLAIN, which only binds, gives the place.
+        """The position of a binding error in a query, which only EXPLAIN reports.
 
-        Other statements are not sent again, and give it themselves. None within a transaction: an error of EXPLAIN
-        would abort it, which the error of a query that was only bound does not.
+        Other statements report it themselves. None inside a transaction, which an error of EXPLAIN would abort,
+        unlike the binding error of a query.
         """
         try:
             if self._in_transaction():
@@ -456,7 +463,7 @@ class DuckdbConnection:
         return None
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
-        """The statement, and how many lines come before it: DuckDB names no place in one that is not the whole text."""
+        """The statement and the number of lines before it: DuckDB only reports positions if it is the whole text."""
         query = statement.query
         if len(query) == len(text) or not text.endswith(query):
             return statement, 0
@@ -495,9 +502,9 @@ def _returns_rows(tokens: Sequence[Token]) -> bool:
 
 
 class DuckdbAnswer:
-    """The rows of a statement, as an Arrow reader. One batch is read ahead, so that errors show early.
+    """The rows of a statement, read through Arrow. One batch is read ahead, so that errors appear early.
 
-    `around` is entered around each call of the driver. `natives`: as `sound` takes them.
+    `around` wraps each call of the driver. `natives` is passed on to `sound`.
     """
 
     def __init__(
@@ -522,12 +529,12 @@ class DuckdbAnswer:
         try:
             with around():
                 self._ahead = self._next()
-        except BaseException:  # the connection takes no statement while a reader is open
+        except BaseException:  # the connection accepts no statement while a reader is open
             self.close()
             raise
 
     def hide_excerpts(self) -> None:
-        """Errors of later batches show no part of the statement either: there are values in it."""
+        """Omit the excerpt of the statement from errors of later batches too, because it contains parameter values."""
         around = self._around
 
         @contextmanager
@@ -571,7 +578,7 @@ class DuckdbAnswer:
 
 
 def _joined(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
-    """Small ones as one: each batch costs some 50 µs further on. Arrow joins no sparse unions."""
+    """Concatenate small batches, since each costs some 50 µs downstream; Arrow cannot concatenate sparse unions."""
     if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
         return batches
     try:

@@ -1,7 +1,7 @@
-"""The files that COPY … TO writes: each appears whole, and none stays when the statement fails or is stopped.
+"""The files that COPY … TO writes: each appears complete, and none remains if the statement fails or is stopped.
 
-DuckDB opens them in any thread. So the statement gets another target than the one that it names: `target://` with a
-mark that no other statement can guess, which leads back to the statement and its own target (ADR 76).
+DuckDB opens them in any thread. So the target in the statement is replaced by a `target://` URL with a random marker
+that other statements cannot guess and that identifies the statement and its real target (ADR 76).
 """
 
 import re
@@ -22,20 +22,20 @@ from queryserver.errors.statements import StatementRejected
 TARGET_SCHEME = "target"
 _NAME = "file"
 _SUFFIX = re.compile(r"(?:\.[A-Za-z0-9]{1,20}){1,2}$")
-"""What DuckDB finds the format and the compression of a file by."""
+"""The suffixes from which DuckDB infers the format and compression of a file."""
 
 SMALL_BYTES = 1024 * 1024
-"""Up to here, a file waits in this process until it is complete."""
+"""Files up to this size are buffered in this process until they are complete."""
 MOST_OPEN = 24
-"""Larger files that are open at the server; it permits a few more."""
+"""Limit of larger files open at the server, which permits a few more."""
 MOST_WAITING_BYTES = 32 * 1024 * 1024
 _AT_ONCE = 8
 
 
-def copy_place(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
-    """Of a COPY statement: `to` or `from`, and its literal; None: it is no COPY, or is COPY FROM DATABASE.
+def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
+    """`to` or `from` of a COPY statement, and the literal after it; None for COPY FROM DATABASE and other statements.
 
-    The literal is None where the path is computed, or is no plain string.
+    The literal is None if the path is computed or is not a plain string.
     """
     if not tokens or tokens[0].kind != "keyword" or tokens[0].name != "copy":
         return None
@@ -52,16 +52,16 @@ def copy_place(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
 
 
 class CopiedFiles:
-    """What one COPY … TO writes. Any thread may call; `finish` and `give_up` come when DuckDB is done."""
+    """The files of one COPY … TO. Callable from any thread; `finish` and `give_up` only after DuckDB is done."""
 
     def __init__(self, statement: FileStatement, named: str, target: str) -> None:
-        """`named`: the path that the statement names; `target`: for the store."""
+        """`named` is the path in the statement, `target` the same path as the store writes it."""
         self.statement = statement
         self._files = statement.files
         self.named = named.rstrip("/")
         self._target = target.rstrip("/")
         suffix = _SUFFIX.search(self._target.rpartition("/")[2])
-        self._place = f"{TARGET_SCHEME}://{token_hex(16)}"
+        self._url = f"{TARGET_SCHEME}://{token_hex(16)}"
         self._name = _NAME + (suffix[0] if suffix else "")
         self._lock = threading.RLock()
         self._writes = dict[str, CopiedFile]()
@@ -70,27 +70,27 @@ class CopiedFiles:
 
     @property
     def marked(self) -> str:
-        """What the statement gets in place of its target."""
-        return f"{self._place}/{self._name}"
+        """The URL that replaces the target in the statement."""
+        return f"{self._url}/{self._name}"
 
     @property
-    def place(self) -> str:
-        """What all paths of the statement begin with."""
-        return f"{self._place}/"
+    def prefix(self) -> str:
+        """The prefix of all paths that DuckDB writes for the statement."""
+        return f"{self._url}/"
 
     def text(self, statement: str, token: Token) -> str:
-        """The statement with `marked` instead of the token of its target."""
+        """The statement with its target token replaced by `marked`."""
         encoded = statement.encode()
         return (encoded[: token.start] + literal(self.marked).encode() + encoded[token.end :]).decode(errors="replace")
 
     def shown(self, text: str) -> str:
-        """A text of DuckDB with the target that the statement names."""
+        """A message of DuckDB with the target as the statement names it."""
         return text.replace(self.marked, self.named)
 
     def path(self, marked: str) -> str:
-        """The path in the store. Raises PermissionDenied for any other than the target and what is below it."""
-        rest = marked.removeprefix(f"{self._place}/")
-        # DuckDB writes a file that is there under another name first, and renames it.
+        """The path in the store. Raises PermissionDenied for paths outside the target."""
+        rest = marked.removeprefix(f"{self._url}/")
+        # DuckDB replaces an existing file by writing a temporary file and renaming it.
         rest = rest.removeprefix("tmp_") if rest == f"tmp_{self._name}" else rest
         below = rest.removeprefix(self._name)
         if not rest.startswith(self._name) or (below and not below.startswith("/")):
@@ -98,28 +98,28 @@ class CopiedFiles:
         return self._target + below.rstrip("/")
 
     def open(self, path: str) -> "CopiedFile":
-        """A new file. Complete ones may appear now, so that there is room."""
+        """Open a new file. May first commit complete ones to stay within the limits."""
         with self._lock:
             if path in self._writes or path in self._committed:
                 raise StatementRejected(f"IO Error: COPY writes {path} a second time.")
-            while (done := self._superfluous()) is not None:
+            while (done := self._next_to_commit()) is not None:
                 self._commit(done)
-            write = self._writes[path] = CopiedFile(self._files, path, self._parent_made)
+            write = self._writes[path] = CopiedFile(self._files, path, self._create_parent)
             return write
 
     def is_file(self, path: str) -> bool:
         with self._lock:
             if path in self._writes or path in self._committed:
                 return True
-        found = self._status(path)
-        return found is not None and not found.is_directory
+        entry = self._status(path)
+        return entry is not None and not entry.is_directory
 
     def is_directory(self, path: str) -> bool:
         with self._lock:
             if path in self._directories:
                 return True
-        found = self._status(path)
-        return found is not None and found.is_directory
+        entry = self._status(path)
+        return entry is not None and entry.is_directory
 
     def entries(self, path: str) -> Sequence[StoredFile]:
         try:
@@ -128,12 +128,14 @@ class CopiedFiles:
             return ()
 
     def make_directory(self, path: str) -> None:
-        """It is made with its first file, or at the end: nothing stays of a statement that fails."""
+        """Note a directory. It is created with its first file or in `finish`, so that a failed statement leaves
+        none.
+        """
         with self._lock:
             self._directories[path] = None
 
     def remove(self, path: str) -> None:
-        """Of what the statement has written. Raises StatementRejected for anything else."""
+        """Remove a file that the statement has written. Raises StatementRejected for any other."""
         with self._lock:
             if (write := self._writes.pop(path, None)) is not None:
                 write.give_up()
@@ -147,7 +149,7 @@ class CopiedFiles:
         self._files.remove(path)
 
     def finish(self) -> None:
-        """All files appear, and the directories that are empty. Raises what the store raises; then none stays."""
+        """Commit all files and create empty directories. Removes all of them if the store raises an error."""
         try:
             with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy") as threads:
                 list(threads.map(self._commit, list(self._writes.values())))
@@ -159,7 +161,7 @@ class CopiedFiles:
         self._committed.clear()
 
     def give_up(self) -> None:
-        """Nothing stays. Idempotent. Raises nothing: the statement has failed already."""
+        """Remove everything written. Idempotent. Never raises, because the statement has already failed."""
         writes, committed = list(self._writes.values()), list(self._committed)
         self._writes.clear()
         self._committed.clear()
@@ -171,8 +173,8 @@ class CopiedFiles:
             except QueryServerError:
                 continue
 
-    def _superfluous(self) -> "CopiedFile | None":
-        """A complete file that has to appear before another is opened."""
+    def _next_to_commit(self) -> "CopiedFile | None":
+        """A complete file that must be committed before another is opened; None while the limits allow one more."""
         open_writes = sum(write.is_at_server for write in self._writes.values())
         waiting = sum(write.waiting_bytes for write in self._writes.values())
         if open_writes < MOST_OPEN and waiting < MOST_WAITING_BYTES:
@@ -185,7 +187,7 @@ class CopiedFiles:
             self._writes.pop(write.path, None)
             self._committed.append(write.path)
 
-    def _parent_made(self, path: str) -> None:
+    def _create_parent(self, path: str) -> None:
         with self._lock:
             parents = [one for one in self._directories if path.startswith(f"{one}/")]
         if parents:
@@ -199,14 +201,16 @@ class CopiedFiles:
 
 
 class CopiedFile:
-    """One file that is written in order. DuckDB closes it also when the statement has failed: that commits nothing."""
+    """One file, written sequentially. `close` does not commit, because DuckDB also closes files of failed
+    statements.
+    """
 
-    def __init__(self, files: CalledFiles, path: str, parent_made: Callable[[str], None]) -> None:
+    def __init__(self, files: CalledFiles, path: str, create_parent: Callable[[str], None]) -> None:
         self.path = path
         self.size_bytes = 0
         self.is_closed = False
         self._files = files
-        self._parent_made = parent_made
+        self._create_parent = create_parent
         self._waiting = bytearray()
         self._write: int | None = None
 
@@ -230,7 +234,7 @@ class CopiedFile:
         self.is_closed = True
 
     def commit(self) -> None:
-        """The file is there. Raises what the store raises."""
+        """Make the file appear in the store. Raises what the store raises."""
         self._send(b"")
         assert self._write is not None  # noqa: S101 `_send` has begun it
         self._files.commit_write(self._write)
@@ -243,11 +247,11 @@ class CopiedFile:
             try:
                 self._files.abort_write(write)
             except QueryServerError:
-                return  # the server gives up what a statement leaves
+                return  # the server discards what a statement leaves unfinished
 
     def _send(self, content: bytes) -> None:
         if self._write is None:
-            self._parent_made(self.path)
+            self._create_parent(self.path)
             self._write = self._files.begin_write(self.path, overwrite=True)
         waiting, self._waiting = self._waiting, bytearray()
         for part in (waiting, content):

@@ -1,6 +1,6 @@
-"""A DuckDB database: opened and locked down, the connections of its sessions, and tables made in it. All of it blocks.
+"""A DuckDB database: opening and lock-down, the connections of its sessions, and imports into it. All calls block.
 
-With it the driver is imported, at the first use of an engine: 12 MiB of memory that many servers never need.
+This module imports the driver at the first use of an engine, because it takes 12 MiB that many servers never need.
 """
 
 from collections.abc import Iterator
@@ -30,15 +30,15 @@ from queryserver.platform.disk_floor import DiskFloor
 
 Config = dict[str, str | bool | int | float | list[str]]
 
-# What a session may set (guard.py), and what the engine itself has to set.
+# What a session may set (guard.py), and what the engine must set itself.
 _UNLOCKED_SETTINGS = (
     *sorted(SESSION_SETTINGS), "enable_progress_bar", "enable_progress_bar_print", "progress_bar_time",
     "max_temp_directory_size",
 )  # fmt: skip
 
-# The order matters: nothing can be set after the last.
+# The order matters: after the last one nothing can be set any more.
 _LOCK_DOWN = (
-    # Sessions would share its blocks, whose versions differ by the second of the last change only.
+    # Sessions would share its cached blocks, whose version is only the second of the last change.
     "SET enable_external_file_cache = false",
     "SET partitioned_write_max_open_files = 16",
     f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
@@ -46,7 +46,7 @@ _LOCK_DOWN = (
     "SET lock_configuration = true",
 )
 
-# Each session gets its own value of each setting that statements may set.
+# Gives each session its own value of every setting that statements may change.
 _PREPARE_SESSION = (
     "SET TimeZone = 'UTC'",
     "SET Calendar = 'gregorian'",
@@ -57,7 +57,7 @@ _PREPARE_SESSION = (
 
 
 class DuckdbDatabase:
-    """An open database: a file below `root`, or without `file` one in memory. Raises EngineUnavailable."""
+    """An open database: a file below `root`, or an in-memory one if `file` is None. Raises EngineUnavailable."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class DuckdbDatabase:
         schemes: frozenset[str] = frozenset(),
         temporary: Path | None = None,
     ) -> None:
-        """`temporary`: where the directory of temporary files is, for a database in memory.
+        """`temporary` is the parent of the directory for temporary files of an in-memory database.
 
-        `schemes`: those of `StatementFiles`, of which sessions with files may read and write.
+        `schemes` are those of `StatementFiles` that sessions with files may read and write.
         """
         self._root = root
         self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
-        """By an internal error: all its connections refuse work from then on."""
+        """Whether an internal error has invalidated the database; all its connections then refuse work."""
         self.files = FileSystems(schemes) if schemes else None
-        """What its statements reach of stores."""
+        """Access to stores for its statements; None without schemes."""
         self._room = self._watch = None
         temporary = file.parent if file is not None else temporary
         if temporary is not None:
@@ -95,7 +95,7 @@ class DuckdbDatabase:
         with opening_errors():
             self.native = duckdb.connect(file or MEMORY, read_only=read_only, config=config)
             try:
-                # Another engine with the same settings may have it open, and locked down, already.
+                # Another engine with the same settings may already have opened it and locked it down.
                 if self.native.execute("SELECT current_setting('lock_configuration')").fetchone() != (True,):
                     if self.files is not None:
                         self.files.register(self.native, is_new=file is None)
@@ -116,9 +116,9 @@ class DuckdbDatabase:
         files: CalledFiles | None = None,
         results: CalledResults | None = None,
     ) -> DuckdbConnection:
-        """A connection; that of an `is_private` database closes the database, too.
+        """A connection for one session with its `files` and `results`.
 
-        `files` and `results`: those of its session.
+        The connection of an `is_private` database also closes the database.
         """
         statements = None
         if files is not None and self.files is not None:
@@ -136,11 +136,11 @@ class DuckdbDatabase:
                 results=results,
             )
         # DuckDB refuses settings that are locked or unknown.
-        wished = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
+        setup = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
         if options.database:
-            wished.append(f"USE {identifier(options.database)}")
+            setup.append(f"USE {identifier(options.database)}")
         try:
-            for statement in (*_PREPARE_SESSION, *wished):
+            for statement in (*_PREPARE_SESSION, *setup):
                 connection.prepare(statement)
         except BaseException:  # it must not stay open, whatever failed
             connection.close()
@@ -171,7 +171,7 @@ _EXISTS = """
 
 
 class DuckdbWriter(TableWriter):
-    """One transaction, in which the staging table becomes the target."""
+    """Loads in one transaction, in which the staging table becomes the target."""
 
     def __init__(self, connection: DuckdbConnection) -> None:
         super().__init__(connection)
@@ -180,13 +180,13 @@ class DuckdbWriter(TableWriter):
 
     def exists(self, table: TableName) -> bool:
         with self._connection.engine_errors():
-            _, schema = self._place(table)
+            _, schema = self._schema_of(table)
             return self._native.execute(_EXISTS, [schema, table.name]).fetchall() == [(True,)]
 
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
         with self._connection.writing(), self._connection.engine_errors():
-            place = self._place(load.target)
-            staging, target = qualified(*place, load.staging.name), qualified(*place, load.target.name)
+            schema = self._schema_of(load.target)
+            staging, target = qualified(*schema, load.staging.name), qualified(*schema, load.target.name)
             try:
                 self._native.execute("BEGIN")
                 self.allow_interrupt(is_allowed=True)
@@ -205,17 +205,19 @@ class DuckdbWriter(TableWriter):
 
     def drop(self, table: TableName) -> None:
         with self._connection.engine_errors():
-            self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._place(table), table.name)}")
+            self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._schema_of(table), table.name)}")
 
-    def _place(self, table: TableName) -> tuple[str, str]:
-        """Database and schema of a table. Full names begin with the database's: a schema may have the same name."""
+    def _schema_of(self, table: TableName) -> tuple[str, str]:
+        """Database and schema of a table. Qualified names need both, because a schema may be named like the
+        database.
+        """
         ((database, schema),) = self._native.execute("SELECT current_database(), current_schema()").fetchall()
         return database, table.database or schema
 
     def _insert(self, load: TableLoad, staging: str, batches: Iterator[pa.RecordBatch]) -> int:
         schema = pa.schema([(column.name, arrow_type(column.type)) for column in load.columns])
         source = f"{load.staging.name}_rows"
-        # A name of this connection only; DuckDB's own threads pull the batches while they write.
+        # A name visible to this connection only; DuckDB's own threads pull the batches while they write.
         self._native.register(source, pa.RecordBatchReader.from_batches(schema, batches))
         try:
             ((rows,),) = self._native.execute(f"INSERT INTO {staging} SELECT * FROM {identifier(source)}").fetchall()

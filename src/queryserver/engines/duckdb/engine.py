@@ -1,4 +1,4 @@
-"""The engine `duckdb`: a file below the configured directory, or a private database per session."""
+"""The engine `duckdb`: a file below the configured directory, or a private in-memory database per session."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,9 +22,9 @@ from queryserver.sql.literals import DUCKDB
 CELL_MAX_BYTES = 16 * 1024 * 1024
 TEMPORARY_MAX_BYTES = 10 * 1024**3
 MEMORY_LIMIT = "256MB"
-"""Of one database, for all its sessions."""
+"""Memory of one database, shared by all its sessions."""
 
-# The place of extensions and secrets: a folder that does not exist, so that none is found or shown.
+# Directory of extensions and secrets: one that does not exist, so that none are found or shown.
 _NOWHERE = "/nonexistent"
 
 _LOCKED_DOWN = {
@@ -32,7 +32,7 @@ _LOCKED_DOWN = {
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
     "allow_persistent_secrets": False,
-    "python_enable_replacements": False,  # or names of tables would find Python's variables
+    "python_enable_replacements": False,  # otherwise table names would resolve to Python variables
     "extension_directory": _NOWHERE,
     "secret_directory": _NOWHERE,
     "home_directory": _NOWHERE,
@@ -41,21 +41,21 @@ _LOCKED_DOWN = {
 _PROGRAM = "from queryserver.engines.duckdb.program import main; main()"
 
 _PROCESS_BYTES = 1024**3
-"""What a process has beside twice the limit of its database, which counts a part of what a statement takes."""
+"""Memory of a process in addition to twice the limit of its database, which covers only part of a statement's use."""
 
 
 def duckdb_processes() -> EngineProcesses:
-    """For all DuckDB engines of a server."""
+    """The processes of all DuckDB engines of a server."""
     return EngineProcesses(_PROGRAM)
 
 
 class DuckdbEngine:
-    """One database file, opened at first use by a process of its own, until `close` (Contract platform 5.11).
+    """One database file, opened on first use by a separate process, until `close` (Contract platform 5.11).
 
-    `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends, in a
-    process of its user. Statements reach files of the stores with the rights of their callers (ADR 76), and beside
-    those no other file, no network, no extension, and no setting but schema, time zone and calendar. Engines that name
-    one file with other settings take turns: an idle one makes way, one at work is waited for. `processes`: those of the
+    `path` is relative to `root`, or `:memory:`; then each session has a database of its own, discarded when it ends, in
+    a process of its user. Statements can access files of the stores with the rights of their callers (ADR 76), but no
+    other file, no network, no extension, and no setting except schema, time zone and calendar. Engines with different
+    settings for the same file take turns: an idle one closes it, a busy one is waited for. `processes` are those of the
     server, shared by its engines. Raises InvalidPath, ConfigurationError.
     """
 
@@ -97,7 +97,7 @@ class DuckdbEngine:
             "memory_bytes": 2 * limit_bytes + _PROCESS_BYTES,
             "schemes": sorted(STORE_SCHEMES),
         }
-        # DuckDB locks its file against other processes: one for all engines, whatever their settings.
+        # DuckDB locks its file against other processes, so all engines share one process per file.
         self._connections = ProcessConnections(
             processes or duckdb_processes(), self._file, configuration, max_statements=max_statements
         )
@@ -128,10 +128,10 @@ class DuckdbEngine:
         await self._connections.ping()
 
     async def close(self) -> None:
-        """Statements that still run are stopped."""
+        """Stop running statements and close the connections."""
         await self._connections.close()
 
     @property
     def busy(self) -> int:
-        """Statements for which a process is at work."""
+        """Number of statements that are being run by a process."""
         return self._connections.busy

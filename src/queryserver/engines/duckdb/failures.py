@@ -1,4 +1,4 @@
-"""What the errors of DuckDB mean: its texts without paths and traces, their places, and what ended a statement."""
+"""Translates DuckDB's errors: messages without paths and stack traces, error positions, and causes."""
 
 import re
 from collections.abc import Callable, Generator
@@ -14,7 +14,7 @@ from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import engine_memory_exceeded
 from queryserver.sql.positions import position_of
 
-# Behind them: traces, and advice to set what statements may not set.
+# What follows these is a stack trace, or advice to change settings that statements may not change.
 _TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
 
 _PYTHON_TRACE = "Traceback (most recent call last)"
@@ -30,21 +30,23 @@ _WHY_CLOSED = (
     ("No such file", "The database file does not exist."),
 )
 
-# The limit of the process: an allocation has failed. That of the database, `memory_limit`, gives how much is in use.
+# The memory limit of the process: an allocation has failed. An error of the database's own limit, `memory_limit`,
+# # reports how much is in use.
 _PROCESS_IS_FULL = re.compile(r"(?:Out of Memory|INTERNAL) Error: .*(?:bad.alloc|Allocation failure)", re.DOTALL)
 _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 
 
 def may_have_ended(text: str) -> bool:
-    """Whether the database may be closed to all its connections: an internal error of a statement that runs does that,
-    one of the planner does not.
+    """Whether the error may have invalidated the database for all connections.
+
+    An internal error of a running statement does that, one of the planner does not.
     """
     return _IS_FATAL.search(text) is not None
 
 
 @contextmanager
 def opening_errors() -> Generator[None]:
-    """Around the opening of a database. DuckDB's own texts name the file's path and the process that holds it."""
+    """Translate errors of opening a database: DuckDB's messages contain the path and the process that has it open."""
     try:
         yield
     except duckdb.Error as error:
@@ -57,16 +59,17 @@ def opening_errors() -> Generator[None]:
 def statement_errors(
     root: Path | None, error_of: Callable[[str], errors.QueryServerError | None] | None = None, *, lines_before: int = 0
 ) -> Generator[None]:
-    """Around each call of a statement; paths below `root` lose it. `error_of` knows messages of our own.
+    """Translate errors of a statement; `root` is removed from paths. `error_of` recognizes messages of our own.
 
-    `lines_before`: of the text before what DuckDB was sent, which its numbers of lines leave out.
+    `lines_before` is the number of lines before the part sent to DuckDB, which is added to its line numbers.
     """
     try:
         yield
     except pa.ArrowInvalid as error:
         raise errors.StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
     except UnicodeDecodeError as error:
-        # DuckDB cuts values within a character, and its binding cannot make the text of the error: the bytes are here.
+        # DuckDB truncates values inside a character, and its Python binding fails to decode the message: here are its
+        # bytes.
         raise _rejected(bytes(error.object).decode(errors="replace"), root, lines_before) from error
     except (duckdb.Error, OSError) as error:
         text = str(error)
@@ -74,7 +77,7 @@ def statement_errors(
             raise known from error
         if isinstance(error, duckdb.Error):
             raise domain_error(error, root, lines_before) from error
-        # Arrow's reader hands an error of the running statement on as OSError, with DuckDB's text.
+        # Arrow's reader raises an error of the running statement as OSError with DuckDB's message.
         if "INTERRUPT Error" in text:
             raise Interrupted from error
         raise _rejected(text, root, lines_before) from error
@@ -88,7 +91,7 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     return _rejected(str(error), root, lines_before)
 
 
-# DuckDB has kinds of errors, in its texts by name, and no SQLSTATE. More special ones come first.
+# DuckDB has no SQLSTATE, but names the kind of error in its message. More specific kinds come first.
 _SQLSTATES = {
     "Constraint": "23000", "Conversion": "22000", "Out of Range": "22003", "Parser": "42601", "Catalog": "42000",
     "Binder": "42000", "Permission": "42501", "Not implemented": "0A000", "Out of Memory": "53200",
@@ -104,7 +107,7 @@ def sqlstate_of(text: str) -> str | None:
 def with_lines(text: str, lines_before: int) -> str:
     if not lines_before:
         return text
-    return _LINE.sub(lambda found: f"LINE {int(found[1]) + lines_before}:", text, count=1)
+    return _LINE.sub(lambda match: f"LINE {int(match[1]) + lines_before}:", text, count=1)
 
 
 def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineError:
@@ -115,7 +118,7 @@ def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineE
 
 
 def place_of(text: str) -> errors.ErrorPlace | None:
-    """None where DuckDB marks a place of another text, such as that of a view, in the statement."""
+    """The position of an error; None if DuckDB's caret refers to another text, such as the definition of a view."""
     place = place_in(text, LABELED)
     return (
         place if isinstance(place, errors.ErrorExcerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
@@ -123,10 +126,10 @@ def place_of(text: str) -> errors.ErrorPlace | None:
 
 
 def _is_named(place: errors.ErrorExcerpt, message: str) -> bool:
-    """Whether the mark stands at the beginning of a word, one of the names of the message if it has any."""
+    """Whether the caret is at the start of a word, which must be a name in the message if that has any."""
     position = position_of(place, "\n" * (place.line - 1) + place.shown)
     if position is None or position.column is None:
-        return True  # what cannot be found is no place later on
+        return True  # a position that cannot be located is dropped later
     before, marked = place.shown[: position.column - 1], place.shown[position.column - 1 :]
     word = _WORD.match(marked)
     if word is None:
@@ -139,7 +142,7 @@ def _is_named(place: errors.ErrorExcerpt, message: str) -> bool:
 
 @contextmanager
 def without_excerpt() -> Generator[None]:
-    """The part of the statement that DuckDB shows has values; its place is known without it."""
+    """Remove the excerpt of the statement from errors, because it contains parameter values. The position is kept."""
     try:
         yield
     except errors.StatementRejected as error:
@@ -150,7 +153,7 @@ def without_excerpt() -> Generator[None]:
 def _tidy(text: str, root: Path | None) -> str:
     for mark in _TRACE_MARKS:
         text = text.partition(mark)[0]
-    if _PYTHON_TRACE in text:  # of a defect in a callback
+    if _PYTHON_TRACE in text:  # a defect in a callback
         return "IO Error: a file could not be read or written."
     if root is not None:
         text = text.replace(f"{root}/", "").replace(str(root), "")

@@ -1,11 +1,11 @@
-"""Which statements may read which files: DuckDB opens a file in any thread, without a word of whose statement it is.
+"""Tracks which statements may read which files, because DuckDB opens files in any thread without naming the statement.
 
-DuckDB lists the files of a path in the thread of the session whose statement names it. Each file found there is
-claimed by that statement until it ends, and only claimed files are opened (ADR 76):
+DuckDB lists the files of a path in the thread of the session whose statement names the path. Each listed file is
+claimed by that statement until it ends, and only claimed files can be opened (ADR 76):
 
-- While one session alone has claims on a file, all its bytes are read with the rights of that session.
-- A second session gets its claim when each of them has proved that it may read the file. From then on it does not
-  matter in whose name an open comes.
+- While only one session has claims on a file, the file is read with the rights of that session.
+- A second session gets a claim once both have proved that they may read the file. From then on it does not
+matter for which of them DuckDB opens it.
 """
 
 import re
@@ -28,40 +28,40 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 
 END_WAIT_S = 10.0
-"""How long a statement that lost its right to a file may take to end until the other one is refused."""
+"""How long to wait for a statement that lost its right to a file to end, before the other statement is refused."""
 _PROOFS_AT_ONCE = 8
 _KEPT_ERRORS = 1_000
-"""Of callbacks, until their statements find them: at once, as a rule."""
+"""Number of callback errors stored until their statements pick them up, which is usually at once."""
 _MARK = "file callback "
 _MARKED = re.compile(rf"{_MARK}([0-9a-f]{{16}})")
 _REFUSED = (errors.PermissionDenied, errors.NotFound, errors.Conflict, errors.InvalidRequest)
-"""What says that a session may not read a file; other failures say nothing about its rights."""
+"""Errors that prove that a session may not read a file; others say nothing about its rights."""
 
 
 Stop = Callable[["FileStatement"], None]
-"""Makes the statement end soon, from another thread."""
+"""Stops a statement, from another thread."""
 
 
 class CallbackFailed(Exception):
-    """The error of a callback, by a mark in its text: DuckDB passes on the text only."""
+    """The error of a callback, identified by a marker in its text, because DuckDB passes on only the text."""
 
 
 class FileStatement:
-    """One statement of a session, from its start to its last row. The thread that runs it is inside `entered`."""
+    """One statement of a session, from start to last row. Its thread runs it inside `entered`."""
 
     def __init__(self, claims: "FileClaims", files: CalledFiles, stop: Stop) -> None:
         self.files = files
         self.failure: QueryServerError | None = None
-        """What has ended it from outside."""
+        """The error with which another statement has stopped this one."""
         self.has_ended = False
         self._claims = claims
         self._stop = stop
-        self._found = dict[str, Sequence[StoredFile]]()
+        self._listed = dict[str, Sequence[StoredFile]]()
         self.claimed = set[ClaimedFile]()
 
     @contextmanager
     def entered(self) -> Generator[None]:
-        """Around each call of DuckDB for the statement: files that it names in this thread are named by it."""
+        """Wrap each call of DuckDB for the statement, which attributes paths listed in this thread to it."""
         before = self._claims.of_thread
         self._claims.of_thread = self
         try:
@@ -70,21 +70,21 @@ class FileStatement:
             self._claims.of_thread = before
 
     def glob(self, pattern: str) -> Sequence[StoredFile]:
-        """The files that match, claimed. DuckDB asks up to three times: a statement gets one answer for a pattern."""
-        found = self._found.get(pattern)
-        if found is None:
-            found = self.files.glob(pattern)
-            self._claims.claim(self, found)
-            self._found[pattern] = found
-        return found
+        """Claim and return the matching files. DuckDB calls this up to three times; all get the same files."""
+        files = self._listed.get(pattern)
+        if files is None:
+            files = self.files.glob(pattern)
+            self._claims.claim(self, files)
+            self._listed[pattern] = files
+        return files
 
     def fail(self, error: QueryServerError) -> None:
-        """End it with that error, from the thread of another."""
+        """Stop the statement with `error`, from the thread of another statement."""
         self.failure = self.failure or error
         self._stop(self)
 
     def end(self) -> None:
-        """Its claims are void. DuckDB must not be at work for it any more. Idempotent."""
+        """Release its claims. DuckDB must no longer be working on it. Idempotent."""
         self._claims.end(self)
 
 
@@ -94,7 +94,7 @@ class ClaimedFile:
 
     file: StoredFile
     claimants: dict[FileStatement, bool] = field(default_factory=dict[FileStatement, bool])
-    """With whether the right to read it is proved."""
+    """The statements with a claim, and whether each has proved that it may read the file."""
     content: StoredBytes = field(init=False)
 
     @property
@@ -103,12 +103,13 @@ class ClaimedFile:
 
 
 class FileClaims:
-    """The running statements of one database and the files that they claim. Any thread may call."""
+    """The running statements of one database and the files they have claimed. Callable from any thread."""
 
     def __init__(self) -> None:
         self.is_strict = False
-        """Some definition in the database may open files that no statement has named: while several statements run,
-        DuckDB's own threads open none."""
+        """Whether a definition in the database may open files that no statement has named. If so, DuckDB's own threads
+        may open no files while several statements run.
+        """
         self._changed = threading.Condition()
         self._running = set[FileStatement]()
         self._claimed = dict[str, ClaimedFile]()
@@ -119,7 +120,7 @@ class FileClaims:
 
     @property
     def of_thread(self) -> FileStatement | None:
-        """The statement that runs in this thread; None in DuckDB's own."""
+        """The statement that runs in this thread; None in DuckDB's own threads."""
         return getattr(self._here, "statement", None)
 
     @of_thread.setter
@@ -127,7 +128,7 @@ class FileClaims:
         self._here.statement = statement
 
     def begin(self, files: CalledFiles, stop: Stop) -> FileStatement:
-        """A statement that runs from now on. To be ended by its owner."""
+        """Register a statement that starts now. The caller must end it."""
         statement = FileStatement(self, files, stop)
         with self._changed:
             self._running.add(statement)
@@ -146,7 +147,7 @@ class FileClaims:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """No statement runs any more."""
+        """Free threads and memory. No statement may be running."""
         self._proofs.shutdown(cancel_futures=True)
         self._reads.close()
 
@@ -159,11 +160,11 @@ class FileClaims:
         return self._reads.held_bytes
 
     def naming(self) -> FileStatement:
-        """The statement that names a path in this thread.
+        """The statement to which a path listed in this thread belongs.
 
-        DuckDB lists some paths late, in threads of its own: those behind the first in a list of `parquet_schema` or
-        `glob`, and that of `sniff_csv`. They are those of the only statement that runs, else of an unknown one.
-        Raises StatementRejected.
+        DuckDB lists some paths late, in threads of its own: all but the first in a list passed to `parquet_schema` or
+        `glob`, and the path of `sniff_csv`. They can only be attributed if a single statement is running.
+        Raises StatementRejected otherwise.
         """
         here = self.of_thread
         if here is not None:
@@ -179,7 +180,9 @@ class FileClaims:
         )
 
     def claim(self, statement: FileStatement, files: Iterable[StoredFile]) -> None:
-        """Raises what proving the right to read raises, ChangedMeanwhile, StatementRejected."""
+        """Claim files for a statement. Raises ChangedMeanwhile, StatementRejected, and the errors of
+        `require_readable`.
+        """
         proved, waiting = set[str](), list(files)
         while waiting:
             with self._changed:
@@ -189,7 +192,7 @@ class FileClaims:
             proved.update(file.path for file in waiting)
 
     def opened(self, path: str) -> ClaimedFile:
-        """The file, for an open in this thread. Raises PermissionDenied when no statement has named it."""
+        """The claimed file that is opened in this thread. Raises PermissionDenied if no statement has named it."""
         here = self.of_thread
         with self._changed:
             claimed = self._claimed.get(path)
@@ -209,7 +212,9 @@ class FileClaims:
             return claimed is not None and (here is None or here in claimed.claimants)
 
     def noted(self, error: QueryServerError) -> CallbackFailed:
-        """What a callback raises: DuckDB passes on no more than its text, in which `error_of` finds the error again."""
+        """The exception for a callback to raise. DuckDB passes on only its text, from which `error_of` restores
+        `error`.
+        """
         mark = token_hex(8)
         with self._changed:
             self._errors[mark] = error
@@ -218,12 +223,12 @@ class FileClaims:
         return CallbackFailed(f"{_MARK}{mark}")
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """The error of a callback of which DuckDB has made the text."""
-        found = _MARKED.search(text)
-        return self._errors.get(found[1]) if found is not None else None
+        """The callback error that caused a message of DuckDB, if any."""
+        match = _MARKED.search(text)
+        return self._errors.get(match[1]) if match is not None else None
 
     def _claim(self, statement: FileStatement, file: StoredFile, *, is_proved: bool) -> bool:
-        """Whether it has a claim now. The caller has the lock."""
+        """Whether the statement has a claim now. The caller holds the lock."""
         claimed = self._claimed.get(file.path)
         if claimed is None:
             claimed = self._claimed[file.path] = ClaimedFile(file)
@@ -240,7 +245,7 @@ class FileClaims:
         return True
 
     def _prove(self, statement: FileStatement, proved: AbstractSet[str], file: StoredFile) -> None:
-        """That `statement` may read it, and each that claims it already; those that may not are ended."""
+        """Prove that `statement` and all present claimants may read the file. Claimants that may not are stopped."""
         if file.path not in proved and statement.files.require_readable(file.path).version != file.version:
             raise _changed(file.path)
         with self._changed:
@@ -258,8 +263,8 @@ class FileClaims:
     def _prove_other(self, other: FileStatement, claimed: ClaimedFile) -> None:
         path = claimed.file.path
         try:
-            found = other.files.require_readable(path)
-            if found.version != claimed.file.version:
+            entry = other.files.require_readable(path)
+            if entry.version != claimed.file.version:
                 raise _changed(path)
         except QueryServerError as error:
             if other.has_ended:
@@ -273,7 +278,7 @@ class FileClaims:
                     claimed.claimants[other] = True
 
     def _end_other(self, other: FileStatement, error: QueryServerError, path: str) -> None:
-        """Returns when it has ended: until then, an open in a thread of DuckDB may be its own."""
+        """Stop another statement and wait for its end, because until then DuckDB's threads may open files for it."""
         other.fail(error)
         give_up = time.monotonic() + END_WAIT_S
         with self._changed:
@@ -282,7 +287,7 @@ class FileClaims:
                     raise StatementRejected(f"{path} is in use by a statement that does not end; try again.")
 
     def _read(self, claimed: ClaimedFile, offset: int, length: int) -> bytes:
-        """With the rights of any that claims it: they are those of one session, or all have proved theirs."""
+        """Read with the rights of any claimant: they belong to one session, or all have proved their rights."""
         file, tried = claimed.file, set[FileStatement]()
         while True:
             with self._changed:
@@ -291,14 +296,14 @@ class FileClaims:
                 raise errors.PermissionDenied(f"{file.path}: the statement that named this file has ended.")
             tried.add(statement)
             try:
-                found = statement.files.read(file.path, offset=offset, length=length, version=file.version)
+                content = statement.files.read(file.path, offset=offset, length=length, version=file.version)
             except QueryServerError:
                 if not statement.has_ended:
                     raise
-                continue  # it has ended meanwhile
-            if len(found) != length:
+                continue  # the statement has ended in the meantime
+            if len(content) != length:
                 raise _changed(file.path)
-            return found
+            return content
 
 
 def _changed(path: str) -> errors.ChangedMeanwhile:

@@ -1,7 +1,7 @@
-"""The file systems that DuckDB gets: all that it reads and writes of stores goes to the server (ADR 76).
+"""The file systems registered with DuckDB, through which it reads and writes stores at the server (ADR 76).
 
-The names and answers of the methods are those of fsspec's AbstractFileSystem, of which DuckDB calls the ones here.
-It calls them in any thread, several at a time for one open file.
+The methods have the names and results of fsspec's AbstractFileSystem; these are the ones that DuckDB calls. It calls
+them in any thread, and several at once for one open file.
 """
 
 import io
@@ -22,12 +22,14 @@ from queryserver.engines.duckdb.file_claims import ClaimedFile, FileClaims, File
 from queryserver.errors.base import QueryServerError
 
 LOCAL_SCHEME, _FILE = "local", "file"
-"""DuckDB takes every `file:` path for the disk of its own process, also when another file system is registered for it,
-and with `file://` among the allowed directories it would reach all of that disk."""
+"""The scheme shown instead of `file`. DuckDB resolves every `file:` path on the disk of its own process, even if
+another file system is registered for it, and with `file://` among the allowed directories it could read all of that
+disk.
+"""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# The guard refuses such calls since there are file systems; an older program may have stored one.
+# The guard refuses such calls, but a view or macro stored by an older version may contain one.
 _UNNAMED_OPENS = """
     SELECT 1 FROM (
         SELECT sql FROM duckdb_views() WHERE NOT internal
@@ -37,53 +39,53 @@ _UNNAMED_OPENS = """
 """
 
 Callback = Callable[[], AbstractContextManager[None]]
-"""Entered around what DuckDB calls."""
+"""A context that wraps the code DuckDB calls."""
 
 
 def shown_schemes(schemes: frozenset[str]) -> Sequence[str]:
-    """What the paths of statements begin with; `schemes` are those of `StatementFiles`."""
+    """The schemes of paths in statements; `schemes` are those of `StatementFiles`."""
     return sorted(LOCAL_SCHEME if scheme == _FILE else scheme for scheme in schemes)
 
 
 def store_path(path: str) -> str:
-    """The path of the store for that of a statement."""
+    """Translate a path from a statement to the store's path."""
     scheme, mark, rest = path.partition("://")
     return f"{_FILE}://{rest}" if mark and scheme.lower() == LOCAL_SCHEME else path
 
 
 def shown_path(path: str) -> str:
-    """The path of a statement for that of the store."""
+    """Translate a store's path to the path in a statement."""
     return f"{LOCAL_SCHEME}{path[len(_FILE) :]}" if path.startswith(f"{_FILE}://") else path
 
 
 class FileSystems:
-    """The file systems of one database. `register` comes before the database is locked down."""
+    """The file systems of one database. Call `register` before the database is locked down."""
 
     def __init__(self, schemes: frozenset[str]) -> None:
         self.schemes = shown_schemes(schemes)
         self.claims = FileClaims()
         self.copies = dict[str, CopiedFiles]()
-        """Of the statements that write now, by their marks."""
+        """The files of running COPY … TO statements, by the prefix of their paths."""
 
     def register(self, connection: duckdb.DuckDBPyConnection, *, is_new: bool) -> None:
-        """For all connections of the database; one that `is_new` has no definitions of an earlier time."""
+        """Register with all connections of the database; `is_new` if it cannot contain stored definitions."""
         connection.register_filesystem(StoreFileSystem(self.schemes, self.claims))
         connection.register_filesystem(TargetFileSystem(self.copies, self.claims))
         self.claims.is_strict = not is_new and bool(connection.execute(_UNNAMED_OPENS).fetchall())
 
     @property
     def directories(self) -> Sequence[str]:
-        """What DuckDB must be allowed to reach."""
+        """The directories that DuckDB must be allowed to access."""
         return [f"{scheme}://" for scheme in (*self.schemes, TARGET_SCHEME)]
 
     def copy(self, statement: FileStatement, target: str) -> CopiedFiles:
-        """The files of one COPY … TO, found by their mark from now on until `copied`."""
+        """Register the files of one COPY … TO, until `copied`."""
         copied = CopiedFiles(statement, target, store_path(target))
-        self.copies[copied.place] = copied
+        self.copies[copied.prefix] = copied
         return copied
 
     def copied(self, copied: CopiedFiles) -> None:
-        self.copies.pop(copied.place, None)
+        self.copies.pop(copied.prefix, None)
 
     def close(self) -> None:
         self.claims.close()
@@ -91,7 +93,9 @@ class FileSystems:
 
 @cache
 def _spellings(scheme: str) -> Sequence[str]:
-    """In all cases: DuckDB allows a scheme in any, but finds the file system by the exact one, else its own disk."""
+    """All upper- and lower-case spellings. DuckDB allows any, but looks up file systems by the exact one and otherwise
+    uses its own disk.
+    """
     return ["".join(letters) for letters in itertools.product(*({sign, sign.upper()} for sign in scheme))]
 
 
@@ -108,7 +112,7 @@ class _CalledFileSystem(AbstractFileSystem):
 
     @contextmanager
     def _callback(self) -> Generator[None]:
-        """Around what DuckDB calls: its statement finds a domain error again."""
+        """Wrap code that DuckDB calls, so that the statement can recover a domain error."""
         try:
             yield
         except QueryServerError as error:
@@ -116,7 +120,7 @@ class _CalledFileSystem(AbstractFileSystem):
 
 
 class StoreFileSystem(_CalledFileSystem):
-    """Files of all schemes, to read. Only what a statement has named is opened."""
+    """Files of all schemes, for reading. Only files that a statement has named can be opened."""
 
     def glob(self, path: str, **_: Any) -> list[str]:  # type: ignore[override]
         with self._callback():
@@ -140,7 +144,7 @@ class StoreFileSystem(_CalledFileSystem):
             return self._claims.opened(name).file.modified or _EPOCH
 
     def isfile(self, path: str) -> bool:
-        """Of files that a statement has named; others do not exist for it."""
+        """Whether a statement has named this file; others are reported as missing."""
         return self._claims.is_claimed(store_path(path))
 
     def isdir(self, path: str) -> bool:  # noqa: ARG002
@@ -154,51 +158,51 @@ class StoreFileSystem(_CalledFileSystem):
 
 
 class ReadFile:
-    """An open file. DuckDB reads at a place by `seek` and `read`, in several threads at a time: each has a place.
+    """An open file. DuckDB reads at an offset by `seek` and `read`, in several threads at once; each has an offset.
 
-    Or it only reads, from the beginning on.
+    Without any `seek`, DuckDB reads sequentially from the start.
     """
 
     def __init__(self, claimed: ClaimedFile, callback: Callback) -> None:
         self._claimed = claimed
         self._callback = callback
         self._reads = claimed.content.open()
-        self._places = dict[int, int]()
-        """Of the threads that have called `seek`."""
+        self._offsets = dict[int, int]()
+        """The offset of each thread that has called `seek`."""
         self._read_to = 0
-        """Without any `seek`."""
+        """The offset of sequential reads, without any `seek`."""
 
     def seek(self, offset: int, whence: int = 0) -> int:
         at = offset + (self._claimed.file.size if whence == io.SEEK_END else 0)
-        self._places[threading.get_ident()] = at
+        self._offsets[threading.get_ident()] = at
         return at
 
     def tell(self) -> int:
-        return self._places.get(threading.get_ident(), self._read_to)
+        return self._offsets.get(threading.get_ident(), self._read_to)
 
     def read(self, size: int = -1) -> bytes:
         with self._callback():
             thread = threading.get_ident()
-            if self._places and thread not in self._places:
-                # Where DuckDB means to read cannot be known: another thread may have read meanwhile.
+            if self._offsets and thread not in self._offsets:
+                # The intended offset is unknown, because another thread may have read in the meantime.
                 raise errors.StorageError(f"{self._claimed.file.path} was read without a place.")
-            at = self._places.get(thread, self._read_to)
-            found = self._reads.read(at, size if size >= 0 else self._claimed.file.size)
-            if self._places:
-                self._places[thread] = at + len(found)
+            at = self._offsets.get(thread, self._read_to)
+            content = self._reads.read(at, size if size >= 0 else self._claimed.file.size)
+            if self._offsets:
+                self._offsets[thread] = at + len(content)
             else:
-                self._read_to = at + len(found)
-            return found
+                self._read_to = at + len(content)
+            return content
 
     def close(self) -> None:
         self._reads.close()
 
     def __del__(self) -> None:
-        self.close()  # DuckDB closes no file that it reads
+        self.close()  # DuckDB does not close files that it reads
 
 
 class TargetFileSystem(_CalledFileSystem):
-    """The targets of COPY … TO, to write; found by the mark of their statement."""
+    """The targets of COPY … TO, for writing; looked up by the prefix of their statement."""
 
     def __init__(self, copies: Mapping[str, CopiedFiles], claims: FileClaims) -> None:
         super().__init__([TARGET_SCHEME], claims)
@@ -206,7 +210,7 @@ class TargetFileSystem(_CalledFileSystem):
 
     @contextmanager
     def _target(self, path: str) -> Generator[tuple[CopiedFiles, str]]:
-        """The statement's files, and the path in the store."""
+        """The files of the statement, and the path in the store."""
         scheme, _, rest = path.partition("://")
         copied = self._copies.get(f"{scheme}://{rest.partition('/')[0]}/")
         with self._callback():
@@ -234,14 +238,14 @@ class TargetFileSystem(_CalledFileSystem):
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, str]]:  # noqa: ARG002
         with self._target(path) as (copied, name):
-            found = copied.entries(name)
+            entries = copied.entries(name)
             below = path.rstrip("/")
             return [
                 {
                     "name": f"{below}/{entry.path.rstrip('/').rpartition('/')[2]}",
                     "type": "directory" if entry.is_directory else "file",
                 }
-                for entry in found
+                for entry in entries
             ]
 
     def mkdir(self, path: str, **_: Any) -> None:  # type: ignore[override]
@@ -253,14 +257,14 @@ class TargetFileSystem(_CalledFileSystem):
             copied.remove(name)
 
     def mv(self, path1: str, path2: str, **_: Any) -> None:  # type: ignore[override]
-        """DuckDB's temporary name leads to the same file."""
+        """Rename DuckDB's temporary file, which is already the same file as its target."""
         with self._target(path1) as (copied, name):
             if copied.path(path2) != name:
                 raise errors.PermissionDenied(f"{name}: COPY renames no files.")
 
 
 class WrittenFile:
-    """An open file that is written in order."""
+    """An open file that is written sequentially."""
 
     def __init__(self, copied: CopiedFile, callback: Callback) -> None:
         self._copied = copied
@@ -280,7 +284,7 @@ class WrittenFile:
         return offset
 
     def flush(self) -> None:
-        """Nothing is to be seen of the file before it is complete."""
+        """Does nothing, because the file is not visible before it is complete."""
 
     def close(self) -> None:
         self._copied.close()

@@ -1,15 +1,15 @@
-"""What statements may do: anything within the database and their own session, nothing beyond (ADR 43).
+"""Restricts statements to the database and their own session (ADR 43).
 
-DuckDB's own lock-down (`enable_external_access`, `lock_configuration`, `allowed_configs`) leaves gaps, closed here:
+This module closes gaps in DuckDB's own lock-down (`enable_external_access`, `lock_configuration`, `allowed_configs`):
 
-- COPY … TO '<database>.wal' may write the files of the database itself and destroy them.
-- ATTACH is seen by all sessions, and DETACH takes a database away from all of them.
-- SET GLOBAL of a permitted setting changes it for all sessions without a value of their own.
-- Some views, functions and settings show paths of the server.
+- COPY … TO '<database>.wal' can overwrite the files of the database itself.
+- ATTACH and DETACH affect all sessions.
+- SET GLOBAL changes a permitted setting for all sessions without a value of their own.
+- Some views, functions and settings reveal paths of the server.
 - Some functions act on the database of all sessions.
 
-Names of functions and views are tokens of the text; texts that `query` and `query_table` run must be literals, and are
-checked likewise.
+Names of functions and views are found among the tokens of the text. Texts passed to `query` and `query_table` must be
+literals, and are checked the same way.
 """
 
 import re
@@ -25,12 +25,12 @@ _BLANKS = re.compile(r"[^\S\x00-\x7f]|[\u200b\u2060\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One word or sign. `kind` is DuckDB's: keyword, identifier, operator, numeric_const, string_const."""
+    """One token. `kind` is DuckDB's: keyword, identifier, operator, numeric_const, string_const."""
 
     kind: str
     text: str
     start: int
-    """In bytes of the statement."""
+    """Byte offset in the statement."""
 
     @property
     def end(self) -> int:
@@ -47,7 +47,7 @@ class Token:
 
     @property
     def is_name(self) -> bool:
-        """Whether it may name an object: a keyword that is not reserved may, too."""
+        """Whether the token may name an object, which unreserved keywords can do too."""
         return self.kind in {"identifier", "keyword"}
 
     @property
@@ -65,24 +65,24 @@ class Token:
 
 def tokens_of(statement: str) -> tuple[Token, ...]:
     """The tokens without comments."""
-    # The parser takes these as blanks, the scanner as parts of names. The places of tokens count bytes.
-    encoded = _BLANKS.sub(lambda found: " " * len(found[0].encode()), statement).encode()
-    found = duckdb.tokenize(encoded.decode())
-    if not found:
+    # The parser treats these as blanks, the tokenizer as parts of names. Token positions count bytes.
+    encoded = _BLANKS.sub(lambda match: " " * len(match[0].encode()), statement).encode()
+    starts = duckdb.tokenize(encoded.decode())
+    if not starts:
         return ()
-    ends = [place for place, _ in found[1:]] + [len(encoded)]
+    ends = [start for start, _ in starts[1:]] + [len(encoded)]
     return tuple(
-        Token(kind.name, encoded[place:end].decode(errors="replace").strip(), place)
-        for (place, kind), end in zip(found, ends, strict=True)
+        Token(kind.name, encoded[start:end].decode(errors="replace").strip(), start)
+        for (start, kind), end in zip(starts, ends, strict=True)
         if kind.name != "comment"
     )
 
 
 SESSION_SETTINGS = frozenset({"schema", "search_path", "timezone", "calendar"})
-"""In lower case. What a statement may set, for its own session only."""
+"""Settings that a statement may change, for its own session only; in lower case."""
 
 _REFUSED = frozenset({"ATTACH", "DETACH", "COPY", "COPY_DATABASE", "EXPORT", "LOAD", "EXTENSION"})
-# These hold another statement; its text is a suffix of theirs. A PIVOT inside COPY makes it MULTI.
+# These contain another statement, whose text is a suffix of theirs. A COPY with a PIVOT inside has the type MULTI.
 _WRAPPERS = frozenset({"EXPLAIN", "PREPARE", "MULTI", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION"})
 _INNER = re.compile(r"\b(?:copy|export|attach|detach|load|install)\b", re.IGNORECASE)
 
@@ -104,11 +104,11 @@ _SWITCHED_OFF = frozenset({
     "create_external_resource", "deregister_external_resource", "destroy_external_resource", "disable_logging",
     "disable_profiling", "enable_logging", "enable_profiling", "force_checkpoint", "json_execute_serialized_sql",
     "register_external_resource", "register_external_resource_type", "truncate_duckdb_logs", "write_log",
-    # They open a file that no statement has named before (ADR 76).
+    # They open files that no statement has listed before (ADR 76).
     "read_single_csv_file", "read_single_json_file", "read_single_parquet_file",
 })  # fmt: skip
 _BEFORE_TABLES = frozenset({"into", "table", "exists"})
-"""A name before a bracket is that of a table behind these words, and no call."""
+"""After these words, a name before a parenthesis is a table, not a function call."""
 
 
 def refuse_reach(
@@ -118,10 +118,10 @@ def refuse_reach(
     *,
     copies_files: bool = False,
 ) -> None:
-    """Raises StatementRejected for what would reach other files, databases or sessions, or show paths of the server.
+    """Raises StatementRejected for a statement that would affect other files, databases or sessions, or reveal paths.
 
-    `tokens` are those of a text which holds nothing but the statement and comments. `copies_files`: a COPY of a file of
-    a store may pass.
+    `tokens` are those of a text with nothing but the statement and comments. `copies_files` permits COPY from or to
+    files of a store.
     """
     kind, query = kind_of(statement), statement.query
     if kind == "COPY" and copies_files:
@@ -140,7 +140,7 @@ def refuse_reach(
 
 
 def kind_of(statement: duckdb.Statement) -> str:
-    """The name of its type. Raises StatementRejected for a type that the driver does not know."""
+    """The name of the statement's type. Raises StatementRejected for a type that the driver does not know."""
     try:
         return statement.type.name
     except ValueError:
@@ -148,7 +148,7 @@ def kind_of(statement: duckdb.Statement) -> str:
 
 
 def _refuse_settings(tokens: Sequence[Token]) -> None:
-    """SET, RESET, PRAGMA, FORCE CHECKPOINT and COPY FROM DATABASE, at the beginning or behind EXPLAIN."""
+    """Check SET, RESET, PRAGMA, FORCE CHECKPOINT and COPY FROM DATABASE, at the start or after EXPLAIN."""
     words = list(_unexplained(tokens))
     first = words[0].name if words else ""
     if first in {"copy", "force"}:
@@ -163,20 +163,20 @@ def _refuse_settings(tokens: Sequence[Token]) -> None:
 
 
 def _unexplained(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Without EXPLAIN, its options and ANALYZE, however often."""
-    place = 0
-    while place < len(tokens) and tokens[place].name == "explain":
-        place += 1
-        if place < len(tokens) and tokens[place].text == "(":
+    """The tokens after any number of EXPLAIN prefixes with their options and ANALYZE."""
+    position = 0
+    while position < len(tokens) and tokens[position].name == "explain":
+        position += 1
+        if position < len(tokens) and tokens[position].text == "(":
             depth = 0
-            for token in tokens[place:]:
-                place += 1
+            for token in tokens[position:]:
+                position += 1
                 depth += (token.text == "(") - (token.text == ")")
                 if depth == 0:
                     break
-        if place < len(tokens) and tokens[place].name in {"analyze", "analyse"}:
-            place += 1
-    yield from tokens[place:]
+        if position < len(tokens) and tokens[position].name in {"analyze", "analyse"}:
+            position += 1
+    yield from tokens[position:]
 
 
 def _refuse_setting(words: Sequence[Token]) -> None:
@@ -195,28 +195,28 @@ def _refuse_setting(words: Sequence[Token]) -> None:
 def _refuse_names(tokens: Sequence[Token]) -> None:
     for name, opening in _calls(tokens):
         _refuse_call(name, tokens, opening)
-    for place, token in enumerate(tokens):
+    for position, token in enumerate(tokens):
         name = token.name
         if token.is_name:
             if name in _HIDDEN:
                 raise _hidden(name)
-            if name == "show" and place + 1 < len(tokens) and tokens[place + 1].name in _PATH_SETTINGS:
-                # SHOW reads a setting as well as a table.
-                raise _hidden(tokens[place + 1].name)
+            if name == "show" and position + 1 < len(tokens) and tokens[position + 1].name in _PATH_SETTINGS:
+                # SHOW can show a setting as well as a table.
+                raise _hidden(tokens[position + 1].name)
         elif token.kind == "string_const":
-            # FROM 'name' reads a view like FROM name.
+            # FROM 'name' reads a view, as FROM name does.
             parts = (token.string or "").lower().split(".")
             if not _PATH_VIEWS.isdisjoint(part.strip().strip('"') for part in parts):
                 raise _hidden(name)
 
 
 def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
-    """The name of each function that is called, and the place of its bracket."""
-    for place, token in enumerate(tokens[:-1]):
-        if token.is_name and tokens[place + 1].text.startswith("("):
-            before = tokens[place - 1] if place else None
+    """The name of each function that is called, and the index of its opening parenthesis."""
+    for position, token in enumerate(tokens[:-1]):
+        if token.is_name and tokens[position + 1].text.startswith("("):
+            before = tokens[position - 1] if position else None
             if before is None or before.kind != "keyword" or before.name not in _BEFORE_TABLES:
-                yield token.name, place + 1
+                yield token.name, position + 1
 
 
 def _refuse_call(name: str, tokens: Sequence[Token], opening: int) -> None:
@@ -241,20 +241,20 @@ def _refuse_call(name: str, tokens: Sequence[Token], opening: int) -> None:
 
 
 def _arguments(tokens: Sequence[Token], opening: int) -> list[list[Token]]:
-    """The tokens of each argument of a call whose bracket opens at `opening`."""
-    found, depth = [list[Token]()], 0
-    for place in range(opening, len(tokens)):
-        token = tokens[place]
+    """The tokens of each argument of the call whose parenthesis opens at `opening`."""
+    arguments, depth = [list[Token]()], 0
+    for position in range(opening, len(tokens)):
+        token = tokens[position]
         depth += sum(map(token.text.count, "([{")) if token.kind == "operator" else 0
         closing = sum(map(token.text.count, ")]}")) if token.kind == "operator" else 0
         if depth == closing and closing:
             break
         if depth == 1 and token.text == ",":
-            found.append([])
+            arguments.append([])
         elif depth > 1 or token.text != "(":
-            found[-1].append(token)
+            arguments[-1].append(token)
         depth -= closing
-    return found
+    return arguments
 
 
 def _only_string(arguments: Sequence[Sequence[Token]]) -> str | None:

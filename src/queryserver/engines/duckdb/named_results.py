@@ -1,8 +1,8 @@
-"""Stored results that a statement names as tables: `FROM 'result://<operation id>'` (Contract editor 6.5).
+"""Stored results used as tables in statements: `FROM 'result://<operation id>'` (Contract editor 6.5).
 
-DuckDB resolves a quoted name as that of a table before anything else. Before a statement runs, each result that its
-text names is opened at the server, with the rights of the caller, and becomes a temporary view of the session's own
-connection, under this name and for this statement.
+DuckDB first tries to resolve a quoted name as a table. So before a statement runs, each result named in its text is
+opened at the server with the rights of the caller and registered under that name as a temporary view of the session's
+own connection, for the duration of the statement.
 """
 
 import re
@@ -27,8 +27,8 @@ _UNKNOWN = re.compile(r"with name result://(\S+) does not exist", re.IGNORECASE)
 _QUOTED = frozenset({"string_const", "identifier"})
 _MOST_RESULTS = 100
 _MAKERS = frozenset({"create", "prepare"})
-_KEPT = frozenset({"view", "macro", "function"})
-_BEFORE_KEPT = frozenset({"or", "replace", "temp", "temporary", "recursive", "materialized"})
+_STORED_KINDS = frozenset({"view", "macro", "function"})
+_CREATE_MODIFIERS = frozenset({"or", "replace", "temp", "temporary", "recursive", "materialized"})
 
 
 class NamedResults:
@@ -39,14 +39,16 @@ class NamedResults:
         self._results = results
         self._tables: dict[str, StoredResultTable] = {}
         self._failures = dict[str, QueryServerError]()
-        """Why a result of that id is no table. It counts where DuckDB wants one: the text may only mention it."""
+        """Why the result of an id cannot be read. Reported only if DuckDB looks for the table: the id may be mere
+        text.
+        """
 
     def begin(self, tokens: Sequence[Token]) -> None:
-        """Make tables of the results that the tokens of the statement name. They stay until `end`.
+        """Register the results named by the tokens of a statement as tables, until `end`.
 
         Raises SessionLost, Interrupted.
         """
-        if _is_kept(tokens):
+        if _is_definition(tokens):
             return
         for operation_id in _named(tokens):
             if operation_id in self._tables or operation_id in self._failures:
@@ -62,24 +64,24 @@ class NamedResults:
                 self._failures[operation_id] = error
 
     def end(self) -> None:
-        """The statement has ended, and no reader of its rows is open. Idempotent."""
+        """Unregister the tables. The statement has ended, and no reader of its rows is open. Idempotent."""
         tables, self._tables = self._tables, {}
         self._failures = {}
         for operation_id, table in tables.items():
-            # In a transaction that failed nothing can be dropped: its end removes the view.
+            # A failed transaction allows no drop, but its rollback removes the view.
             with suppress(duckdb.Error):
                 self._connection.unregister(_view_of(operation_id))
-            with suppress(QueryServerError):  # the session ends, and closes it
+            with suppress(QueryServerError):  # the end of the session closes it
                 table.close()
 
     def error_of(self, text: str) -> EngineError | None:
-        """What an error of DuckDB means where a result is its reason."""
+        """The error behind a message of DuckDB, if a result caused it."""
         for table in self._tables.values():
             if table.failure is not None:
                 return _of_statement(table.failure)
-        if (found := _UNKNOWN.search(text)) is None:
+        if (match := _UNKNOWN.search(text)) is None:
             return None
-        operation_id = found[1]
+        operation_id = match[1]
         if (failure := self._failures.get(operation_id.lower())) is not None:
             return _of_statement(failure)
         if _NAME.fullmatch(f"result://{operation_id}") is None:
@@ -90,7 +92,7 @@ class NamedResults:
         )
 
     def _open(self, operation_id: str) -> None:
-        # pyarrow.dataset takes 0.1 s to load: only for statements that read results.
+        # pyarrow.dataset takes 0.1 s to import, so only for statements that read results.
         from queryserver.engines.duckdb.stored_results import StoredResultTable  # noqa: PLC0415
 
         result = self._results.open(operation_id)
@@ -98,7 +100,7 @@ class NamedResults:
             table = StoredResultTable(result)
             self._connection.register(_view_of(operation_id), table.dataset)
         except duckdb.Error:
-            result.close()  # the transaction has failed, as the statement will say
+            result.close()  # the transaction has failed; the statement will report it
         except BaseException:
             with suppress(QueryServerError):
                 result.close()
@@ -112,21 +114,21 @@ def _view_of(operation_id: str) -> str:
 
 
 def _named(tokens: Sequence[Token]) -> Sequence[str]:
-    """The ids in quoted names and strings, also within the texts of query(), in small letters; each once."""
-    found = (match[1].lower() for token in tokens if token.kind in _QUOTED for match in _NAME.finditer(token.text))
-    return list(dict.fromkeys(found))
+    """The distinct ids in quoted names and strings, including the texts passed to query(), in lower case."""
+    ids = (match[1].lower() for token in tokens if token.kind in _QUOTED for match in _NAME.finditer(token.text))
+    return list(dict.fromkeys(ids))
 
 
-def _is_kept(tokens: Sequence[Token]) -> bool:
-    """Whether the statement makes something that names its tables later on; DuckDB binds it now."""
+def _is_definition(tokens: Sequence[Token]) -> bool:
+    """Whether the statement stores a definition that refers to its tables later, such as a view or a macro."""
     words = [token.name for token in tokens]
-    if words[:1] == ["explain"]:  # EXPLAIN ANALYZE carries it out
+    if words[:1] == ["explain"]:  # EXPLAIN ANALYZE executes it
         words = words[next((place for place, word in enumerate(words) if word in _MAKERS), 0) :]
     if words[:1] != ["create"]:
         return words[:1] == ["prepare"]
-    return next((word for word in words[1:] if word not in _BEFORE_KEPT), "") in _KEPT
+    return next((word for word in words[1:] if word not in _CREATE_MODIFIERS), "") in _STORED_KINDS
 
 
 def _of_statement(error: QueryServerError) -> EngineError:
-    """The error as the outcome of a statement, with its code and message."""
+    """The error as an EngineError with the same code and message."""
     return error if isinstance(error, EngineError) else errors.remade(StatementRejected, error.code, error.message)

@@ -1,4 +1,4 @@
-"""The program of a process that has one DuckDB file open, or the databases in memory of one user."""
+"""The program of a process that serves one DuckDB file, or the in-memory databases of one user."""
 
 import itertools
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from queryserver.platform.disk_floor import DiskFloor
 
 
 class HostedDuckdb:
-    """A HostedDatabase. `configuration` is that of `DuckdbEngine`."""
+    """A HostedDatabase. `configuration` comes from `DuckdbEngine`."""
 
     def __init__(
         self, configuration: Mapping[str, Any], calls: ServerCalls, temporary: ProcessDirectory | None
     ) -> None:
-        """`temporary`: for databases in memory; None: they have no temporary files."""
+        """`temporary` is the directory for temporary files of in-memory databases; None for no such files."""
         self._configuration = configuration
         self._temporary = temporary
         self._opened = itertools.count()
@@ -52,10 +52,10 @@ class HostedDuckdb:
             self._temporary.clear()
 
     def _open(self, file: Path | None) -> DuckdbDatabase:
-        given, temporary = self._configuration, None
-        config = given["config"]
+        settings, temporary = self._configuration, None
+        config = settings["config"]
         if file is None:
-            # DuckDB makes the directory when it needs it, and removes it with the database.
+            # DuckDB creates the directory when needed, and removes it with the database.
             own = "" if self._temporary is None else str(self._temporary.path / str(next(self._opened)))
             config = {**config, "temp_directory": own}
             temporary = self._temporary.path if self._temporary is not None else None
@@ -63,12 +63,12 @@ class HostedDuckdb:
             self._root,
             file,
             config,
-            read_only=given["read_only"],
-            cell_max_bytes=given["cell_max_bytes"],
-            temporary_max_bytes=given["temporary_max_bytes"],
-            quota_bytes=given["quota_bytes"],
-            floor=DiskFloor(percent=given["floor_percent"], min_bytes=given["floor_bytes"]),
-            schemes=frozenset(given["schemes"]),
+            read_only=settings["read_only"],
+            cell_max_bytes=settings["cell_max_bytes"],
+            temporary_max_bytes=settings["temporary_max_bytes"],
+            quota_bytes=settings["quota_bytes"],
+            floor=DiskFloor(percent=settings["floor_percent"], min_bytes=settings["floor_bytes"]),
+            schemes=frozenset(settings["schemes"]),
             temporary=temporary,
         )
 
@@ -76,12 +76,13 @@ class HostedDuckdb:
 def main() -> None:
     def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedDuckdb:
         file, root = configuration["file"], configuration["root"]
-        # The log of a file and its temporary files are beside it.
+        # A database file has its log and temporary files next to it.
         folders = [] if file is None else [Path(file).parent]
         temporary = ProcessDirectory(Path(root)) if file is None and root is not None else None
         if temporary is not None:
             folders.append(temporary.path)
         confine_process(configuration, folders)
-        return HostedDuckdb(configuration, ServerCalls(calls), temporary)  # a thread of the calls is confined, too
+        # Only now: the thread that ServerCalls starts inherits the confinement.
+        return HostedDuckdb(configuration, ServerCalls(calls), temporary)
 
     run_process(open_database)

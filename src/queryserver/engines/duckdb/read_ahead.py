@@ -1,8 +1,8 @@
-"""The bytes of files that statements read, with few calls: each costs the server some milliseconds.
+"""Reads the files of statements with few calls, because each call to the server takes some milliseconds.
 
-DuckDB reads the end of a Parquet file several times, with a few KiB each: small pieces are kept. It reads the column
-chunks of a row group one by one, in several threads: a call takes some of what follows, as long as that is read, too.
-It reads compressed files and JSON in order: the next pieces are on their way before they are read.
+DuckDB reads the end of a Parquet file several times, a few KiB each, so small blocks are cached. It reads the column
+chunks of a row group one by one in several threads, so a call also fetches some bytes after the chunk, as long as those
+are used. It reads compressed files and JSON sequentially, so the next pieces are fetched in advance.
 """
 
 import threading
@@ -13,47 +13,47 @@ from dataclasses import dataclass, field
 from weakref import WeakSet
 
 BLOCK_BYTES = 64 * 1024
-"""Reads of up to this size are made of blocks of it, which are kept."""
-KEPT_BYTES = 16 * 1024 * 1024
-"""Of blocks, for all files of a process."""
+"""Reads up to this size are served from cached blocks of this size."""
+CACHE_BYTES = 16 * 1024 * 1024
+"""Size of the block cache for all files of a process."""
 PIECE_BYTES = 2 * 1024 * 1024
-"""That DuckDB reads at most at a time."""
+"""The most that DuckDB reads at a time."""
 AHEAD_BYTES = 64 * 1024 * 1024
-"""Of pieces that are read ahead, for all files of a process."""
+"""Total size of pieces read ahead, for all files of a process."""
 _AHEAD_PIECES = 4
-"""Of one open file."""
+"""Pieces read ahead for one open file."""
 _FOLLOWING_BYTES = 512 * 1024
-"""Of what follows a column chunk, in the same call."""
+"""Bytes fetched after a column chunk in the same call."""
 _CHUNK_BYTES = 1536 * 1024
-"""Above this size nothing follows: DuckDB has divided a larger read, and reads what follows by itself."""
+"""No further bytes are fetched after larger chunks, because DuckDB has split a larger read and requests the rest."""
 _MOST_CHUNKS = 8
-"""Of one file, that are held for what follows them."""
+"""Chunks of one file that are kept for the bytes after them."""
 _TRIALS = 6
-"""Chunks after which nothing follows any more, when none of what followed them was read."""
+"""Stop fetching bytes after chunks if none were used for this many chunks."""
 _AT_ONCE = 8
 _IN_ORDER = 2
-"""Reads that continue the one before, until the next ones are read ahead."""
+"""Number of sequential reads after which reading ahead starts."""
 
 Fetch = Callable[[int, int], bytes]
-"""Offset and length to exactly these bytes. Raises domain errors."""
+"""Fetches exactly `length` bytes at an offset. Raises domain errors."""
 
 
 class StoredReads:
-    """The memory and the threads that the files of one process share. To be closed by its owner."""
+    """The memory and threads shared by the files of one process. The owner closes it."""
 
-    def __init__(self, *, kept_bytes: int = KEPT_BYTES, ahead_bytes: int = AHEAD_BYTES) -> None:
+    def __init__(self, *, cache_bytes: int = CACHE_BYTES, ahead_bytes: int = AHEAD_BYTES) -> None:
         self._lock = threading.Lock()
-        self._kept = OrderedDict[tuple[int, int], bytes]()
-        self._kept_bytes = 0
-        self._most_kept_bytes = kept_bytes
+        self._cache = OrderedDict[tuple[int, int], bytes]()
+        self._cached_bytes = 0
+        self._max_cached_bytes = cache_bytes
         self._ahead_bytes = 0
-        self._most_ahead_bytes = ahead_bytes
+        self._max_ahead_bytes = ahead_bytes
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="read-ahead")
         self._contents = 0
 
     @property
     def held_bytes(self) -> int:
-        return self._kept_bytes + self._ahead_bytes
+        return self._cached_bytes + self._ahead_bytes
 
     def content(self, size: int, fetch: Fetch) -> "StoredBytes":
         with self._lock:
@@ -63,35 +63,35 @@ class StoredReads:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def kept(self, content: int, block: int) -> bytes | None:
+    def cached(self, content: int, block: int) -> bytes | None:
         with self._lock:
-            if (found := self._kept.get((content, block))) is not None:
-                self._kept.move_to_end((content, block))
-            return found
+            if (value := self._cache.get((content, block))) is not None:
+                self._cache.move_to_end((content, block))
+            return value
 
-    def keep(self, content: int, block: int, value: bytes) -> None:
+    def cache(self, content: int, block: int, value: bytes) -> None:
         with self._lock:
-            if (content, block) not in self._kept:
-                self._kept[content, block] = value
-                self._kept_bytes += len(value)
-            while self._kept_bytes > self._most_kept_bytes:
-                _, dropped = self._kept.popitem(last=False)
-                self._kept_bytes -= len(dropped)
+            if (content, block) not in self._cache:
+                self._cache[content, block] = value
+                self._cached_bytes += len(value)
+            while self._cached_bytes > self._max_cached_bytes:
+                _, dropped = self._cache.popitem(last=False)
+                self._cached_bytes -= len(dropped)
 
     def forget(self, content: int) -> None:
         with self._lock:
-            for key in [key for key in self._kept if key[0] == content]:
-                self._kept_bytes -= len(self._kept.pop(key))
+            for key in [key for key in self._cache if key[0] == content]:
+                self._cached_bytes -= len(self._cache.pop(key))
 
     def take(self, length: int) -> bool:
-        """Whether there is room for so many bytes more; `give_back` ends the use of the room."""
+        """Reserve memory for `length` bytes, to be released by `give_back`; False if there is not enough."""
         with self._lock:
-            has_room = self._ahead_bytes + length <= self._most_ahead_bytes
+            has_room = self._ahead_bytes + length <= self._max_ahead_bytes
             self._ahead_bytes += length if has_room else 0
             return has_room
 
     def ahead(self, fetch: Fetch, start: int, length: int) -> "Future[bytes] | None":
-        """The bytes, on their way; None when there is no room for more. `give_back` ends the use of the room."""
+        """Start fetching bytes; None if there is no memory. The memory must be released by `give_back`."""
         if not self.take(length):
             return None
         try:
@@ -107,14 +107,14 @@ class StoredReads:
 
 @dataclass(slots=True)
 class _Piece:
-    """Bytes that were fetched, or are on their way."""
+    """Bytes that were fetched or are being fetched."""
 
     start: int
     end: int
     value: "Future[bytes]" = field(repr=False)
 
     def slice(self, offset: int, end: int) -> bytes:
-        """Those of [offset, end) that it has. Raises what the fetch raises, CancelledError."""
+        """Its bytes within [offset, end). Raises what the fetch raises, and CancelledError."""
         value = self.value.result()
         if offset <= self.start and end >= self.end:
             return value
@@ -122,7 +122,7 @@ class _Piece:
 
 
 class StoredBytes:
-    """The content of one file. Any thread may call."""
+    """The content of one file. Callable from any thread."""
 
     def __init__(self, reads: StoredReads, number: int, size: int, fetch: Fetch) -> None:
         self.size = size
@@ -152,13 +152,13 @@ class StoredBytes:
         return self._small(offset, end - offset) if is_small else self.fetch(offset, end - offset)
 
     def open(self) -> "OrderedReads":
-        """The reads of one more open file."""
+        """Open the file once more."""
         with self._lock:
             self._opened.add(opened := OrderedReads(self))
             return opened
 
     def forget(self) -> None:
-        """Hold nothing of it any more, also for files that DuckDB has not closed yet."""
+        """Free all its memory, including that of files DuckDB has not closed yet."""
         self.reads.forget(self._number)
         with self._lock:
             opened = list(self._opened)
@@ -169,7 +169,7 @@ class StoredBytes:
                 self._drop_chunk()
 
     def _chunk(self, offset: int, end: int) -> _Piece | None:
-        """A new one, still to be filled; None: there is no room. The caller has the lock."""
+        """A new chunk, to be filled by the caller; None if there is no memory. The caller holds the lock."""
         self._trials += 1
         while len(self._chunks) >= _MOST_CHUNKS:
             self._drop_chunk()
@@ -186,7 +186,7 @@ class StoredBytes:
         try:
             piece.value.set_result(self.fetch(piece.start, piece.end - piece.start))
         except BaseException as error:
-            piece.value.set_exception(error)  # for threads that wait for it
+            piece.value.set_exception(error)  # for threads that are waiting for it
             with self._lock:
                 if piece in self._chunks:
                     self._chunks.remove(piece)
@@ -194,21 +194,21 @@ class StoredBytes:
             raise
 
     def _small(self, offset: int, length: int) -> bytes:
-        """Out of blocks that are kept; those that are missing come with one call."""
+        """Read from cached blocks; missing ones are fetched with one call."""
         first, last = offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES
-        blocks = [self.reads.kept(self._number, block) for block in range(first, last + 1)]
+        blocks = [self.reads.cached(self._number, block) for block in range(first, last + 1)]
         if any(block is None for block in blocks):
             start = first * BLOCK_BYTES
             fetched = self.fetch(start, min((last + 1) * BLOCK_BYTES, self.size) - start)
             blocks = [fetched[at : at + BLOCK_BYTES] for at in range(0, len(fetched), BLOCK_BYTES)]
             for block, value in enumerate(blocks, start=first):
-                self.reads.keep(self._number, block, value)
+                self.reads.cache(self._number, block, value)
         at = offset - first * BLOCK_BYTES
         return b"".join(block for block in blocks if block is not None)[at : at + length]
 
 
 class OrderedReads:
-    """The reads of one open file. Any thread may call; to be closed."""
+    """The reads of one open file. Callable from any thread; must be closed."""
 
     def __init__(self, content: StoredBytes) -> None:
         self._content = content
@@ -219,7 +219,7 @@ class OrderedReads:
         self._is_closed = False
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly these bytes, fewer only at the end of the file. Raises domain errors."""
+        """Exactly `length` bytes, fewer only at the end of the file. Raises domain errors."""
         end = min(offset + length, self._content.size)
         if offset >= end:
             return b""
@@ -231,7 +231,7 @@ class OrderedReads:
         for piece in pieces:
             try:
                 found.append(piece.slice(at, end))
-            except CancelledError:  # another thread, which is ahead of this one, has dropped it
+            except CancelledError:  # dropped by another thread that reads further ahead
                 break
             at = min(piece.end, end)
         while at < end:
@@ -240,13 +240,13 @@ class OrderedReads:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def close(self) -> None:
-        """What was read ahead is dropped. Idempotent."""
+        """Drop the pieces that were read ahead. Idempotent."""
         with self._lock:
             self._is_closed = True
             self._drop(self._content.size)
 
     def _due(self, offset: int, end: int) -> list[_Piece]:
-        """What is read ahead of these bytes, from `offset` on without a gap. Starts the next pieces."""
+        """The pieces read ahead that cover these bytes from `offset` without a gap. Starts fetching the next ones."""
         is_ahead = bool(self._ahead) and self._ahead[0].start <= offset < self._ahead[-1].end
         if offset == self._next:
             self._in_order += 1
@@ -271,7 +271,7 @@ class OrderedReads:
             start = end
 
     def _drop(self, offset: int) -> None:
-        """The pieces that end before `offset`."""
+        """Drop the pieces that end before `offset`."""
         while self._ahead and self._ahead[0].end <= offset:
             piece = self._ahead.popleft()
             piece.value.cancel()

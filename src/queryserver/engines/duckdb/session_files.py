@@ -1,4 +1,4 @@
-"""What the statements of one session do with files, from the start of each to its last row."""
+"""File access for the statements of one session, from the start of each to its last row."""
 
 import re
 import threading
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver import errors
-from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFiles, copy_place
+from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFiles, copy_clause
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
 from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems
 from queryserver.engines.duckdb.guard import Token, tokens_of
@@ -30,23 +30,25 @@ _SQLSTATES = {"permission_denied": "42501"}
 
 
 class SessionStatements:
-    """One statement after another, in one thread at a time. Another session may end the statement that runs."""
+    """Runs one statement after another, in one thread at a time. Another session may stop the running statement."""
 
     def __init__(self, systems: FileSystems, files: CalledFiles, interrupt: Callable[[], None]) -> None:
         self._systems = systems
         self._files = files
         self._interrupt = interrupt
         self._at_work = threading.RLock()
-        """Held while DuckDB is at work for the statement."""
+        """Held while DuckDB works on the statement."""
         self._changing = threading.Lock()
-        """Held while the statement changes, so that an interrupt meets no other than the one it is for."""
+        """Held while the current statement changes, so that an interrupt never hits a different one."""
         self._statement: FileStatement | None = None
-        """The last one; it may have ended."""
+        """The last statement, which may have ended."""
         self._copied: CopiedFiles | None = None
         self._rows: DriverAnswer | None = None
 
     def run(self, work: Callable[[], DriverAnswer]) -> DriverAnswer:
-        """`work` runs a statement; its files are claimed until the answer is read or closed. Raises EngineError."""
+        """Run a statement through `work`; its files stay claimed until the rows are read or closed. Raises
+        EngineError.
+        """
         with self._changing:
             self._statement = self._systems.claims.begin(self._files, self._stop)
         try:
@@ -65,14 +67,14 @@ class SessionStatements:
         return FileAnswer(answer, self, self._copied)
 
     def rewritten(self, text: str, tokens: Sequence[Token]) -> tuple[str, Sequence[Token]] | None:
-        """A COPY statement that reads or writes files, with the target that DuckDB gets; None: it is no such one.
+        """A COPY statement of files, rewritten with the target for DuckDB; None for any other statement.
 
-        Raises StatementRejected for a target that is computed, and for paths without a scheme.
+        Raises StatementRejected for a computed target and for paths without a scheme.
         """
-        found = copy_place(tokens)
-        if found is None:
+        clause = copy_clause(tokens)
+        if clause is None:
             return None
-        direction, literal = found
+        direction, literal = clause
         if literal is None and direction == "from":
             return text, tokens
         if literal is None or literal.string is None:
@@ -83,7 +85,7 @@ class SessionStatements:
         if direction == "from":
             return text, tokens
         if any(token.is_name and token.name == _PER_THREAD for token in tokens):
-            # DuckDB 2.0.0 ends its process when such a COPY fails.
+            # DuckDB 2.0.0 crashes its process when such a COPY fails.
             raise StatementRejected(
                 "Not implemented Error: COPY … (PER_THREAD_OUTPUT) is switched off on this server; FILE_SIZE_BYTES"
                 " writes several files, too."
@@ -94,20 +96,20 @@ class SessionStatements:
         return changed, tokens_of(changed)
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """What an error of DuckDB means where files are its reason."""
+        """The error behind a message of DuckDB, if a file caused it."""
         statement = self._statement
         if statement is None:
             return None
         if (error := statement.failure or self._systems.claims.error_of(text)) is not None:
             return _of_statement(error)
-        if (found := _NOT_FOUND.search(text)) is not None:
-            return _of_statement(errors.PathNotFound(f"{found[1]} does not exist, or no file matches."))
-        if (found := _OUT_OF_REACH.search(text)) is not None:
-            return self._out_of_reach(found[1])
+        if (match := _NOT_FOUND.search(text)) is not None:
+            return _of_statement(errors.PathNotFound(f"{match[1]} does not exist, or no file matches."))
+        if (match := _OUT_OF_REACH.search(text)) is not None:
+            return self._out_of_reach(match[1])
         return None
 
     def rows(self, read: Callable[[], Sequence[pa.RecordBatch]]) -> Sequence[pa.RecordBatch]:
-        """The next rows; the files are free after the last."""
+        """The next rows; the files are released after the last."""
         try:
             with self._working():
                 batches = read()
@@ -119,16 +121,16 @@ class SessionStatements:
             raise
 
     def close(self) -> None:
-        """End the statement, whatever DuckDB still does for it. Idempotent."""
+        """End the statement even if DuckDB is still working on it. Idempotent."""
         with self._at_work:
             rows, self._rows = self._rows, None
             if rows is not None:
-                self._interrupt()  # or closing would wait for all that it reads ahead
+                self._interrupt()  # otherwise closing would wait for all rows read ahead
                 rows.close()
             self.end()
 
     def end(self) -> None:
-        """DuckDB has done its work. What a COPY has not finished is given up. Idempotent."""
+        """End the statement after DuckDB is done; files of an unfinished COPY are discarded. Idempotent."""
         with self._changing:
             copied, self._copied = self._copied, None
             self._rows = None
@@ -146,7 +148,7 @@ class SessionStatements:
 
     @contextmanager
     def _working(self) -> Generator[None]:
-        """Around the work of DuckDB: in this thread, files are named by the statement."""
+        """Wrap the work of DuckDB, so that files listed in this thread belong to the statement."""
         with self._at_work:
             statement, copied = self._statement, self._copied
             if statement is None or statement.has_ended:
@@ -160,7 +162,7 @@ class SessionStatements:
                 raise (error if copied is None else _with_own_target(error, copied)) from error
 
     def _stop(self, statement: FileStatement) -> None:
-        """From the thread of another session, which has a better right to a file."""
+        """Interrupt the statement, from the thread of another session, because it lost its right to a file."""
         give_up = time.monotonic() + END_WAIT_S
         while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_AGAIN_S)) and time.monotonic() < give_up:
             with self._changing:
@@ -208,7 +210,7 @@ class FileAnswer(DriverAnswer):
 
 
 def _of_statement(error: QueryServerError) -> EngineError:
-    """The error as the outcome of a statement, with its code and message."""
+    """The error as an EngineError with the same code and message."""
     if isinstance(error, EngineError):
         return error
     return _rejected(error, error.message.replace("file:///", f"{LOCAL_SCHEME}:///"))  # as the statement names it
@@ -220,7 +222,7 @@ def _rejected(error: QueryServerError, message: str) -> EngineError:
 
 
 def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
-    """The part of the statement that DuckDB shows may have a part of the mark."""
+    """Replace the rewritten target, which DuckDB's message and excerpt may show, by the one in the statement."""
     message = copied.shown(error.message.partition("\n\nLINE ")[0])
     place = error.place
     if isinstance(place, ErrorExcerpt) and (cut := place.shown.find(TARGET_SCHEME)) >= 0:
@@ -229,7 +231,7 @@ def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
 
 
 def _with_shown_paths(batch: pa.RecordBatch, copied: CopiedFiles) -> pa.RecordBatch:
-    """RETURN_FILES and RETURN_STATS have the paths of what was written."""
+    """Replace paths of the rewritten target in the rows of RETURN_FILES and RETURN_STATS."""
     columns = [_shown_paths(column, copied) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 

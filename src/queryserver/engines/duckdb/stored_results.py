@@ -1,9 +1,9 @@
-"""A stored result as a table that DuckDB scans as often as it wants, with the columns that it needs and in parallel.
+"""Stored results as tables that DuckDB can scan repeatedly, in parallel, and with only the columns it needs.
 
-DuckDB hands columns and filters to an Arrow dataset, and to nothing else that can be scanned twice. A dataset reads the
-file form of Arrow IPC, and the store has the stream form: the file form is the stream between a magic number and a
-footer, which names the place of each batch. So a stored piece is read as a file that has both, without a copy of it.
-Rows of other types than the table has are converted first, a piece at a time.
+The only Arrow source that can be scanned twice and to which DuckDB passes columns and filters is a dataset. A dataset
+reads the file format of Arrow IPC, while the store has the streaming format. The file format is the stream between a
+magic number and a footer with the location of each batch, so a stored piece is presented as a file with both added and
+without copying it. Rows whose types differ from the table's are converted first, one piece at a time.
 """
 
 import os
@@ -31,33 +31,33 @@ from queryserver.platform.lru_cache import LruCache
 MAGIC = b"ARROW1"
 _BEGINNING = MAGIC + b"\0\0"
 _FIRST = len(_BEGINNING)
-"""Where the stream begins in the file form."""
+"""Where the stream starts in the file format."""
 _SIZE_BYTES = 1 << 40
-"""Of the file form of each piece, whatever it holds."""
+"""Nominal size of the file of every piece, whatever its content."""
 _PREFIX = struct.Struct("<Ii")
-"""Before the metadata of each message of a stream: FFFFFFFF, and how many bytes they have."""
+"""Before the metadata of each message of a stream: FFFFFFFF and the size of the metadata in bytes."""
 _CONTINUATION = 0xFFFFFFFF
 _END_BYTES = 8
 _HEAD_BYTES = 64 * 1024
 _FIRST_BYTES = 4096
 _HEADS_AT_ONCE = 8
 _METADATA_BYTES = 2048
-"""Of most batches; a longer one is read by a second call."""
+"""Enough for the metadata of most batches; longer metadata needs a second read."""
 
-# Positions of fields in Arrow's Message.fbs and File.fbs, and the type of a record batch there.
+# Field numbers in Arrow's Message.fbs and File.fbs, and the header type of a record batch.
 _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)
 _RECORD_BATCH = 3
 
 _OPEN_BYTES = 64 * 1024 * 1024
-"""Of pieces that are in no file of this machine, and of converted ones, held for further reads."""
+"""Memory for pieces that are not in local files, and for converted ones, which are cached for further reads."""
 _LEAST_OPEN = 8
 _WAITING_FILES = 128
 _FILE_WEIGHT = _OPEN_BYTES // 128
-"""At most so many files of a result are open."""
+"""Weight of an open file in that cache, which limits a result to 128 open files."""
 
 
 class _Bytes(Protocol):
-    """What a piece is read from."""
+    """The source of a piece's bytes."""
 
     weight: int
 
@@ -65,7 +65,7 @@ class _Bytes(Protocol):
 
 
 class _File:
-    """A file, closed when no one reads it any more."""
+    """A file, closed when it is no longer referenced."""
 
     weight = _FILE_WEIGHT
 
@@ -73,7 +73,7 @@ class _File:
         self._descriptor = descriptor
 
     def read(self, start: int, length: int) -> bytes:
-        # Not mapped: the addresses of the process are limited, and a file that was cut would end it.
+        # Not memory-mapped: address space is limited, and a truncated file would crash the process.
         return os.pread(self._descriptor, length, start)
 
     def __del__(self) -> None:
@@ -90,41 +90,41 @@ class _Memory:
 
 
 class _Pieces:
-    """The bytes of the pieces of one result. Any thread may read."""
+    """The bytes of the pieces of one result. Callable from any thread."""
 
     def __init__(self, result: CalledResult) -> None:
         self._result = result
         self._are_files: bool | None = None
         self._files = dict[int, _File]()
-        """Opened together with one that was wanted."""
+        """Files that were opened along with a requested one."""
         self._lock = Lock()
 
     def opened(self, number: int) -> _Bytes:
-        """Raises domain errors."""
+        """The source of one piece. Raises domain errors."""
         if self._are_files is not False and (file := self._file(number)) is not None:
             return file
         return _Memory(self._result.read(number, 0, self._result.pieces[number].size_bytes))
 
     def _file(self, number: int) -> _File | None:
         with self._lock:
-            if (found := self._files.pop(number, None)) is None:
-                opened = {place: _File(one) for place, one in enumerate(self._result.files(number), start=number)}
-                found = opened.pop(number, None)
-                self._are_files = found is not None
+            if (file := self._files.pop(number, None)) is None:
+                opened = {at: _File(one) for at, one in enumerate(self._result.files(number), start=number)}
+                file = opened.pop(number, None)
+                self._are_files = file is not None
                 self._files |= opened
-                for place in list(self._files)[:-_WAITING_FILES]:  # of another scan, which has gone on
-                    del self._files[place]
-            return found
+                for unused in list(self._files)[:-_WAITING_FILES]:  # of another scan, which is further on
+                    del self._files[unused]
+            return file
 
     def clear(self) -> None:
-        """Close the files that were opened and not read."""
+        """Close the files that were opened but not read."""
         with self._lock:
             self._files.clear()
 
     def heads(self) -> Sequence[bytes]:
-        """The message of the schema of each piece. Raises domain errors."""
+        """The schema message of each piece. Raises domain errors."""
         numbers = range(len(self._result.pieces))
-        first = [self._head(number) for number in numbers[:1]]  # by it is known whether they are files
+        first = [self._head(number) for number in numbers[:1]]  # tells whether the pieces are files
         if self._are_files is not False:
             heads, files = first, dict[int, _File]()
             for number in numbers[1:]:
@@ -139,7 +139,7 @@ class _Pieces:
             return first + list(threads.map(self._head, numbers[1:]))
 
     def _head(self, number: int) -> bytes:
-        """Of one that is in no file, unless it is the first; a small one is read at once."""
+        """The schema message of the first piece, or of one that is not in a file; a small piece is read as a whole."""
         is_small = self._result.pieces[number].size_bytes <= _HEAD_BYTES
         read = self.opened(number).read if is_small or self._are_files is not False else partial(self._read, number)
         return _head_of(read)
@@ -155,19 +155,19 @@ def _head_of(read: Callable[[int, int], bytes]) -> bytes:
 
 
 class StoredResultTable:
-    """The rows of an open result; `dataset` is what DuckDB takes. `close` it when no scan goes on any more."""
+    """The rows of an open result; `dataset` is passed to DuckDB. Call `close` when no scan is running."""
 
     def __init__(self, result: CalledResult) -> None:
-        """Reads the schema of each piece. Raises domain errors."""
+        """Read the schema of each piece. Raises domain errors."""
         self.failure: QueryServerError | None = None
-        """What a scan failed with: DuckDB shows only its text."""
+        """The error of a failed scan, of which DuckDB reports only the text."""
         if not result.columns:
             raise errors.ResultRefused("A result without columns cannot be read as a table.")
         self._result = result
         self._pieces = _Pieces(result)
         self._lock = Lock()
         self._is_closed = False
-        # As many as a scan reads side by side stay, whatever their size: each is read in many parts.
+        # Pieces that a scan reads concurrently stay cached whatever their size, because each is read in many parts.
         self._open = LruCache[int, _Bytes](_OPEN_BYTES, weigh=lambda one: one.weight, least=_LEAST_OPEN)
         numbers = range(len(result.pieces))
         heads = self._pieces.heads()
@@ -180,8 +180,8 @@ class StoredResultTable:
         self.dataset = ds.FileSystemDataset(fragments, self.schema, form)
 
     def close(self) -> None:
-        """Raises domain errors of the server, for which it is closed, too."""
-        # The dataset holds files that hold this: a circle through Arrow, where no collector of Python sees it.
+        """Close the result at the server. If that raises a domain error, the table is closed nevertheless."""
+        # The dataset references files that reference this table: a cycle through Arrow that Python cannot collect.
         self._is_closed = True
         del self.dataset
         with self._lock:
@@ -192,9 +192,9 @@ class StoredResultTable:
         self._result.close()
 
     def open(self, file: "PieceFile") -> "tuple[_Bytes, int]":
-        """A piece as a stream of this schema, and its size; the same bytes at each call. Raises domain errors.
+        """A piece as a stream with the table's schema, and its size; each call returns the same bytes.
 
-        Files that were not opened for long must open again.
+        Files that have not been used for a while must be opened again. Raises domain errors.
         """
         if self._is_closed:
             raise errors.StorageError("The result is closed.")
@@ -218,11 +218,11 @@ class StoredResultTable:
 
 
 class PieceFile:
-    """One piece in the file form of Arrow IPC, as a file of Python. One thread at a time calls it.
+    """One piece in the file format of Arrow IPC, as a Python file object. Used by one thread at a time.
 
-    Each batch is read by two or three calls: what they take, every scan takes a thousand times. A dataset asks for the
-    size at once, and for bytes when it scans. So that nothing is fetched before, all pieces have one size, with a gap
-    between the stream and the footer that no one reads.
+    Each batch takes two or three calls, so their cost counts a thousand times per scan. A dataset requests the size
+    of a file when it is created, but bytes only when scanning. To avoid fetching anything earlier, all pieces report
+    the same size, with an unused gap between the stream and the footer.
     """
 
     closed = False
@@ -245,10 +245,10 @@ class PieceFile:
         return True
 
     def close(self) -> None:
-        """Other scans read it again."""
+        """Does nothing, because other scans read the piece again."""
 
     def forget(self) -> None:
-        """Let go of the bytes, until the next read."""
+        """Free the bytes until the next read."""
         self._stored = None
 
     def tell(self) -> int:
@@ -263,22 +263,22 @@ class PieceFile:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Raises OSError; the failure of the table says why."""
+        """Read bytes. Raises OSError; `failure` of the table has the reason."""
         stored, start = self._stored or self._opened(), self._at
         stop = _SIZE_BYTES if size < 0 else min(start + size, _SIZE_BYTES)
         if start >= _FIRST and stop <= self._stream_end:
-            found = stored.read(start - _FIRST, stop - start)
+            content = stored.read(start - _FIRST, stop - start)
         elif start >= (tail := _SIZE_BYTES - len(self._tail)):
-            found = self._tail[start - tail : stop - tail]
+            content = self._tail[start - tail : stop - tail]
         else:
-            found = _BEGINNING[start:stop]
-        if len(found) != stop - start:
+            content = _BEGINNING[start:stop]
+        if len(content) != stop - start:
             raise self._failure(errors.StorageError("A stored segment is incomplete."))
         self._at = stop
-        return found
+        return content
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """Arrow takes the bytes without a copy."""
+        """Read bytes into a buffer that Arrow uses without copying."""
         return pa.py_buffer(self.read(size))
 
     def _opened(self) -> _Bytes:
@@ -286,7 +286,7 @@ class PieceFile:
             stored, size_bytes = self._table.open(self)
             if not self._tail:
                 self._stream_end = _FIRST + size_bytes
-                self._tail = footer(self._table.schema, batch_places(stored, size_bytes))
+                self._tail = footer(self._table.schema, batch_locations(stored, size_bytes))
         except QueryServerError as error:
             raise self._failure(error) from error
         except (pa.ArrowException, struct.error) as error:
@@ -300,17 +300,17 @@ class PieceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlace:
-    """Where a record batch begins in a stream, with its prefix, and the bytes of its metadata and of its rows."""
+class BatchLocation:
+    """Where a record batch with its prefix starts in a stream, and the sizes of its metadata and body."""
 
     start: int
     metadata_bytes: int
     body_bytes: int
 
 
-def batch_places(stored: _Bytes, size_bytes: int) -> Sequence[BatchPlace]:
-    """The batches of a stream, by the prefixes and metadata of its messages. Raises StorageError."""
-    found = list[BatchPlace]()
+def batch_locations(stored: _Bytes, size_bytes: int) -> Sequence[BatchLocation]:
+    """Locate the batches of a stream from the prefixes and metadata of its messages. Raises StorageError."""
+    locations = list[BatchLocation]()
     at = _message_bytes(stored.read(0, _PREFIX.size))
     while at < size_bytes - _END_BYTES:
         head = stored.read(at, _METADATA_BYTES)
@@ -320,39 +320,39 @@ def batch_places(stored: _Bytes, size_bytes: int) -> Sequence[BatchPlace]:
         kind, body_bytes = _header_of(memoryview(head)[_PREFIX.size : whole])
         if kind != _RECORD_BATCH:
             raise errors.StorageError("A stored segment has something else than rows.")
-        found.append(BatchPlace(at, whole, body_bytes))
+        locations.append(BatchLocation(at, whole, body_bytes))
         at += whole + body_bytes
     if at != size_bytes - _END_BYTES:
         raise errors.StorageError("A stored segment is incomplete.")
-    return found
+    return locations
 
 
-def footer(schema: pa.Schema, places: Sequence[BatchPlace]) -> bytes:
-    """What stands behind the stream in the file form: a FlatBuffer (Arrow's File.fbs: Footer), its size, and the end.
+def footer(schema: pa.Schema, batches: Sequence[BatchLocation]) -> bytes:
+    """The bytes after the stream in the file format: a FlatBuffer (Arrow's File.fbs: Footer), its size, and the magic.
 
-    Places in the file count its first eight bytes. The schema is that of a whole message behind the table: distances
-    in a FlatBuffer are relative, and lead forward.
+    Offsets in the file include its first eight bytes. The schema is part of a complete message after the root table,
+    which works because offsets in a FlatBuffer are relative and point forward.
     """
     message = schema.serialize().to_pybytes()[_PREFIX.size :]
     version, header = _table_field(message, _VERSION), _table_field(message, _HEADER)
     schema_at = header + struct.unpack_from("<I", message, header)[0]
     table, count_at, blocks_at = 16, 36, 40
-    size_bytes = blocks_at + 24 * len(places)
-    made = bytearray(size_bytes) + message
-    struct.pack_into("<I", made, 0, table)
-    # The table of its fields: its size and that of the table, then the places of version, schema, none, batches.
-    struct.pack_into("<HHHHHH", made, 4, 12, 16, 12, 4, 0, 8)
-    struct.pack_into("<iII", made, table, table - 4, size_bytes + schema_at - (table + 4), count_at - (table + 8))
-    struct.pack_into("<h", made, table + 12, struct.unpack_from("<h", message, version)[0] if version else 0)
-    struct.pack_into("<I", made, count_at, len(places))
-    for number, place in enumerate(places):
-        start = _FIRST + place.start
-        struct.pack_into("<qi4xq", made, blocks_at + 24 * number, start, place.metadata_bytes, place.body_bytes)
-    return bytes(made) + struct.pack("<i", len(made)) + MAGIC
+    size_bytes = blocks_at + 24 * len(batches)
+    content = bytearray(size_bytes) + message
+    struct.pack_into("<I", content, 0, table)
+    # The vtable: its size and that of the table, then the offsets of version, schema, dictionaries (none), batches.
+    struct.pack_into("<HHHHHH", content, 4, 12, 16, 12, 4, 0, 8)
+    struct.pack_into("<iII", content, table, table - 4, size_bytes + schema_at - (table + 4), count_at - (table + 8))
+    struct.pack_into("<h", content, table + 12, struct.unpack_from("<h", message, version)[0] if version else 0)
+    struct.pack_into("<I", content, count_at, len(batches))
+    for number, batch in enumerate(batches):
+        start = _FIRST + batch.start
+        struct.pack_into("<qi4xq", content, blocks_at + 24 * number, start, batch.metadata_bytes, batch.body_bytes)
+    return bytes(content) + struct.pack("<i", len(content)) + MAGIC
 
 
 def _message_bytes(head: bytes) -> int:
-    """The size of a message with its prefix, of its first bytes. Raises StorageError."""
+    """The size of a message including its prefix, read from its first bytes. Raises StorageError."""
     if len(head) < _PREFIX.size:
         raise errors.StorageError("A stored segment is incomplete.")
     continuation, metadata_bytes = _PREFIX.unpack_from(head)
@@ -362,13 +362,13 @@ def _message_bytes(head: bytes) -> int:
 
 
 def _header_of(message: memoryview) -> tuple[int, int]:
-    """The type of a message, and the bytes of its body."""
+    """The header type of a message, and the size of its body in bytes."""
     kind, body = _table_field(message, _HEADER_TYPE), _table_field(message, _BODY_LENGTH)
     return message[kind] if kind else 0, struct.unpack_from("<q", message, body)[0] if body else 0
 
 
 def _table_field(message: bytes | memoryview, number: int) -> int:
-    """Where a field of the root table of a FlatBuffer is; 0: it has its default value."""
+    """The offset of a field in the root table of a FlatBuffer; 0 if it has its default value."""
     (root,) = struct.unpack_from("<I", message, 0)
     (distance,) = struct.unpack_from("<i", message, root)
     (size,) = struct.unpack_from("<H", message, root - distance)
@@ -378,23 +378,21 @@ def _table_field(message: bytes | memoryview, number: int) -> int:
 
 
 def table_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """A schema that DuckDB scans and that all rows fit into without loss: the types that they have, where it can.
+    """A schema that DuckDB can scan and that holds all rows without loss: their own types where possible.
 
-    Else those of a Parquet file (Contract editor 8.2), or text. Names are unique, also without regard to case.
+    Otherwise the types of a Parquet file (Contract editor 8.2), or text. Names are unique without regard to case.
     """
     schemas = list(schemas)
     common = common_schema(columns, schemas)
     names = _unique([field.name for field in common])
-    kinds = [
-        _scanned({schema.field(place).type for schema in schemas}, field.type) for place, field in enumerate(common)
-    ]
+    kinds = [_scanned({schema.field(at).type for schema in schemas}, field.type) for at, field in enumerate(common)]
     return pa.schema(list(zip(names, kinds, strict=True)))
 
 
 def _scanned(kinds: set[pa.DataType], common: pa.DataType) -> pa.DataType:
     if len(kinds) == 1 and _is_scannable(kind := next(iter(kinds))):
         return kind
-    # NaN of a decimal is a text, for which a decimal has no place.
+    # A decimal NaN is stored as text, which a decimal column cannot hold.
     if any(map(_has_odd_decimals, kinds)):
         return pa.string()
     return common if _is_scannable(common) else pa.string()
@@ -423,13 +421,13 @@ def _has_odd_decimals(kind: pa.DataType) -> bool:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """As `unique_names`, without regard to case: DuckDB has none."""
-    taken, seen = {name.casefold() for name in names}, set[str]()
-    found = list[str]()
+    """As `unique_names`, but without regard to case, because DuckDB ignores it."""
+    taken, used = {name.casefold() for name in names}, set[str]()
+    unique = list[str]()
     for name in names:
         chosen, number = name, 2
-        while chosen.casefold() in seen or (number > 2 and chosen.casefold() in taken):
+        while chosen.casefold() in used or (number > 2 and chosen.casefold() in taken):
             chosen, number = f"{name}_{number}", number + 1
-        seen.add(chosen.casefold())
-        found.append(chosen)
-    return found
+        used.add(chosen.casefold())
+        unique.append(chosen)
+    return unique

@@ -1,4 +1,4 @@
-"""The temporary files of a DuckDB database: how much they may take. All of it blocks."""
+"""The temporary files of DuckDB databases: their directory and their size limit. All calls block."""
 
 import fcntl
 import os
@@ -15,37 +15,37 @@ from queryserver import errors
 from queryserver.platform.disk_floor import DiskFloor
 
 _STEP_BYTES = 64 * 1024 * 1024
-"""The limit moves by steps, so that it is seldom set."""
+"""The limit changes in steps of this size, so that it is rarely set."""
 
 _DIRECTORY = ".duckdb-temporary"
-"""In the directory of the databases: a directory for each process with databases in memory, locked by it."""
+"""A subdirectory of the database directory. It has one locked directory for each process with in-memory databases."""
 
 
 class ProcessDirectory:
-    """A directory for the temporary files of the databases in memory of this process. Blocks.
+    """A directory for the temporary files of this process's in-memory databases. Blocks.
 
-    What processes that were killed have left beside it is removed first. Raises OSError.
+    First removes the directories of killed processes. Raises OSError.
     """
 
     def __init__(self, root: Path) -> None:
         common = root / _DIRECTORY
         common.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(common):  # no other process takes the new directory for one that was left
+        with _locked(common):  # so that no other process takes the new directory for an orphan
             for left in common.iterdir():
                 with suppress(OSError), _locked(left, waits=False):
                     shutil.rmtree(left, ignore_errors=True)
             self.path = Path(mkdtemp(dir=common))
-            self._held = os.open(self.path, os.O_RDONLY)
-            fcntl.flock(self._held, fcntl.LOCK_EX)
+            self._lock_descriptor = os.open(self.path, os.O_RDONLY)
+            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX)
 
     def clear(self) -> None:
-        """A confined process may not remove the directory itself; the next one does."""
+        """Delete the files. A confined process may not remove the directory itself; the next process does."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextmanager
 def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
-    """Raises BlockingIOError when another process has the lock and `waits` is False."""
+    """Hold the lock of a directory. Raises BlockingIOError if another process has it and `waits` is False."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
 
 
 class TemporaryRoom:
-    """The limit of one database, whose temporary files lie in `directory`."""
+    """The limit for the temporary files of one database, which are in `directory`."""
 
     def __init__(self, directory: Path, most_bytes: int, floor: DiskFloor) -> None:
         self._most_bytes = most_bytes
@@ -65,14 +65,14 @@ class TemporaryRoom:
         self._limit: int | None = None
 
     def apply(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Set the limit as it is now, for the whole database. Blocks.
+        """Set the current limit for the whole database. Blocks.
 
-        DuckDB refuses a limit below what is in use; then the former one holds on until less is.
+        DuckDB refuses a limit below the current use; then the previous limit stays until less is in use.
         """
         limit = self._most_bytes
         if not self._floor.is_off:
             with suppress(OSError):
-                room = max(self._floor.room(self._directory, anew=True), 0)  # a full disk may have room at once
+                room = max(self._floor.room(self._directory, anew=True), 0)  # a full disk has negative room
                 limit = min(limit, room // _STEP_BYTES * _STEP_BYTES)
         with self._lock, suppress(duckdb.Error):
             if limit != self._limit:
@@ -80,7 +80,7 @@ class TemporaryRoom:
                 self._limit = limit
 
     def error_of(self, text: str) -> errors.QueryServerError | None:
-        """What a driver's message means when it is about this limit."""
+        """The error behind a driver's message, if this limit caused it."""
         if "max_temp_directory_size" not in text:
             return None
         if self._limit is not None and self._limit < self._most_bytes:

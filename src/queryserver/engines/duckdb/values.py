@@ -1,4 +1,4 @@
-"""Record batches as DuckDB gives them, made sound: what Arrow's types cannot say becomes DuckDB's own text."""
+"""Corrects record batches from DuckDB: values that Arrow's types cannot represent become DuckDB's own text."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -47,7 +47,7 @@ MOST_LEVELS = 60
 
 _NESTED = frozenset({"list", "array", "map", "struct", "tuple", "union"})
 
-# What Arrow would garble (UHUGEINT wraps round, TIMETZ loses its zone) or has no text form for.
+# Types whose values Arrow would corrupt (UHUGEINT overflows, TIMETZ loses its zone) or has no text format for.
 _AS_TEXT = frozenset({"uhugeint", "enum", "time with time zone", "bit", "bignum", "interval", "variant", "geometry"})
 
 
@@ -72,7 +72,7 @@ def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def _carried(native: DuckDBPyType) -> str:
-    """The type to read a value as; the type itself when Arrow can carry it."""
+    """The type as which to read a value; the type itself if Arrow can represent it."""
     match native.id:
         case kind if kind in _AS_TEXT:
             return "VARCHAR"
@@ -98,7 +98,7 @@ def _within(native: DuckDBPyType, place: int) -> str:
 
 
 def _carried_members(native: DuckDBPyType, word: str, members: list[tuple[str, DuckDBPyType]]) -> str:
-    # Each member once: a second time at each level would double the time with it.
+    # Computed once per member: twice at each level would take exponential time.
     carried = [(name, _carried(child), child) for name, child in members]
     if all(text == str(child) for _, text, child in carried):
         return str(native)
@@ -116,16 +116,16 @@ _INFINITE = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
 def sound(
     batch: pa.RecordBatch, columns: tuple[Column, ...], natives: Sequence[DuckDBPyType | None] = ()
 ) -> pa.RecordBatch:
-    """The batch under the names of `columns`; values outside the years 1 to 9999 as odd ones, unions as dense ones.
+    """The batch with the names of `columns`, out-of-range dates (`with_odd_values`) as text, and dense unions.
 
-    `natives`: DuckDB's types of columns that are read as text, or have members that are.
+    Dates are in range from year 1 to 9999. `natives` has DuckDB's types for columns read as text, or with such members.
     """
     arrays = [_sound(*one) for one in zip_longest(batch.columns, natives)]
     return pa.RecordBatch.from_arrays(arrays, names=[one.name for one in columns])
 
 
 def arrives_as_text(native: DuckDBPyType) -> bool:
-    """Whether values have another Arrow type than the text that they come as."""
+    """Whether values are read as text but have another Arrow type."""
     return native.id == "uhugeint" or any(arrives_as_text(child) for _, child in children_of(native))
 
 
@@ -150,7 +150,7 @@ def _sound(array: pa.Array, native: DuckDBPyType | None = None) -> pa.Array:
 
 
 def _has_moments(kind: pa.DataType) -> bool:
-    """Whether there may be something to do within nested values."""
+    """Whether nested values contain dates or timestamps."""
     return any(
         pa.types.is_date(one) or pa.types.is_timestamp(one) or (pa.types.is_nested(one) and _has_moments(one))
         for one in member_types(kind)
@@ -172,7 +172,7 @@ def _timestamps(array: pa.Array) -> pa.Array:
 
 
 def _calendar(array: pa.Array, ticks: pa.Array, first: int, last: int, text: Callable[[int], str]) -> pa.Array:
-    """As it is when all values lie in [first, last], else with the text of those that do not."""
+    """The array unchanged if all values are in [first, last], else with the others as text."""
     earliest, latest = _extremes(ticks)
     if earliest is None or (earliest >= first and latest <= last):
         return array
@@ -188,17 +188,17 @@ def _extremes(array: pa.Array) -> tuple[Any, Any]:
 
 
 def _dense(array: pa.Array, native: DuckDBPyType | None) -> pa.Array:
-    """DuckDB's unions are sparse: children of full length, of which each row uses one."""
+    """Convert a sparse union, DuckDB's representation with a full-length child per member, to a dense one."""
     if array.type.mode == "dense":
         return array
     natives = [child for _, child in children_of(native)[1:]] if native is not None else []  # the first is the tag
     members = [array.field(number) for number in range(array.type.num_fields)]
     children = [_sound(*one) for one in zip_longest(members, natives)]
     names = [array.type.field(number).name for number in range(array.type.num_fields)]
-    # `type_codes` of a slice begins at the first code of the whole.
+    # `type_codes` ignores the offset of a slice.
     codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1]], offset=array.offset)
-    places = pa.array(range(len(codes)), pa.int32())
-    return pa.UnionArray.from_dense(pa.array(codes.to_pylist(), pa.int8()), places, children, names)
+    value_offsets = pa.array(range(len(codes)), pa.int32())
+    return pa.UnionArray.from_dense(pa.array(codes.to_pylist(), pa.int8()), value_offsets, children, names)
 
 
 def _date_text(day: int) -> str:
@@ -218,7 +218,7 @@ def _timestamp_text(ticks: int, per_s: int, suffix: str) -> str:
 
 
 def readable(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """The same rows in types that Arrow can carry; the relation itself when all can."""
+    """The same rows with types that Arrow can represent; the relation itself if it has only such types."""
     shown = [_shown(number, native) for number, native in enumerate(relation.types, start=1)]
     if not any(text.startswith("CAST") for text in shown):
         return relation
@@ -231,7 +231,7 @@ def _shown(number: int, native: DuckDBPyType) -> str:
 
 
 def has_own_size(native: DuckDBPyType) -> bool:
-    """Whether each value of the type takes the same room."""
+    """Whether all values of the type have the same size."""
     if native.id in {"varchar", "blob", "list", "map", "array", "bignum", "variant", "geometry"}:
         return False
     return all(has_own_size(child) for _, child in children_of(native))
@@ -240,12 +240,12 @@ def has_own_size(native: DuckDBPyType) -> bool:
 def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_bytes: int, rows_before: int) -> None:
     """Raises cell_too_large or RowTooLarge before a value above the limit leaves the engine.
 
-    Only what takes so many bytes is looked at; the members of nested values are counted with the result (`Spool`).
+    Only batches above the limit are inspected; members of nested values are counted with the result (`Spool`).
     """
     if batch.nbytes <= cell_max_bytes:
         return
-    if (found := first_large_value(batch, cell_max_bytes)) is not None:
-        row, column = found
+    if (cell := first_large_value(batch, cell_max_bytes)) is not None:
+        row, column = cell
         raise cell_too_large(limit_bytes=cell_max_bytes, row=rows_before + row, column=columns[column].name)
     if (row := first_large_row(batch, ROW_CELLS * cell_max_bytes)) is not None:
         raise RowTooLarge(limit_bytes=ROW_CELLS * cell_max_bytes, row=rows_before + row)

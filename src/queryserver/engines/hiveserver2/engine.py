@@ -22,7 +22,7 @@ from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
 from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions
-from queryserver.engines.sessions import FollowingSession
+from queryserver.engines.sessions import OperationSession
 from queryserver.identity.model import User
 from queryserver.platform.threads import Tasks
 from queryserver.sql.parameters import NO_PARAMETERS
@@ -70,7 +70,7 @@ class ResumeToken(BaseModel):
         )
 
 
-class Hs2Session(FollowingSession[Hs2Operation]):
+class Hs2Session(OperationSession[Hs2Operation]):
     """A ResumableSession too, whose token is the handle's: the server does not count the rows that were read."""
 
     gone = "The engine session is gone; the statement was not started."
@@ -218,7 +218,7 @@ class Hs2Engine:
             wants_credentials=address.wants_credentials,
             wants_external_token=address.mechanism is Mechanism.JWT,
             acts_as_caller=address.impersonation or not address.username,
-            places=tuple((member.host, member.port) for member in address.members),
+            endpoints=tuple((member.host, member.port) for member in address.members),
             parameters=variant.literals.support if variant.literals else NO_PARAMETERS,
         )
         self._pool = ConnectionPool(partial(connect, address), max_idle=_MAX_IDLE, idle_s=_IDLE_S)

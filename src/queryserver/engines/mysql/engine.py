@@ -75,7 +75,7 @@ class MysqlEngine:
         self._read_only = read_only
         self._sessions = PooledSessions("mysql", address.connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
-            wants_credentials=address.user is None, places=((address.host, address.port),), parameters=MYSQL.support
+            wants_credentials=address.user is None, endpoints=((address.host, address.port),), parameters=MYSQL.support
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL knows the login only

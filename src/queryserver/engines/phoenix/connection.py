@@ -198,14 +198,14 @@ async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> byte
     return b"".join(pieces)
 
 
-Answered = TypeVar("Answered")
+ResultT = TypeVar("ResultT")
 
 
 class Overtaken(Exception):
     """An event came before the result."""
 
 
-async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, Answered], *, grace_s: float = 0) -> Answered:
+async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *, grace_s: float = 0) -> ResultT:
     """The result of the exchange; Overtaken when it does not come before the event, or in `grace_s` after it."""
     request, waiting = asyncio.create_task(exchange, name="exchange"), asyncio.create_task(event.wait(), name="event")
     try:
@@ -388,7 +388,7 @@ class PhoenixConnection:
                 self._lose(error)
             raise
 
-    async def _watched(self, name: str, body: bytes, read: Callable[[protocol.Message], Answered]) -> Answered:
+    async def _watched(self, name: str, body: bytes, read: Callable[[protocol.Message], ResultT]) -> ResultT:
         """What `read` makes of the answer, unless the connection is lost first: then OutcomeUnknown."""
         exchange = self._call(protocol.Phase.SENT, name, body, within_s=None)
         try:

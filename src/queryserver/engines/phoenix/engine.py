@@ -38,7 +38,7 @@ class PhoenixEngine:
         self.capabilities = EngineCapabilities(
             explain_column="PLAN",
             wants_credentials=self._address.username is None,
-            places=((self._address.host, self._address.port),),
+            endpoints=((self._address.host, self._address.port),),
             parameters=PARAMETERS,
         )
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.phoenix.connection import Answered, Overtaken, PhoenixConnection, unless
+from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, ResultT, unless
 from queryserver.engines.sessions import StatementSource, Stopped
 from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
@@ -251,7 +251,7 @@ class PhoenixStatement(StatementSource):
         if statement is not None and not self._connection.is_lost and not self._stopped.is_set():
             await self._connection.close_statement(statement)
 
-    async def _unless_stopped(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
+    async def _unless_stopped(self, exchange: Coroutine[Any, Any, ResultT]) -> ResultT:
         """The result of the exchange, unless the statement is stopped meanwhile and no answer comes."""
         try:
             # After the confirmation of the stop the server may do nothing more, and answer nothing.

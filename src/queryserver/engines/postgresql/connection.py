@@ -43,7 +43,7 @@ from queryserver.engines.postgresql.wire import (
 )
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import KeptLines
+from queryserver.engines.statement_texts import LogLines
 from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
 from queryserver.sql.places import Bound
 from queryserver.sql.splitter_scan import first_word
@@ -230,7 +230,7 @@ class PostgresqlStatement(StatementSource):
         canceled: Callable[[], errors.EngineError] | None = None,
     ) -> None:
         self._canceled = canceled
-        self.log_lines = notices = KeptLines()
+        self.log_lines = notices = LogLines()
         self._connection = connection
         self._values: PostgresqlValues | None = None
         self._sent: Sequence[str] = ()

@@ -316,7 +316,7 @@ class PostgresqlEngine:
         self._user_logins = user_logins
         self._sessions = PooledSessions("postgresql", self._connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
-            wants_credentials=address.user is None, places=((address.host, address.port),), parameters=PARAMETERS
+            wants_credentials=address.user is None, endpoints=((address.host, address.port),), parameters=PARAMETERS
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:

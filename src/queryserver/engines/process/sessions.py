@@ -16,7 +16,7 @@ from queryserver.engines.process.losses import Losses
 from queryserver.engines.process.messages import BatchReader, columns_of, count_of, error_of, note_written, packed
 from queryserver.engines.process.session_requests import SessionRequests
 from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
-from queryserver.engines.sessions import FollowingSession
+from queryserver.engines.sessions import OperationSession
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
@@ -290,7 +290,7 @@ async def connected(
             await requests.close()
 
 
-class ProcessSession(FollowingSession[ProcessOperation]):
+class ProcessSession(OperationSession[ProcessOperation]):
     """An EngineSession over one connection, which `end` closes."""
 
     gone = "Invalid session Id: the session is gone."

@@ -15,7 +15,7 @@ from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilatio
 from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import Folding, choose
-from queryserver.engines.sqlalchemy.connection import Answered, SqlalchemyConnection
+from queryserver.engines.sqlalchemy.connection import ResultT, SqlalchemyConnection
 from queryserver.engines.threaded import DriverThreads, stop_call
 
 
@@ -81,7 +81,7 @@ class SqlalchemyCatalog:
         dialect: sa.Dialect = plain(paramstyle="named")
         return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
 
-    async def _inspect(self, read: Callable[[sa.Inspector], Answered]) -> Answered:
+    async def _inspect(self, read: Callable[[sa.Inspector], ResultT]) -> ResultT:
         running = self._threads.start(partial(self._connection.inspected, read), user_id=self._user_id)
         try:
             return await asyncio.shield(asyncio.wrap_future(running))

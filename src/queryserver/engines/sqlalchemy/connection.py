@@ -244,7 +244,7 @@ _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
 _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
 """Their server-side cursors live inside a transaction, and statements commit by themselves here."""
 
-Answered = TypeVar("Answered")
+ResultT = TypeVar("ResultT")
 
 # Rows that are fetched before their width is checked: the driver reads all of them.
 _MOST_STEP = 16
@@ -316,7 +316,7 @@ class SqlalchemyConnection(DriverConnection):
             raise
         return answer
 
-    def inspected(self, read: Callable[[sa.Inspector], Answered]) -> Answered:
+    def inspected(self, read: Callable[[sa.Inspector], ResultT]) -> ResultT:
         """What `read` finds in the metadata. Raises EngineUnavailable, StatementRejected and what `read` raises."""
         self._stopper.settle()
         self._interrupted = False

@@ -105,7 +105,7 @@ class SqlalchemyAddress:
         )
 
     @property
-    def places(self) -> tuple[tuple[str, int], ...]:
+    def endpoints(self) -> tuple[tuple[str, int], ...]:
         """Host and port, where the url names the port or its driver is known to take one."""
         host, port = self.host, self._port_of(self._named_driver)
         return () if host is None or port is None else ((host, port),)
@@ -195,13 +195,13 @@ class SqlalchemyEngine:
         self._sessions = ThreadedSessions(backend)
         self._stopping = ThreadPoolExecutor(_STOP_THREADS, thread_name_prefix=f"{backend}-stop")
         self.capabilities = EngineCapabilities(
-            wants_credentials=address.wants_credentials, places=address.places, parameters=PARAMETERS
+            wants_credentials=address.wants_credentials, endpoints=address.endpoints, parameters=PARAMETERS
         )
 
     @property
     def host(self) -> str | None:
         """What connections go to, where it is known and no port with it."""
-        return None if self._address.places else self._address.host
+        return None if self._address.endpoints else self._address.host
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
         """`options.database` takes the place of the one in the url; there are no settings."""

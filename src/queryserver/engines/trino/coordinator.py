@@ -30,7 +30,7 @@ def body_limit(cell_max_bytes: int) -> int:
     return max(2 * ROW_CELLS * cell_max_bytes, 64 * 1024 * 1024)
 
 
-Answered = TypeVar("Answered")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ class TrinoClient:
 
 
 async def insist(
-    attempt: Callable[[], Awaitable[Answered]],
+    attempt: Callable[[], Awaitable[ResultT]],
     *,
     for_s: float,
     only_if: Callable[[protocol.Transient], bool] = lambda _: True,
-) -> Answered:
+) -> ResultT:
     """The result of `attempt`, repeated after Transient with growing pauses; the last Transient is raised."""
     retries = Retries(for_s)
     while True:

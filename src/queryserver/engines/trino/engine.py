@@ -187,7 +187,7 @@ class TrinoEngine:
             wants_credentials=address.username is None and not takes_token,
             wants_external_token=takes_token,
             acts_as_caller=address.has_impersonation or not address.username,
-            places=((address.host, address.port),),
+            endpoints=((address.host, address.port),),
             parameters=TRINO.support if variant.executes_immediately else NO_PARAMETERS,
         )
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from queryserver.engines.connections import give_up
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
-from queryserver.engines.sessions import FollowingSession
-from queryserver.engines.statement_texts import KeptLines, pieces
+from queryserver.engines.sessions import OperationSession
+from queryserver.engines.statement_texts import LogLines, pieces
 from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
 from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns
@@ -135,7 +135,7 @@ class TrinoOperation:
     ) -> None:
         """`characters_before`: of the text that was sent before the statement."""
         self.columns: tuple[Column, ...] = ()
-        self._log_lines = KeptLines()
+        self._log_lines = LogLines()
         self._coordinator = coordinator
         self._characters_before = characters_before
         self._declared: tuple[TrinoType, ...] = ()
@@ -329,7 +329,7 @@ def _with_values(statement: Bound) -> str:
     return f"{_IMMEDIATELY}{text} USING {', '.join(TRINO.write(0, one) for one in statement.order)}"
 
 
-class TrinoSession(FollowingSession[TrinoOperation]):
+class TrinoSession(OperationSession[TrinoOperation]):
     """A ResumableSession too. Its log is the id of the query at Trino, and Trino's warnings."""
 
     def __init__(self, coordinator: Coordinator) -> None:

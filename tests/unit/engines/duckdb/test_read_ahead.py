@@ -31,7 +31,7 @@ class Store:
 
 @pytest.fixture
 def reads() -> Iterator[StoredReads]:
-    reads = StoredReads(kept_bytes=MIB, ahead_bytes=12 * MIB)
+    reads = StoredReads(cache_bytes=MIB, ahead_bytes=12 * MIB)
     yield reads
     reads.close()
 
