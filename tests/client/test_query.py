@@ -36,7 +36,7 @@ from queryserver_client import (
     connect_sync,
 )
 from queryserver_client.errors import is_panic
-from queryserver_client.sync import Loop
+from queryserver_client.event_loop import Loop
 
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
 

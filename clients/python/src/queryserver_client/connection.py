@@ -21,7 +21,8 @@ from queryserver_client.metadata import Metadata
 from queryserver_client.named_results import NamedResults, with_results
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
-from queryserver_client.statement import FIRST_ROWS, WAIT_S, OnLog, OnProgress, Statement, canceling, statement_of
+from queryserver_client.statement import FIRST_ROWS, Statement, canceling, statement_of
+from queryserver_client.submitted import WAIT_S, OnLog, OnProgress, SubmittedStatement
 from queryserver_client.transport import Sent, Transport, segment
 from queryserver_client.users import Users
 
@@ -157,7 +158,7 @@ class Connection:
                 connector, fields, allow_truncated=allow_truncated, key=key, is_abandoned=not idempotency_key
             )
 
-    async def next(self, statement: Statement) -> Statement:
+    async def next(self, statement: SubmittedStatement) -> Statement:
         """Start the next statement of a script that was begun with `run_all=False`, after the one before has ended.
 
         Contract editor 5.4.

@@ -9,7 +9,7 @@ import anyio
 
 from queryserver_client.credentials import Secret
 from queryserver_client.errors import ApiError, QueryserverError, statement_error
-from queryserver_client.statement import WAIT_S
+from queryserver_client.submitted import WAIT_S
 from queryserver_client.transport import Transport
 
 LOST = frozenset({"session_lost", "session_not_found"})

@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from queryserver_client.sync import Loop
+    from queryserver_client.event_loop import Loop
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from queryserver_client.errors import ConfigurationError
-from queryserver_client.statement import OnLog, OnProgress, Statement, canceling
+from queryserver_client.statement import Statement, canceling
 from queryserver_client.status import moment
+from queryserver_client.submitted import OnLog, OnProgress
 from queryserver_client.transport import Call, Transport
 from queryserver_client.uploads import OnBytes, Source, name_of, opened
 

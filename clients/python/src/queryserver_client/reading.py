@@ -14,7 +14,7 @@ from queryserver_client.transport import Transport
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-    from queryserver_client.sync import Loop
+    from queryserver_client.event_loop import Loop
 
 _BUFFER_BYTES = 256 * 1024
 

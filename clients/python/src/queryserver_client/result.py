@@ -15,6 +15,7 @@ from queryserver_client import arrow
 from queryserver_client.downloads import Download, save
 from queryserver_client.errors import NoResultSet, Truncated
 from queryserver_client.status import Status
+from queryserver_client.submitted import SubmittedStatement
 from queryserver_client.transport import Transport
 from queryserver_client.values import Column, Row, columns_of, decode_rows
 from queryserver_client.windows import windowed
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from queryserver_client.generated import ResultPage
-    from queryserver_client.statement import Statement
 
 _MANY_CELLS = 1_000_000
 """From here on a result is worth the call that asks for its size."""
@@ -53,7 +53,7 @@ class Result:
 
     def __init__(
         self,
-        statement: "Statement",
+        statement: SubmittedStatement,
         status: Status,
         transport: Transport,
         first: "ResultPage | None",

@@ -104,7 +104,7 @@ class Shell:
             self.catalog.forget()
 
     def _show(self, result: "Result") -> None:
-        from queryserver_client.cli.sql import print_table  # noqa: PLC0415
+        from queryserver_client.cli.tables import print_table  # noqa: PLC0415
 
         if not result.has_rows:
             print(summary(result))

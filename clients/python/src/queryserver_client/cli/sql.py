@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from queryserver_client.encoding import Parameters
     from queryserver_client.sync import Connection, Result
 
-SHOWN_ROWS = 1000
-"""The most rows of a table; they are in hand when the statement has ended."""
-
 
 @dataclass(frozen=True)
 class Named:
@@ -83,22 +80,6 @@ def _results(
     return results(db, settings, text, parameters)
 
 
-def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> None:
-    """The first rows, and what is to be said of them."""
-    from queryserver_client.cli.tables import print_rows  # noqa: PLC0415
-    from queryserver_client.cli.terminal import output_console  # noqa: PLC0415
-
-    page = next(result.pages(SHOWN_ROWS), [])
-    console = output_console()
-    is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
-    said = [summary(result)]
-    if len(page) < result.row_count:
-        said.append(f"the first {len(page):,} are shown")
-    if not is_whole:
-        said.append(f"cells are cut; {switch} shows them whole")
-    console.print(f"({', '.join(said)})", style="dim")
-
-
 def _text(words: Sequence[str], file: Path | None) -> "tuple[str | None, Sequence[str]]":
     """The SQL and the values for its `?`; None for a prompt."""
     if file is not None:
@@ -117,6 +98,8 @@ def _put(db: "Connection", result: "Result", form: Form, to: Path | None, *, is_
             print(summary(result), file=sys.stderr)
         return 0
     if form is Form.TABLE:
+        from queryserver_client.cli.tables import print_table  # noqa: PLC0415 rich takes long to import
+
         print_table(result, is_expanded=is_expanded)
     else:
         write(db, result, form, to)

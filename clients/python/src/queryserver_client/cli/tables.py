@@ -11,10 +11,15 @@ from rich.console import Console
 from rich.text import Text
 
 from queryserver_client.cli.failures import visible
+from queryserver_client.cli.running import summary
+from queryserver_client.cli.terminal import output_console
 
 if TYPE_CHECKING:
+    from queryserver_client.sync import Result
     from queryserver_client.values import Column
 
+SHOWN_ROWS = 1000
+"""The most rows of a table; they are in hand when the statement has ended."""
 _LEAST_CELLS = 6
 """A column is not made narrower than this, unless all that is in it is."""
 _GAP = "  "
@@ -44,6 +49,19 @@ def cell_text(value: Any) -> str:
             return visible(json.dumps(value, ensure_ascii=False, default=cell_text))
         case _:
             return visible(str(value))
+
+
+def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> None:
+    """Print the first rows of a result, how many it has, and whether cells were cut; `switch` shows these whole."""
+    page = next(result.pages(SHOWN_ROWS), [])
+    console = output_console()
+    is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
+    notes = [summary(result)]
+    if len(page) < result.row_count:
+        notes.append(f"the first {len(page):,} are shown")
+    if not is_whole:
+        notes.append(f"cells are cut; {switch} shows them whole")
+    console.print(f"({', '.join(notes)})", style="dim")
 
 
 def print_rows(

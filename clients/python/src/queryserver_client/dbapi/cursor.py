@@ -2,10 +2,10 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from queryserver_client.dbapi import errors
 from queryserver_client.dbapi.types import Description, described
@@ -17,13 +17,38 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from queryserver_client.dbapi.connection import Connection
+T = TypeVar("T")
+
+
+class StatementConnection(Protocol):
+    """A connection of PEP 249, and what cursors need of it: `dbapi.Connection`."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def cursor(self) -> "Cursor": ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+    def results_of(self, sql: str, parameters: Parameters | None) -> list[Result]: ...
+
+    def result_of_rows(self, sql: str, rows: Sequence[Parameters]) -> Result | None: ...
+
+    def free(self, results: Iterable[Result]) -> None: ...
+
+    def last_row_id(self) -> int | None: ...
 
 
 class Cursor:
     """Made by `Connection.cursor`."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: StatementConnection) -> None:
         self.connection = connection
         self.arraysize = 1
         """Rows that `fetchmany` gives when it is not told how many. The wire does not depend on it."""

@@ -12,7 +12,8 @@ from queryserver_client.encoding import Parameters
 from queryserver_client.engine_sessions import LOST, close_session, open_session
 from queryserver_client.errors import ApiError, StatementError
 from queryserver_client.result import Result
-from queryserver_client.statement import WAIT_S, Statement, canceling, statement_of
+from queryserver_client.statement import Statement, canceling, statement_of
+from queryserver_client.submitted import WAIT_S
 from queryserver_client.transport import segment
 
 BEGINNINGS: Mapping[str, str] = {"postgresql": "BEGIN", "duckdb": "BEGIN TRANSACTION", "sqlite": "BEGIN"}
