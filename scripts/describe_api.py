@@ -411,7 +411,8 @@ def described_application() -> FastAPI:
 def whole_document(app: FastAPI) -> dict[str, Any]:
     """OpenAPI 3.1 of every route, with examples of every status."""
     known = texts()
-    routes = [route for route in routes_of(app) if not _row(route).hidden and route.path == _row(route).path]
+    order = {name: place for place, name in enumerate(rows())}
+    routes = sorted(filter(_is_described, routes_of(app)), key=lambda route: order[route.name])
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -458,11 +459,15 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def _row(route: OperationRoute) -> Row:
-    return rows()[route.operation.id]
+def _is_described(route: OperationRoute | APIRoute) -> bool:
+    return not _row(route).hidden and route.path == _row(route).path
 
 
-def _described_route(route: OperationRoute) -> APIRoute:
+def _row(route: OperationRoute | APIRoute) -> Row:
+    return rows()[route.name]
+
+
+def _described_route(route: OperationRoute | APIRoute) -> APIRoute:
     """What FastAPI makes the description of a row from: a function with the path parameters and the handler's words."""
 
     async def described() -> None: ...
@@ -470,7 +475,7 @@ def _described_route(route: OperationRoute) -> APIRoute:
     row = _row(route)
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=str) for name in route.param_convertors]
     described.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    described.__doc__ = row.description or route.handler.__doc__
+    described.__doc__ = row.description or route.endpoint.__doc__
     models = [] if row.answers else [getattr(generated, name) for name in row.response]
     responses: dict[int | str, dict[str, Any]] = {418: {"model": _FAILURES}}  # for their schemas; no call answers it
     responses |= {status: _of_files(row, status) for status in row.answers}
@@ -551,8 +556,8 @@ def _describe_fields(schemas: Mapping[str, Any]) -> None:
                 fields[key]["description"] = described["description"]
 
 
-def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> None:
-    operations = [route.operation for route in routes]
+def _add_bodies(routes: Iterable[OperationRoute | APIRoute], schemas: dict[str, Any]) -> None:
+    operations = [_row(route) for route in routes]
     used = {row.request for row in operations if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}
     for name, schema in definitions_of(list(models.values())).items():

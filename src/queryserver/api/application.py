@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from queryserver.api.calls import (
     authenticated,
     services_of,
 )
+from queryserver.api.dependencies import caller_of
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.routing import RouteTable
 from queryserver.api.table import Operation, operations
@@ -102,8 +104,28 @@ class Cors:
 
 
 _GROUPS = (
-    *(admin, connector, context, debug, get_config, iam, importer, metadata, pages),
-    *(schedules, tasks, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
+    importer.router,
+    tasks.storage_router,
+    editor_metadata.router,
+    results.router,
+    statements.router,
+    storage_calls.router,
+    changing.router,
+    reading.router,
+    uploads.router,
+)
+_ROUTERS = (
+    token.router,
+    get_config.router,
+    context.router,
+    context.optimizer,
+    connector.router,
+    iam.router,
+    metadata.router,
+    admin.router,
+    tasks.router,
+    schedules.router,
+    debug.router,
 )
 
 
@@ -120,13 +142,15 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
         # FastAPI reads the environment for each call otherwise: a tenth of the time of a status call.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    handlers = {name: how for group in _GROUPS for name, how in group.router.handlers.items()}
+    handlers = {name: how for group in _GROUPS for name, how in group.handlers.items()}
     # Added flat, because an included router is matched again at each of its levels; in the order of the table.
-    rows = [row for row in operations().values() if docs_enabled or row.group != "description"]
+    rows = [row for row in operations().values() if row.id in handlers]
     routes = [handlers[row.id][0](row, handlers[row.id][1]) for row in rows]
     # Last, so that the described paths are found as fast as without them.
     routes += [_alias(row, path, *handlers[row.id]) for row in rows for path in row.also]
     app.router.routes.append(RouteTable(routes))
+    for router in (*_ROUTERS, pages.router) if docs_enabled else _ROUTERS:
+        app.include_router(router)
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
@@ -141,9 +165,11 @@ def _alias(row: Operation, path: str, kind: type[OperationRoute], handler: Handl
     return route
 
 
-def routes_of(app: FastAPI) -> Sequence[OperationRoute]:
+def routes_of(app: FastAPI) -> Sequence[OperationRoute | APIRoute]:
     """All routes of the application, in the order in which they are tried."""
-    return next(routes.routes for routes in app.routes if isinstance(routes, RouteTable))
+    table = next(routes.routes for routes in app.routes if isinstance(routes, RouteTable))
+    contexts = iter_route_contexts([route for route in app.routes if not isinstance(route, RouteTable)])
+    return [*table, *(one.original_route for one in contexts if isinstance(one.original_route, APIRoute))]
 
 
 def framed(
@@ -185,8 +211,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     allow = _allow(request)
     if request.method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allow})
-    route = request.scope.get("route")
-    if not (isinstance(route, OperationRoute) and route.operation.is_public):
+    if not _is_public(request.scope.get("route")):
         try:
             await authenticated(request, services_of(request))
         except QueryServerError as refused:
@@ -199,11 +224,17 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return internal_error(request)
 
 
+def _is_public(route: object) -> bool:
+    """Whether the call requires no credentials."""
+    if isinstance(route, OperationRoute):
+        return route.operation.is_public
+    return isinstance(route, APIRoute) and caller_of(route) is None
+
+
 def _allow(request: Request) -> str:
     """The header `Allow` of a path: the methods of all its routes, and HEAD where GET brings it."""
-    methods = {
-        route.operation.method for route in routes_of(request.app) if route.matches(request.scope)[0] is not Match.NONE
-    }
+    routes = [route for route in routes_of(request.app) if route.matches(request.scope)[0] is not Match.NONE]
+    methods = {method for route in routes for method in route.methods or ()}
     if "GET" in methods and answers_head(request.scope["path"]):
         methods.add("HEAD")
     return ", ".join(sorted(methods))

@@ -431,10 +431,13 @@ async def read_body(
         return Body(fields, is_large)
 
 
-def query_fields(request: Request) -> Body:
-    """The query parameters of a GET call. Raises InvalidParameter."""
-    fields = parse_form(request.scope["query_string"])
+def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
+    """The query parameters of a GET call; those of `repeated` with all their values. Raises InvalidParameter."""
+    pairs = form_fields(request.scope["query_string"])
+    fields: dict[str, Any] = dict(pairs)
     came(request.scope, fields)
+    for name in fields.keys() & repeated:
+        fields[name] = [value for one, value in pairs if one == name]
     return Body(fields)
 
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import structlog
 from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as MetricCounter
 from starlette.datastructures import URL, Headers, MutableHeaders
@@ -216,6 +217,8 @@ class RequestMetrics:
 def _described_path(scope: Scope, otherwise: str) -> str:
     """The path template of the call in the API description; `otherwise` for an unknown path."""
     route = scope.get("route")
+    if isinstance(route, APIRoute):
+        return route.path
     return route.operation.path if isinstance(route, OperationRoute) else otherwise
 
 

@@ -1,27 +1,28 @@
 """Health and metrics: no login (Contract platform 9)."""
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from queryserver.administration.readiness import ReadinessCheck
 from queryserver.api.answers import answer
-from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
+from queryserver.api.dependencies import MetricsPageDep, ReadinessDep, SettingsDep
 from queryserver.api.monitoring import metrics_response
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 
-router = PathGroup(PublicRoute)
+router = path_group("health", prefix="")
 
 
-@router.operation("is_alive")
-async def is_alive(call: PublicCall) -> Response:
+@router.get("/desktop/debug/is_alive")
+async def is_alive() -> Response:
     """200 as long as the process runs; touches nothing else. Spec §1, Contract platform 9.1."""
-    del call
     return Response(b"", media_type="text/plain")
 
 
-@router.operation("is_ready")
-async def is_ready(call: PublicCall) -> Response:
+@router.get(
+    "/desktop/debug/is_ready", response_model=wire.ReadyResponse, responses={503: {"model": wire.NotReadyResponse}}
+)
+async def is_ready(readiness: ReadinessDep) -> Response:
     """200 when everything that the service needs is in reach. Contract platform 9.2."""
-    readiness = call.services.readiness
     checks = await readiness.checks()
     broker = checks["broker"]
     shown = wire.HealthChecks(
@@ -38,10 +39,10 @@ async def is_ready(call: PublicCall) -> Response:
     return answer(refused, status=503, headers={"Retry-After": "5"})
 
 
-@router.operation("get_metrics")
-async def metrics(call: PublicCall) -> Response:
+@router.get("/metrics", responses=failures(403, 404))
+async def get_metrics(request: Request, settings: SettingsDep, page: MetricsPageDep) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
-    return await metrics_response(call.request, call.services.settings.desktop, call.services.metrics_text)
+    return await metrics_response(request, settings.desktop, page)
 
 
 def _shown(check: ReadinessCheck) -> wire.HealthCheck:

@@ -15,8 +15,10 @@ import orjson
 import yaml
 from fastapi import FastAPI, Request, Response
 
-from queryserver.api.calls import PathGroup, PublicCall, PublicRoute, services_of
+from queryserver.api.calls import services_of
+from queryserver.api.dependencies import ClientDep
 from queryserver.api.errors import failure
+from queryserver.api.routes import path_group
 from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -141,7 +143,7 @@ def _read(prefix: str) -> Mapping[str, StaticContent]:
     return found
 
 
-router = PathGroup(PublicRoute)
+router = path_group("description", prefix="")
 
 
 def describe(app: FastAPI) -> None:
@@ -151,44 +153,45 @@ def describe(app: FastAPI) -> None:
     app.state.yaml_document = partial(_document, app, "application/yaml", as_yaml)
 
 
-@router.operation("get_schema")
-async def schema(call: PublicCall) -> Response:
+@router.get("/api/schema")
+async def get_schema(request: Request, _client: ClientDep) -> Response:
     """OpenAPI 3.1; as YAML with `format=yaml`, or when `Accept` names it."""
-    wanted = call.request.query_params.get("format")
+    wanted = request.query_params.get("format")
     if wanted not in {None, "json", "yaml"}:
         raise InvalidParameter("format must be json or yaml.")
-    wants_yaml = wanted == "yaml" or "yaml" in call.request.headers.get("accept", "")
-    state = call.request.app.state
-    response = await _described(call.request, state.yaml_document if wants_yaml else state.json_document)
+    wants_yaml = wanted == "yaml" or "yaml" in request.headers.get("accept", "")
+    state = request.app.state
+    response = await _described(request, state.yaml_document if wants_yaml else state.json_document)
     response.headers["Vary"] = "Accept, Accept-Encoding"
     return response
 
 
-@router.operation("get_openapi_json")
-async def openapi_json(call: PublicCall) -> Response:
+@router.get("/api/v1/openapi.json")
+async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
     """OpenAPI 3.1."""
     # As all answers below /api/v1 (Contract platform 1.3).
-    return await _described(call.request, call.request.app.state.json_document, cached="no-store")
+    return await _described(request, request.app.state.json_document, cached="no-store")
 
 
-@router.operation("get_swagger_page", "get_docs_page")
-async def page(call: PublicCall) -> Response:
+@router.get("/api/docs")
+@router.get("/api/swagger", name="get_swagger_page")
+async def get_docs_page(request: Request, _client: ClientDep) -> Response:
     """The API reference; its scripts and styles come from this server only."""
-    return await _shown(call.request, "docs.html")
+    return await _shown(request, "docs.html")
 
 
-@router.operation("get_api_docs_asset")
-async def asset(call: PublicCall, asset: str) -> Response:
+@router.get("/api/docs/{asset}", include_in_schema=False)
+async def get_api_docs_asset(asset: str, request: Request, _client: ClientDep) -> Response:
     """Script, style or picture of a page."""
-    return await _shown(call.request, "" if asset.endswith(".html") else asset)
+    return await _shown(request, "" if asset.endswith(".html") else asset)
 
 
-@router.operation("get")
-async def root(call: PublicCall) -> Response:
+@router.get("/", include_in_schema=False)
+async def get(request: Request) -> Response:
     """For browsers, a page that says what this is; for programs the path is unknown."""
-    if not wants_page(call.request.headers.get("accept", "")):
+    if not wants_page(request.headers.get("accept", "")):
         return failure(404, "not_found", "Not found.", {"Vary": "Accept"})
-    response = await _shown(call.request, "root.html")
+    response = await _shown(request, "root.html")
     response.headers["Vary"] = "Accept, Accept-Encoding"
     return response
 

@@ -1,23 +1,34 @@
 """Calls for administrators only (Contract platform 7.5 to 7.7, 7.9)."""
 
+from typing import Annotated
+
 from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
-from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import (
+    Admin,
+    ConfigurationCheckDep,
+    NoFields,
+    ServerLogsDep,
+    SettingsDep,
+    StatementAdministrationDep,
+    StoredConnectorsDep,
+    fields,
+)
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
 from queryserver.statements.overview import OverviewEntry, OverviewFilter
 from queryserver.statements.status import parse_operation_id
 
-router = PathGroup()
+router = path_group("admin")
 
 
-@router.operation("check_config")
-async def check_config(call: Call) -> Response:
+@router.get("/check_config", response_model=wire.CheckConfigResponse)
+async def check_config(_user: Admin, _: NoFields, check: ConfigurationCheckDep) -> Response:
     """What `queryserver config check` finds, without what would change anything, within 30 s."""
-    report = await call.services.configuration.check.report()
+    report = await check.report()
     return answer(
         wire.CheckConfigResponse(
             hue_config_dir=report.directory,
@@ -30,19 +41,21 @@ async def check_config(call: Call) -> Response:
     )
 
 
-@router.operation("get_server_logs")
-async def logs(call: Call) -> Response:
+@router.get("/logs", response_model=wire.ServerLogsResponse, responses=failures(404))
+async def get_server_logs(
+    _user: Admin,
+    request: Annotated[requests.ServerLogsParameters, fields(requests.ServerLogsParameters)],
+    logs: ServerLogsDep,
+) -> Response:
     """Whole lines from the last 32 KiB, of the log file or of the process that answers."""
-    asked = await call.read(requests.ServerLogsParameters)
-    log = call.services.configuration.logs
-    lines = await log.lines(newest_first=asked.reverse)
-    return answer(wire.ServerLogsResponse(hue_hostname=log.host_name, logs=list(lines), status=0))
+    lines = await logs.lines(newest_first=request.reverse)
+    return answer(wire.ServerLogsResponse(hue_hostname=logs.host_name, logs=list(lines), status=0))
 
 
-@router.operation("download_server_logs")
-async def download(call: Call) -> Response:
+@router.get("/logs/download", responses=failures(404))
+async def download_server_logs(_user: Admin, _: NoFields, logs: ServerLogsDep) -> Response:
     """The last MiB."""
-    name, content = await call.services.configuration.logs.archive()
+    name, content = await logs.archive()
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, 200, headers, "application/zip")
 
@@ -52,44 +65,51 @@ _CONNECTORS = "connectors"
 _SHOWN = 100
 
 
-@router.operation("list_app_examples")
-async def available_app_examples(call: Call) -> Response:
+@router.get("/available_app_examples", response_model=wire.AppExamplesResponse)
+async def list_app_examples(_user: Admin, _: NoFields) -> Response:
     """Name for install_app_examples, name for people."""
-    del call
     return answer(wire.AppExamplesResponse(apps={_CONNECTORS: "Connectors"}, status=0))
 
 
-@router.operation("install_app_examples")
-async def install_app_examples(call: Call) -> Response:
+@router.post("/install_app_examples", response_model=wire.InstallAppExamplesResponse, responses=failures(501))
+async def install_app_examples(
+    user: Admin,
+    request: Annotated[requests.InstallExamplesRequest, fields(requests.InstallExamplesRequest)],
+    connectors: StoredConnectorsDep,
+) -> Response:
     """`connectors` does what connector/examples/install does."""
-    name = (await call.read(requests.InstallExamplesRequest)).app_name
+    name = request.app_name
     if name is None:
         raise MissingParameter("Missing parameter: app_name is required.")
     if name in requests.OTHER_EXAMPLES:
         raise NotSupported(f"There are no examples for {name} here.")
     if name != _CONNECTORS:
         raise InvalidParameter(f"Unsupported app name: {name[:_SHOWN]}")
-    await call.services.stored_connectors.install_examples(call.user)
+    await connectors.install_examples(user)
     message = f"Successfully installed examples for {name}."
     return answer(wire.InstallAppExamplesResponse(message=message, status=0))
 
 
-@router.operation("list_statements")
-async def list_statements(call: Call) -> Response:
+@router.get("/admin/statements", response_model=wire.AdminStatementsResponse)
+async def list_statements(
+    _user: Admin,
+    request: Annotated[requests.StatementListParameters, fields(requests.StatementListParameters)],
+    statements: StatementAdministrationDep,
+) -> Response:
     """Newest first, without their texts; by default those that wait or run."""
-    asked = await call.read(requests.StatementListParameters)
-    chosen = OverviewFilter(asked.states, asked.user, asked.connector, asked.older_than, asked.after)
-    page, following = await call.services.statements.administration.page(chosen, limit=asked.limit)
+    chosen = OverviewFilter(request.states, request.user, request.connector, request.older_than, request.after)
+    page, following = await statements.page(chosen, limit=request.limit)
     return answer(
         wire.AdminStatementsResponse(status=0, statements=[_shown(entry) for entry in page], next_after=following)
     )
 
 
-@router.operation("show_statement")
-async def show_statement(call: Call, operation_id: str) -> Response:
+@router.get("/admin/statements/{operation_id:name}", response_model=wire.AdminStatementResponse)
+async def show_statement(
+    operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep
+) -> Response:
     """With its text; an audit event says that it was shown."""
-    administration = call.services.statements.administration
-    found = await administration.details(parse_operation_id(operation_id), by=call.user.username)
+    found = await statements.details(parse_operation_id(operation_id), by=user.username)
     return answer(
         like(
             wire.AdminStatementResponse,
@@ -102,14 +122,13 @@ async def show_statement(call: Call, operation_id: str) -> Response:
     )
 
 
-@router.operation("cancel_statement_of_user")
-async def cancel_statement(call: Call, operation_id: str) -> Response:
+@router.post("/admin/statements/{operation_id:name}/cancel", response_model=wire.AdminCancelResponse)
+async def cancel_statement_of_user(
+    operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep, settings: SettingsDep
+) -> Response:
     """Waits up to `editor.cancel_wait_s` for its end. No effect on a statement that has ended."""
-    services = call.services
-    entry = await services.statements.administration.stop(
-        parse_operation_id(operation_id),
-        by=call.user.username,
-        wait_s=services.settings.editor.cancel_wait.total_seconds(),
+    entry = await statements.stop(
+        parse_operation_id(operation_id), by=user.username, wait_s=settings.editor.cancel_wait.total_seconds()
     )
     return answer(wire.AdminCancelResponse(status=0, statement=_shown(entry)))
 

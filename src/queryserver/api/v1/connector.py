@@ -1,13 +1,21 @@
 """Connectors: the catalogue of types, and stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
-from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import (
+    Admin,
+    AnyUser,
+    ConnectionTestsDep,
+    NoFields,
+    QueryUser,
+    StoredConnectorsDep,
+    fields,
+)
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType
@@ -15,15 +23,17 @@ from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category
 from queryserver.errors.statements import connector_not_found
 
-router = PathGroup()
+router = path_group("connector")
 
 Group = TypeVar("Group", wire.ConnectorTypeGroup, wire.ConnectorGroup)
 
 
-@router.operation("list_connector_types", "get_connectors_types", "post_connectors_types")
-async def types(call: Call) -> Response:
+@router.get("/connector/types", response_model=wire.ConnectorTypeList)
+@router.get("/connectors/types", name="get_connectors_types", response_model=wire.ConnectorTypeList)
+@router.post("/connectors/types", name="post_connectors_types", response_model=wire.ConnectorTypeList)
+async def list_connector_types(_user: AnyUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
     """The types that a connector may have, in six groups."""
-    found = await call.services.stored_connectors.types()
+    found = await connectors.types()
     groups = [
         _group(wire.ConnectorTypeGroup, category, [_type(one) for one in found if one.row.category is category])
         for category in Category
@@ -32,10 +42,10 @@ async def types(call: Call) -> Response:
     return answer(wire.ConnectorTypeList(connectors=groups, categories=categories, status=0))
 
 
-@router.operation("list_connectors")
-async def instances(call: Call) -> Response:
+@router.get("/connector/instances", response_model=wire.ConnectorList)
+async def list_connectors(user: QueryUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
     """The instances that the caller may use, by ascending id in six groups."""
-    found = await call.services.stored_connectors.visible(call.user)
+    found = await connectors.visible(user)
     groups = [
         _group(wire.ConnectorGroup, category, [_connector(one) for one in found if one.category is category])
         for category in Category
@@ -43,43 +53,59 @@ async def instances(call: Call) -> Response:
     return answer(wire.ConnectorList(connectors=groups, status=0))
 
 
-@router.operation("new_connector")
-async def new(call: Call, dialect: str, interface: str) -> Response:
+@router.post("/connector/instance/new/{dialect}/{interface}", response_model=wire.ConnectorTemplateResponse)
+async def new_connector(
+    dialect: str,
+    interface: str,
+    _user: AnyUser,
+    request: Annotated[requests.NewConnectorRequest, fields(requests.NewConnectorRequest)],
+    connectors: StoredConnectorsDep,
+) -> Response:
     """A type with its defaults, and what was given laid over them; nothing is stored or connected to."""
-    fields = await call.read(requests.NewConnectorRequest)
-    found = await call.services.stored_connectors.template(dialect, interface, given(fields.connector))
+    found = await connectors.template(dialect, interface, given(request.connector))
     return answer(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
 
-@router.operation("get_connector")
-async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own name
+@router.get("/connector/instance/get/{id}", response_model=wire.ConnectorResponse)
+async def get_connector(
+    id: str,  # noqa: A002 the path's own name
+    user: QueryUser,
+    _: NoFields,
+    connectors: StoredConnectorsDep,
+) -> Response:
     """A connector with its settings; secrets are masked."""
-    shown = await call.services.stored_connectors.get(call.user, id)
+    shown = await connectors.get(user, id)
     return answer(wire.ConnectorResponse(**dict(_connector(shown)), status=0))
 
 
-@router.operation("save_connector")
-async def update(call: Call) -> Response:
+@router.post("/connector/instance/update", response_model=wire.ConnectorUpdateResponse, responses=failures(404, 409))
+async def save_connector(
+    user: Admin,
+    request: Annotated[requests.ConnectorRequest, fields(requests.ConnectorRequest)],
+    connectors: StoredConnectorsDep,
+) -> Response:
     """Create without an id, else change; nothing is connected to."""
-    fields = await call.read(requests.ConnectorRequest)
-    shown, is_new = await call.services.stored_connectors.save(call.user, given(fields.connector))
+    shown, is_new = await connectors.save(user, given(request.connector))
     return answer(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
 
-@router.operation("delete_connector")
-async def delete(call: Call) -> Response:
+@router.post("/connector/instance/delete", response_model=wire.ConnectorDeleteResponse, responses=failures(404, 409))
+async def delete_connector(
+    user: Admin,
+    request: Annotated[requests.ConnectorIdRequest, fields(requests.ConnectorIdRequest)],
+    connectors: StoredConnectorsDep,
+) -> Response:
     """History and results of its statements stay; its id is not used again."""
-    fields = await call.read(requests.ConnectorIdRequest)
-    if fields.connector.id is None:
+    if request.connector.id is None:
         raise connector_not_found("(none)")
-    deleted = await call.services.stored_connectors.delete(call.user, fields.connector.id)
+    deleted = await connectors.delete(user, request.connector.id)
     return answer(wire.ConnectorDeleteResponse(id=str(deleted), status=0))
 
 
-@router.operation("install_connector_examples")
-async def install(call: Call) -> Response:
+@router.post("/connector/examples/install", response_model=wire.ConnectorExamplesResponse)
+async def install_connector_examples(user: Admin, _: NoFields, connectors: StoredConnectorsDep) -> Response:
     """Adds missing ones, and updates those that this call added and that were not edited since."""
-    done = await call.services.stored_connectors.install_examples(call.user)
+    done = await connectors.install_examples(user)
     return answer(
         wire.ConnectorExamplesResponse(
             status=0,
@@ -91,11 +117,14 @@ async def install(call: Call) -> Response:
     )
 
 
-@router.operation("test_connector")
-async def test(call: Call) -> Response:
+@router.post("/connector/instance/test", response_model=wire.ConnectorTestResponse, responses=failures(404, 501))
+async def test_connector(
+    user: Admin,
+    request: Annotated[requests.ConnectorRequest, fields(requests.ConnectorRequest)],
+    connection_tests: ConnectionTestsDep,
+) -> Response:
     """Makes a real connection with these settings, or those stored under the id, and stores nothing."""
-    fields = await call.read(requests.ConnectorRequest)
-    outcome = await call.services.connection_tests.test(call.user, given(fields.connector))
+    outcome = await connection_tests.test(user, given(request.connector))
     return answer(
         like(
             wire.ConnectorTestResponse,

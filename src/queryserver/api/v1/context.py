@@ -8,49 +8,64 @@ interfaces.
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
+from queryserver.api.dependencies import AnyUser, ClientDep, ConfigurationDep, NoFields, QueryUser
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.errors.base import NotSupported
 
-router = PathGroup()
+router = path_group("context", prefix="")
+optimizer = path_group("optimizer")
 
 
-@router.operation("list_context_namespaces_by_alias", "list_context_namespaces", "get_namespaces")
-async def namespaces(call: Call, interface: str) -> Response:
+@router.get("/api/v1/context/namespaces/{interface:interface}", response_model=wire.NamespacesResponse)
+@router.get(
+    "/desktop/api2/context/namespaces/{interface:interface}",
+    name="list_context_namespaces_by_alias",
+    response_model=wire.NamespacesResponse,
+)
+@router.get(
+    "/api/v1/get_namespaces/{interface:interface}", name="get_namespaces", response_model=wire.NamespacesResponse
+)
+async def list_context_namespaces(interface: str, _user: AnyUser, _: NoFields) -> Response:
     """The one namespace with the one compute, under the name in the path."""
-    del call
     found = wire.Namespace(id="default", name="default", status="CREATED", computes=[_cluster()])
     return answer(wire.NamespacesResponse.model_validate({interface: [found], "status": 0}))
 
 
-@router.operation("list_context_computes_by_alias", "list_context_computes")
-async def computes(call: Call, interface: str) -> Response:
+@router.get("/api/v1/context/computes/{interface:interface}", response_model=wire.ComputesResponse)
+@router.get(
+    "/desktop/api2/context/computes/{interface:interface}",
+    name="list_context_computes_by_alias",
+    response_model=wire.ComputesResponse,
+)
+async def list_context_computes(interface: str, _user: AnyUser, _: NoFields) -> Response:
     """The one compute, under the name in the path."""
-    del call
     found = wire.Compute(
         id="default", name="default", namespace="default", interface=interface, type="direct", options={}
     )
     return answer(wire.ComputesResponse.model_validate({interface: [found], "status": 0}))
 
 
-@router.operation("list_context_clusters_by_alias", "list_context_clusters")
-async def clusters(call: Call, interface: str) -> Response:
+@router.get("/api/v1/context/clusters/{interface:interface}", response_model=wire.ClustersResponse)
+@router.get(
+    "/desktop/api2/context/clusters/{interface:interface}",
+    name="list_context_clusters_by_alias",
+    response_model=wire.ClustersResponse,
+)
+async def list_context_clusters(interface: str, _user: AnyUser, _: NoFields) -> Response:
     """The one cluster, under the name in the path."""
-    del call
     return answer(wire.ClustersResponse.model_validate({interface: [_cluster()], "status": 0}))
 
 
-@router.operation("get_banners", kind=PublicRoute)
-async def banners(call: PublicCall) -> Response:
+@router.get("/api/v1/banners", response_model=wire.BannersResponse)
+async def get_banners(_client: ClientDep, configuration: ConfigurationDep) -> Response:
     """What `desktop.custom.banner_top_html` says, in harmless tags. Without credentials."""
-    return answer(wire.BannersResponse(system=None, configured=call.services.configuration.banner, status=0))
+    return answer(wire.BannersResponse(system=None, configured=configuration.banner, status=0))
 
 
-@router.operation("ask_optimizer")
-async def optimizer(call: Call, name: str) -> Response:
+@optimizer.post("/optimizer/{name:optimizer}", responses=failures(501))
+async def ask_optimizer(name: str, _user: QueryUser, _: NoFields) -> Response:
     """Always refused: there is no optimizer, as `get_config` says."""
-    del call
     raise NotSupported(f"The optimizer call {name} is not served.")
 
 

@@ -9,24 +9,26 @@ from pydantic import BaseModel
 
 from queryserver import __version__
 from queryserver.administration.client_configuration import Browser, Configuration
-from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import AnyUser, ClientConfigurationDep, NoFields, SettingsDep
+from queryserver.api.routes import path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import takes_sql
 from queryserver.connectors.types import flags_of
 from queryserver.platform.settings.tree import Settings
 
-router = PathGroup()
+router = path_group("get_config")
 
 _HUE_LEVEL = "4.11.0"  # clients of this level are served
 
 
-@router.operation("get_config")
-async def get_config(call: Call) -> Response:
+@router.post("/get_config", response_model=wire.ClientConfiguration)
+async def get_config(
+    user: AnyUser, _: NoFields, configuration: ClientConfigurationDep, settings: SettingsDep
+) -> Response:
     """Interpreters, browsers, limits and flags for this caller, as of now. Spec §4 SQL editor."""
-    found = await call.services.configuration.clients.of(call.user)
-    return Response(body_of(call.services.settings, found), 200, media_type="application/json")
+    found = await configuration.of(user)
+    return Response(body_of(settings, found), 200, media_type="application/json")
 
 
 def body_of(settings: Settings, found: Configuration) -> bytes:

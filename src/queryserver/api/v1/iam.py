@@ -1,82 +1,89 @@
 """Users and groups, for administrators, and the preferences of each user (Contract platform 6)."""
 
 from collections.abc import Sequence
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment_without_zone
-from queryserver.api.bodies import Body, Call, form_fields
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import Admin, AnyUser, NoFields, ThreadsDep, UsersDep, fields
+from queryserver.api.routes import path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import UserNotFound
 from queryserver.identity.model import Preferences
 from queryserver.identity.users import GroupName, UserDetails, UserSummary
 
-router = PathGroup()
+router = path_group("iam", prefix="/api/v1/iam")
 
 # Above this the answer is written in a thread: 50,000 users take a third of a second.
 _FEW = 2000
 
 
-@router.operation("find_users")
-async def get_users(call: Call) -> Response:
+@router.get("/get_users", response_model=wire.UserListResponse)
+async def find_users(
+    user: Admin,
+    request: Annotated[requests.UserListParameters, fields(requests.UserListParameters, repeated={"groups"})],
+    users: UsersDep,
+    threads: ThreadsDep,
+) -> Response:
     """Users by name, groups and state, all or by pages. Contract platform 6.1."""
-    # Of a repeated `groups` every value counts.
-    groups = [value for name, value in form_fields(call.request.scope["query_string"]) if name == "groups"]
-    fields = {**call.body.fields, "groups": groups or None}
-    asked = await Call(call.request, call.services, call.user, Body(fields)).read(requests.UserListParameters)
-    count, users = await call.services.users.matching(
-        username=asked.username or None,
-        groups=asked.groups,
-        is_active=asked.is_active,
-        is_service_account=asked.is_service_account,
-        page=asked.page,
-        limit=asked.limit,
+    count, page = await users.matching(
+        username=request.username or None,
+        groups=request.groups,
+        is_active=request.is_active,
+        is_service_account=request.is_service_account,
+        page=request.page,
+        limit=request.limit,
     )
-    if len(users) <= _FEW:
-        return _listed(count, users)
-    return await call.services.threads.answers.run(call.user.id, lambda _: _listed(count, users))
+    if len(page) <= _FEW:
+        return _listed(count, page)
+    return await threads.answers.run(user.id, lambda _: _listed(count, page))
 
 
-@router.operation("get_users_by_id")
-async def users(call: Call) -> Response:
+@router.get("/users", response_model=wire.UsersResponse)
+async def get_users_by_id(
+    _user: Admin, request: Annotated[requests.UsersParameters, fields(requests.UsersParameters)], users: UsersDep
+) -> Response:
     """At most 1000 users; unknown ids are left out. Contract platform 6.2."""
-    asked = await call.read(requests.UsersParameters)
-    found = await call.services.users.with_ids(asked.userids)
-    return answer(wire.UsersResponse(users=[_user(user) for user in found], status=0))
+    found = await users.with_ids(request.userids)
+    return answer(wire.UsersResponse(users=[shown_user(user) for user in found], status=0))
 
 
-@router.operation("autocomplete_users")
-async def autocomplete(call: Call) -> Response:
+@router.get("/users/autocomplete", response_model=wire.UserAutocompleteResponse)
+async def autocomplete_users(
+    user: Admin,
+    request: Annotated[requests.UserAutocompleteParameters, fields(requests.UserAutocompleteParameters)],
+    users: UsersDep,
+) -> Response:
     """Active users and groups whose names hold a text. Contract platform 6.3."""
-    asked = await call.read(requests.UserAutocompleteParameters)
-    found, groups = await call.services.users.completions(
-        call.user,
-        asked.filter,
-        count=asked.count,
-        with_groups=asked.extend_user,
-        with_caller=asked.include_myself,
-        only_groups_of_caller=asked.only_mygroups,
+    found, groups = await users.completions(
+        user,
+        request.filter,
+        count=request.count,
+        with_groups=request.extend_user,
+        with_caller=request.include_myself,
+        only_groups_of_caller=request.only_mygroups,
     )
-    shown = [_user(user, with_groups=asked.extend_user) for user in found]
+    shown = [shown_user(one, with_groups=request.extend_user) for one in found]
     return answer(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
 
 
-@router.operation("get_preferences")
-async def preferences(call: Call) -> Response:
+@router.get("/preferences", response_model=wire.PreferencesResponse)
+async def get_preferences(user: AnyUser, _: NoFields) -> Response:
     """What the caller wants where a call does not say it. Contract platform 6.4."""
-    return _preferences(call.user.preferences)
+    return _preferences(user.preferences)
 
 
-@router.operation("change_preferences")
-async def change_preferences(call: Call) -> Response:
+@router.post("/preferences", response_model=wire.PreferencesResponse)
+async def change_preferences(
+    user: AnyUser, request: Annotated[requests.PreferencesRequest, fields(requests.PreferencesRequest)], users: UsersDep
+) -> Response:
     """Preferences that are not sent stay as they are. Contract platform 6.4."""
-    changes = (await call.read(requests.PreferencesRequest)).changes
-    if not changes:
-        return _preferences(call.user.preferences)
-    changed = await call.services.users.change_preferences(call.user.id, changes)
+    if not request.changes:
+        return _preferences(user.preferences)
+    changed = await users.change_preferences(user.id, request.changes)
     if changed is None:
         raise UserNotFound
     return _preferences(changed)
@@ -102,7 +109,7 @@ def _listed(count: int, users: Sequence[UserSummary]) -> Response:
     return answer(wire.UserListResponse(users=shown, count=count, status=0))
 
 
-def _user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
+def shown_user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
     return like(
         wire.User,
         user,

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
+from typing import Annotated
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from queryserver.api.answers import answer, moment_without_zone, while_connected
-from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import ConnectorsDep, MetadataSearchDep, QueryUser, ThreadsDep, fields
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES
@@ -16,7 +17,7 @@ from queryserver.search.model import MAX_REACH, Record, SourceName
 from queryserver.search.query_language import Term, folded
 from queryserver.search.search import SearchParameters, SearchResult
 
-router = PathGroup()
+router = path_group("metadata")
 
 _ON_THE_LOOP = 50  # records; marking the matches in a thousand long comments takes a tenth of a second
 _SOURCES = {source.value: source for source in SourceName} | {"s3a": SourceName.S3}
@@ -25,26 +26,32 @@ _DESCRIPTION_CHARACTERS = 200
 _CHARACTERS_BEFORE = 60  # the first match of a longer description
 
 
-@router.operation("search_metadata")
-async def entities_interactive(call: Call) -> Response:
+@router.post("/metadata/search/entities_interactive", response_model=wire.SearchResponse, responses=failures(403, 501))
+async def search_metadata(
+    http: Request,
+    user: QueryUser,
+    request: Annotated[SearchRequest, fields(SearchRequest)],
+    connectors: ConnectorsDep,
+    search: MetadataSearchDep,
+    threads: ThreadsDep,
+) -> Response:
     """What matches in all sources, best first. Contract platform 8.1."""
-    fields = await call.read(SearchRequest)
-    visible = call.services.connectors.visible(call.user)
-    sources, dialects = _sources(fields.sources, _DIALECTS | {one.dialect for one in visible})
+    visible = connectors.visible(user)
+    sources, dialects = _sources(request.sources, _DIALECTS | {one.dialect for one in visible})
     parameters = SearchParameters(
-        text=fields.query_s,
+        text=request.query_s,
         sources=sources,
         dialects=dialects,
-        facets=fields.field_facets,
-        interface=fields.interface,
-        limit=max(1, min(fields.limit, MAX_REACH - fields.offset)),
-        offset=fields.offset,
-        prefix=fields.prefix,
+        facets=request.field_facets,
+        interface=request.interface,
+        limit=max(1, min(request.limit, MAX_REACH - request.offset)),
+        offset=request.offset,
+        prefix=request.prefix,
     )
-    found = await while_connected(call.request, call.services.searching.search.search(call.user, parameters))
+    found = await while_connected(http, search.search(user, parameters))
     if len(found.records) <= _ON_THE_LOOP:
         return answer(_response(found))
-    return await call.services.threads.searching.run(call.user.id, lambda _: answer(_response(found)))
+    return await threads.searching.run(user.id, lambda _: answer(_response(found)))
 
 
 def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[SourceName, ...], frozenset[str]]:

@@ -2,122 +2,161 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Response
+from fastapi import Request, Response
 
-from queryserver.api.addresses import client_address
 from queryserver.api.answers import answer, like, moment
-from queryserver.api.bodies import Call
-from queryserver.api.calls import CallRoute, PathGroup, PublicCall, PublicRoute
+from queryserver.api.dependencies import (
+    ApiTokensDep,
+    ClientDep,
+    ConnectorsDep,
+    LoginsDep,
+    SettingsDep,
+    TokensDep,
+    caller,
+    fields,
+    unchecked_fields,
+)
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import is_clean
 from queryserver.errors.base import InsufficientScope, InvalidFields, InvalidParameter, NotAuthenticated, admin_required
 from queryserver.identity.api_tokens import ApiToken, NewApiToken
 from queryserver.identity.callers import bearer_token
-from queryserver.identity.model import RequestInfo, UsernameRule
+from queryserver.identity.model import RequestInfo, Scope, User, UsernameRule
+from queryserver.platform.settings.tree import Settings
 from queryserver.platform.text import boolean_of
 
-router = PathGroup(PublicRoute)
+router = path_group("token", prefix="")
+
+TokenAdmin = Annotated[User, caller(Scope.ADMIN)]
+"""An API token without this scope makes and ends no tokens; its user need not be an administrator."""
 
 _MOST_CHARACTERS = 100
 
 
-@router.operation("log_in")
-async def auth(call: PublicCall) -> Response:
+@router.post("/api/v1/token/auth", response_model=wire.TokenPair, responses=failures(401))
+@router.post("/api/token/auth", include_in_schema=False)
+async def log_in(
+    client: ClientDep, form: Annotated[Mapping[str, Any], unchecked_fields(requests.LogInRequest)], logins: LoginsDep
+) -> Response:
     """A token pair for a name and a password. Contract platform 3.2."""
-    read = TokenFields(call.fields)
+    read = TokenFields(form)
     username = read.text("username", most_characters=150, trimmed=True)
     password = read.text("password", most_bytes=1024)
     read.require_valid()
-    client = client_address(call.request, call.services.settings.desktop.trusted_proxies)
-    pair = await call.services.accounts.logins.log_in(username, password, RequestInfo(client))
+    pair = await logins.log_in(username, password, RequestInfo(client))
     return answer(wire.TokenPair(refresh=pair.refresh, access=pair.access))
 
 
-@router.operation("verify_token")
-async def verify(call: PublicCall) -> Response:
+@router.post("/api/v1/token/verify", response_model=wire.TokenVerifyResponse, responses=failures(401))
+@router.post("/api/token/verify", include_in_schema=False)
+async def verify_token(
+    client: ClientDep,
+    form: Annotated[Mapping[str, Any], unchecked_fields(requests.VerifyTokenRequest)],
+    tokens: TokensDep,
+) -> Response:
     """An empty object when the token would be accepted as bearer now. Contract platform 3.4."""
-    token = _one_token(call.fields, "token")
-    client = client_address(call.request, call.services.settings.desktop.trusted_proxies)
-    await call.services.accounts.tokens.verify(token, client)
+    await tokens.verify(_one_token(form, "token"), client)
     return answer(wire.TokenVerifyResponse())
 
 
-@router.operation("refresh_token")
-async def refresh(call: PublicCall) -> Response:
+@router.post("/api/v1/token/refresh", response_model=wire.TokenRefreshResponse, responses=failures(401))
+@router.post("/api/token/refresh", include_in_schema=False)
+async def refresh_token(
+    _client: ClientDep,
+    form: Annotated[Mapping[str, Any], unchecked_fields(requests.RefreshTokenRequest)],
+    tokens: TokensDep,
+) -> Response:
     """A new access token for a refresh token. Contract platform 3.5."""
-    renewed = await call.services.accounts.tokens.refresh(_one_token(call.fields, "refresh"))
+    renewed = await tokens.refresh(_one_token(form, "refresh"))
     return answer(wire.TokenRefreshResponse(access=renewed.access, refresh=renewed.refresh))
 
 
-@router.operation("revoke_token")
-async def revoke(call: PublicCall) -> Response:
+@router.post("/api/v1/token/revoke", response_model=wire.TokenRevokeResponse, responses=failures(401))
+async def revoke_token(
+    http: Request,
+    _client: ClientDep,
+    form: Annotated[Mapping[str, Any], unchecked_fields(requests.RevokeTokenRequest)],
+    tokens: TokensDep,
+) -> Response:
     """End the login that a token belongs to, or all logins of its user. Contract platform 3.6."""
-    read = TokenFields(call.fields)
+    read = TokenFields(form)
     everything = read.flag("all")
-    tokens = [read.text(name) for name in ("token", "refresh") if name in call.fields]
-    if not tokens:
+    revoked = [read.text(name) for name in ("token", "refresh") if name in form]
+    if not revoked:
         with suppress(NotAuthenticated):
-            tokens = [bearer for bearer in [bearer_token(call.request.scope["headers"])] if bearer]
-    if not tokens:
+            revoked = [bearer for bearer in [bearer_token(http.scope["headers"])] if bearer]
+    if not revoked:
         read.text("token")
     read.require_valid()
-    for token in tokens:
-        await call.services.accounts.tokens.revoke(token, everything=everything)
+    for token in revoked:
+        await tokens.revoke(token, everything=everything)
     return answer(wire.TokenRevokeResponse())
 
 
-@router.operation("list_api_tokens", kind=CallRoute)
-async def api_tokens(call: Call) -> Response:
+@router.get("/api/v1/token/api_tokens", response_model=wire.ApiTokenList, responses=failures(403))
+async def list_api_tokens(
+    user: TokenAdmin,
+    request: Annotated[requests.ApiTokenListParameters, fields(requests.ApiTokenListParameters)],
+    api_tokens: ApiTokensDep,
+    settings: SettingsDep,
+) -> Response:
     """The API tokens of the caller; for administrators those of another user, or of all. Never their values."""
-    asked = await call.read(requests.ApiTokenListParameters)
-    username = _user_of(call, asked.username)
-    if asked.all and not call.user.is_admin:
+    username = _owner(user, request.username, settings)
+    if request.all and not user.is_admin:
         raise admin_required("You must be an administrator.")
-    tokens = call.services.accounts.api_tokens
-    count, page = await tokens.page(None if asked.all else username, page=asked.page, limit=asked.limit)
+    count, page = await api_tokens.page(None if request.all else username, page=request.page, limit=request.limit)
     return answer(wire.ApiTokenList(status=0, tokens=[_shown(one) for one in page], count=count))
 
 
-@router.operation("new_api_token", kind=CallRoute)
-async def new_api_token(call: Call) -> Response:
+@router.post("/api/v1/token/api_tokens/new", response_model=wire.NewApiTokenResponse, responses=failures(403, 404, 409))
+async def new_api_token(
+    user: TokenAdmin,
+    request: Annotated[requests.NewApiTokenRequest, fields(requests.NewApiTokenRequest)],
+    api_tokens: ApiTokensDep,
+    connectors: ConnectorsDep,
+    settings: SettingsDep,
+) -> Response:
     """An API token of the caller, for administrators also of another user. Its value is shown this once."""
-    asked = await call.read(requests.NewApiTokenRequest)
-    username = _user_of(call, asked.username)
-    for scope in asked.scopes:
-        if not call.user.has_scope(scope):
+    username = _owner(user, request.username, settings)
+    for scope in request.scopes:
+        if not user.has_scope(scope):
             raise InsufficientScope(scope, f"An API token cannot give the scope {scope}, which it lacks.")
-    visible = {connector.key for connector in call.services.connectors.visible(call.user)}
-    for key in asked.connectors or ():
+    visible = {connector.key for connector in connectors.visible(user)}
+    for key in request.connectors or ():
         if key not in visible:
             raise InvalidParameter(f"connectors: there is no connector {key[:_MOST_CHARACTERS]}.")
     new = NewApiToken(
-        asked.name,
-        frozenset(asked.scopes),
-        None if asked.connectors is None else frozenset(asked.connectors),
-        asked.expires_in_days,
+        request.name,
+        frozenset(request.scopes),
+        None if request.connectors is None else frozenset(request.connectors),
+        request.expires_in_days,
     )
-    made, value = await call.services.accounts.api_tokens.create(username, new, by=call.user.username)
+    made, value = await api_tokens.create(username, new, by=user.username)
     return answer(wire.NewApiTokenResponse(status=0, token=_shown(made), value=value))
 
 
-@router.operation("revoke_api_token", kind=CallRoute)
-async def revoke_api_token(call: Call) -> Response:
+@router.post("/api/v1/token/api_tokens/revoke", response_model=wire.ApiTokenResponse, responses=failures(403, 404))
+async def revoke_api_token(
+    user: TokenAdmin,
+    request: Annotated[requests.ApiTokenIdRequest, fields(requests.ApiTokenIdRequest)],
+    api_tokens: ApiTokensDep,
+) -> Response:
     """Ends an API token of the caller, for administrators any. Repeating it is harmless."""
-    asked = await call.read(requests.ApiTokenIdRequest)
-    of = None if call.user.is_admin else call.user.username
-    ended = await call.services.accounts.api_tokens.revoke(asked.id, of=of, by=call.user.username)
+    owner = None if user.is_admin else user.username
+    ended = await api_tokens.revoke(request.id, of=owner, by=user.username)
     return answer(wire.ApiTokenResponse(status=0, token=_shown(ended)))
 
 
-def _user_of(call: Call, username: str | None) -> str:
-    """The user whose tokens are meant. Raises admin_required, InvalidUsername."""
+def _owner(user: User, username: str | None, settings: Settings) -> str:
+    """The user whose tokens the call is about. Raises admin_required, InvalidUsername."""
     if username is None:
-        return call.user.username
-    rule = UsernameRule.of(call.services.settings.desktop.auth)
-    if not call.user.is_admin and rule.read(username).key != rule.read(call.user.username).key:
+        return user.username
+    rule = UsernameRule.of(settings.desktop.auth)
+    if not user.is_admin and rule.read(username).key != rule.read(user.username).key:
         raise admin_required("You must be an administrator.")
     return username
 

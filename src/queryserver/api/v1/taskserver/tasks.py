@@ -1,58 +1,74 @@
 """State of the task server, and its tasks, for administrators (Contract platform 10.6)."""
 
+from typing import Annotated
+
 from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
-from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import Admin, EnabledTasksDep, NoFields, TasksDep, fields
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.tasks.instances import Instance
 from queryserver.tasks.model import Task, TaskFilter
-from queryserver.tasks.submission import TaskService
 
-router = PathGroup()
+router = path_group("taskserver", prefix="/api/v1/taskserver")
+storage_router = PathGroup()
 
 
-@router.operation("get_task_server_status")
-async def status(call: Call) -> Response:
+@router.get("/status", response_model=wire.TaskServerStatus)
+async def get_task_server_status(_user: Admin, _: NoFields, tasks: TasksDep) -> Response:
     """Answers with the task server off, too."""
-    found = await call.services.tasks.service.status()
+    found = await tasks.status()
     workers = [_worker(one) for one in found.workers]
     return answer(like(wire.TaskServerStatus, found, workers=workers, status=0))
 
 
-@router.operation("list_tasks")
-async def list_tasks(call: Call) -> Response:
+@router.get("/tasks", response_model=wire.TaskListResponse, responses=failures(501))
+async def list_tasks(
+    _user: Admin,
+    tasks: EnabledTasksDep,
+    request: Annotated[requests.TaskListParameters, fields(requests.TaskListParameters)],
+) -> Response:
     """Tasks and the jobs of statements, newest first. Jobs of statements are without their texts."""
-    service = _service(call)
-    asked = await call.read(requests.TaskListParameters)
-    page, count = await service.page(TaskFilter(asked.state, asked.name), page=asked.page, limit=asked.limit)
+    chosen = TaskFilter(request.state, request.name)
+    page, count = await tasks.page(chosen, page=request.page, limit=request.limit)
     return answer(wire.TaskListResponse(tasks=[_task(one) for one in page], count=count, status=0))
 
 
-@router.operation("show_task")
-async def show_task(call: Call, id: str) -> Response:  # noqa: A002 the name in the path
+@router.get("/tasks/{id:task}", response_model=wire.TaskResponse, responses=failures(501))
+async def show_task(
+    id: str,  # noqa: A002 the name in the path
+    _user: Admin,
+    _: NoFields,
+    tasks: EnabledTasksDep,
+) -> Response:
     """One task, or the job of one statement, whose id is its history_uuid."""
-    return _one(await _service(call).show(id))
+    return _one(await tasks.show(id))
 
 
-@router.operation("submit_task")
-async def submit_task(call: Call) -> Response:
+@router.post("/tasks/submit", response_model=wire.TaskResponse, responses=failures(501))
+async def submit_task(
+    user: Admin, tasks: EnabledTasksDep, request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)]
+) -> Response:
     """A worker runs it as soon as one is free."""
-    service = _service(call)
-    asked = await call.read(requests.TaskRequest)
-    return _one(await service.submit(call.user, asked.name, asked.params))
+    return _one(await tasks.submit(user, request.name, request.params))
 
 
-@router.operation("cancel_task")
-async def cancel_task(call: Call, id: str) -> Response:  # noqa: A002 the name in the path
+@router.post("/tasks/{id:task}/cancel", response_model=wire.TaskResponse, responses=failures(501))
+async def cancel_task(
+    id: str,  # noqa: A002 the name in the path
+    user: Admin,
+    _: NoFields,
+    tasks: EnabledTasksDep,
+) -> Response:
     """A task that runs ends a little later. No effect on one that has ended."""
-    return _one(await _service(call).cancel(call.user, id))
+    return _one(await tasks.cancel(user, id))
 
 
-@router.operation("get_available_space", kind=StorageRoute)
+@storage_router.operation("get_available_space", kind=StorageRoute)
 async def available_space(call: StorageCall) -> Response:
     """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3.
 
@@ -60,13 +76,6 @@ async def available_space(call: StorageCall) -> Response:
     """
     space = await call.services.storage.upload_space.available(call.caller.user)
     return answer(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
-
-
-def _service(call: Call) -> TaskService:
-    """Raises task_server_disabled."""
-    service = call.services.tasks.service
-    service.require_enabled()
-    return service
 
 
 def _one(task: Task) -> Response:

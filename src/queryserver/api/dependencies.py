@@ -1,0 +1,199 @@
+"""What handlers declare in their signatures: the caller, the fields of the request, the services that they use.
+
+All of it is FastAPI's dependency injection. A handler names the caller before the fields: nothing of a body is read
+for somebody who may not make the call.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+
+from queryserver.administration.build import ConfigurationServices
+from queryserver.administration.client_configuration import ClientConfiguration
+from queryserver.administration.configuration_check import ConfigurationCheck
+from queryserver.administration.readiness import Readiness
+from queryserver.administration.server_logs import ServerLogs
+from queryserver.api import bodies
+from queryserver.api.addresses import client_address
+from queryserver.api.calls import authenticated, services_of
+from queryserver.api.schemas.fields import Fields, parse
+from queryserver.connectors.connection_tests import ConnectionTests
+from queryserver.connectors.instances import StoredConnectors
+from queryserver.connectors.registry import Connectors
+from queryserver.errors.base import InsufficientScope, admin_required
+from queryserver.identity.api_tokens import ApiTokens
+from queryserver.identity.logins import Logins
+from queryserver.identity.model import Scope, User
+from queryserver.identity.tokens import Tokens
+from queryserver.identity.users import Users
+from queryserver.platform.prometheus import MetricsPage
+from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import Threads
+from queryserver.search.search import MetadataSearch
+from queryserver.services import Services
+from queryserver.statements.overview import StatementAdministration
+from queryserver.tasks.mail import Mails
+from queryserver.tasks.schedules import Schedules
+from queryserver.tasks.submission import TaskService
+
+T = TypeVar("T")
+
+
+class Caller:
+    """A dependency: the user who makes the call. Raises NotAuthenticated, InsufficientScope, admin_required.
+
+    `scope` is what an API token needs for the call besides the rights of its user (ADR 62).
+    """
+
+    def __init__(self, scope: Scope | None, *, is_admin: bool) -> None:
+        self.scope = scope
+        self.is_admin = is_admin
+
+    async def __call__(self, request: Request) -> User:
+        user = await authenticated(request, services_of(request))
+        # Only API tokens are limited to scopes.
+        if self.scope is not None and user.api_token is not None and not user.has_scope(self.scope):
+            raise InsufficientScope(self.scope)
+        if self.is_admin and not user.is_admin:
+            raise admin_required("You must be an administrator.")
+        request.scope["user"] = user
+        return user
+
+
+def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
+    """For `Annotated[User, caller(…)]`: who may make the call."""
+    return Depends(Caller(scope, is_admin=is_admin))
+
+
+def caller_of(route: APIRoute) -> Caller | None:
+    """Who may make the calls of a route; None: anyone, without credentials."""
+    return next((one.call for one in route.dependant.dependencies if isinstance(one.call, Caller)), None)
+
+
+AnyUser = Annotated[User, caller()]
+QueryUser = Annotated[User, caller(Scope.QUERY)]
+Admin = Annotated[User, caller(Scope.ADMIN, is_admin=True)]
+
+
+async def count_client(request: Request) -> str:
+    """The address of a client without credentials; its calls are counted (Contract platform 1.6).
+
+    Raises TooManyRequests before anything of the call is read.
+    """
+    services = services_of(request)
+    address = client_address(request, services.settings.desktop.trusted_proxies)
+    if services.request_limits.are_on:
+        services.request_limits.count_address(address)
+    return address
+
+
+ClientDep = Annotated[str, Depends(count_client)]
+
+
+class FieldsOf:
+    """A dependency: the fields of a call as a model. They come as form, multipart or JSON, of a GET as query.
+
+    Raises InvalidRequest, and as `read_body`.
+    """
+
+    def __init__(self, model: type[Fields], repeated: Collection[str] = ()) -> None:
+        """`repeated`: names of query parameters of which every value counts."""
+        self.model = model
+        self._repeated = repeated
+
+    async def __call__(self, request: Request) -> Fields:
+        services, user = services_of(request), request.scope["user"]
+        if request.method == "GET":
+            body = bodies.query_fields(request, self._repeated)
+        else:
+            max_bytes = services.settings.limits.max_body_bytes
+            body = await bodies.read_body(request, max_bytes=max_bytes, user_id=user.id)
+        bodies.reads(request.scope, self.model)
+        parsed = partial(parse, self.model, body.fields, max_json_depth=services.settings.limits.max_json_depth)
+        if not body.is_large:
+            return parsed()
+        return await services.threads.bodies.run(user.id, lambda _: parsed())
+
+
+def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
+    """For `Annotated[Model, fields(Model)]`: the fields that the call takes.
+
+    `repeated` are names of query parameters of which every value counts.
+    """
+    return Depends(FieldsOf(model, repeated))
+
+
+async def _no_fields(request: Request) -> None:
+    services = services_of(request)
+    if request.method == "GET":
+        bodies.query_fields(request)
+        return
+    max_bytes = services.settings.limits.max_body_bytes
+    await bodies.read_body(request, max_bytes=max_bytes, user_id=request.scope["user"].id)
+
+
+NoFields = Annotated[None, Depends(_no_fields)]
+"""The call takes none: what comes nevertheless is read within the limits, and named by `X-Unknown-Fields`."""
+
+
+class FormOf:
+    """A dependency: the fields of a POST without credentials as they came; the handler checks them.
+
+    Raises as `read_body`.
+    """
+
+    def __init__(self, model: type[Fields]) -> None:
+        self.model = model
+
+    async def __call__(self, request: Request) -> Mapping[str, Any]:
+        # Its fields are known before the body is read, so that a refused body names the unread ones of its query.
+        request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
+        bodies.reads(request.scope, self.model)
+        max_bytes = services_of(request).settings.limits.max_body_bytes
+        return (await bodies.read_body(request, max_bytes=max_bytes)).fields
+
+
+def unchecked_fields(model: type[Fields]) -> Any:
+    """For `Annotated[Mapping[str, Any], unchecked_fields(Model)]`: the model is what the document shows."""
+    return Depends(FormOf(model))
+
+
+def _service(read: Callable[[Services], T]) -> Any:
+    async def service(request: Request) -> T:  # FastAPI gives a plain function to a thread
+        return read(services_of(request))
+
+    return Depends(service)
+
+
+def _enabled_tasks(services: Services) -> TaskService:
+    """Raises task_server_disabled."""
+    services.tasks.service.require_enabled()
+    return services.tasks.service
+
+
+ApiTokensDep = Annotated[ApiTokens, _service(lambda services: services.accounts.api_tokens)]
+ClientConfigurationDep = Annotated[ClientConfiguration, _service(lambda services: services.configuration.clients)]
+ConfigurationCheckDep = Annotated[ConfigurationCheck, _service(lambda services: services.configuration.check)]
+ConfigurationDep = Annotated[ConfigurationServices, _service(lambda services: services.configuration)]
+ConnectionTestsDep = Annotated[ConnectionTests, _service(lambda services: services.connection_tests)]
+ConnectorsDep = Annotated[Connectors, _service(lambda services: services.connectors)]
+LoginsDep = Annotated[Logins, _service(lambda services: services.accounts.logins)]
+MailsDep = Annotated[Mails, _service(lambda services: services.scheduling.mails)]
+MetricsPageDep = Annotated[MetricsPage | None, _service(lambda services: services.metrics_text)]
+MetadataSearchDep = Annotated[MetadataSearch, _service(lambda services: services.searching.search)]
+ReadinessDep = Annotated[Readiness, _service(lambda services: services.readiness)]
+SchedulesDep = Annotated[Schedules, _service(lambda services: services.scheduling.schedules)]
+ServerLogsDep = Annotated[ServerLogs, _service(lambda services: services.configuration.logs)]
+SettingsDep = Annotated[Settings, _service(lambda services: services.settings)]
+StatementAdministrationDep = Annotated[
+    StatementAdministration, _service(lambda services: services.statements.administration)
+]
+StoredConnectorsDep = Annotated[StoredConnectors, _service(lambda services: services.stored_connectors)]
+TasksDep = Annotated[TaskService, _service(lambda services: services.tasks.service)]
+EnabledTasksDep = Annotated[TaskService, _service(_enabled_tasks)]
+ThreadsDep = Annotated[Threads, _service(lambda services: services.threads)]
+TokensDep = Annotated[Tokens, _service(lambda services: services.accounts.tokens)]
+UsersDep = Annotated[Users, _service(lambda services: services.users)]

@@ -1,0 +1,48 @@
+"""Classes of routes, which say what the failures of a path group look like."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+from queryserver.api.errors import respond
+from queryserver.api.schemas import generated as wire
+from queryserver.errors.base import QueryServerError
+
+RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class PlatformRoute(APIRoute):
+    """The `status` of every failure is -1 (Contract platform 1.4)."""
+
+    def get_route_handler(self) -> RouteHandler:
+        handle = super().get_route_handler()
+
+        async def handle_failures(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except QueryServerError as error:
+                return respond(request, error, plain=True)
+
+        return handle_failures
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For `responses=`: statuses besides those that every call of its kind can answer with."""
+    return {status: {"model": wire.ErrorBody} for status in statuses}
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of the handler, or the `name` of one of several routes of a handler."""
+    return route.name
+
+
+def path_group(tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> APIRouter:
+    """The router of a path group, whose operations have the ids that clients are generated from."""
+    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
+
+
+def media(status_texts: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """For `responses=` of a call that answers with a file: what each status means."""
+    return {status: {"description": text} for status, text in status_texts.items()}
