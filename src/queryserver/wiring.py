@@ -27,15 +27,16 @@ from queryserver.files.build import BUILDERS, Builder, open_storage
 from queryserver.files.model import Scheme
 from queryserver.identity.build import open_accounts
 from queryserver.identity.limits import RequestLimits, Streams
+from queryserver.identity.request_counts import RequestCounts
 from queryserver.identity.users import Users
 from queryserver.imports.build import import_services, open_import_files
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computing import computing_of
 from queryserver.platform.database import Notices, listening
-from queryserver.platform.deployment import RequestCounts, Role
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_usable
 from queryserver.platform.prometheus import MetricsPage
+from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step

@@ -28,7 +28,7 @@ from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount, StoredLogin
 from queryserver.main import create_app
 from queryserver.platform.database import Database, open_database
-from queryserver.platform.deployment import Role
+from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import background

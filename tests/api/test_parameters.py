@@ -10,7 +10,7 @@ from tests.api.driving import Caller, verdict
 from tests.cases import each
 
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
-from queryserver.platform.deployment import reseal
+from queryserver.platform.sealing import reseal
 
 SECRET = "s3cret-value-17"
 

@@ -452,7 +452,7 @@ class MemoryUsers:
 
 
 class PlainSealer:
-    """`platform.deployment.Sealer` that hides nothing."""
+    """`platform.sealing.Sealer` that hides nothing."""
 
     def seal(self, secret: bytes) -> bytes:
         return secret

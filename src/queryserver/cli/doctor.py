@@ -145,8 +145,8 @@ def is_worker_alive(
 
     While the database does not answer, nothing is known, and the exit code is 0: a restart would help no worker.
     """
-    from queryserver.platform.deployment import Role  # noqa: PLC0415 slow to import
     from queryserver.platform.migrations import open_service_database  # noqa: PLC0415 slow to import
+    from queryserver.platform.roles import Role  # noqa: PLC0415 slow to import
     from queryserver.tasks.instances import Instances  # noqa: PLC0415 slow to import
 
     settings, role = settings_of(config), Role.BEAT if beat else Role.WORKER

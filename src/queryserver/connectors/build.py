@@ -9,8 +9,9 @@ from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open_keyring
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import FactRepository, reseal
+from queryserver.platform.facts import FactRepository
 from queryserver.platform.migrations import open_service_database
+from queryserver.platform.sealing import reseal
 from queryserver.platform.settings.tree import Settings
 
 

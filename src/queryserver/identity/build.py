@@ -29,10 +29,10 @@ from queryserver.identity.tokens import Tokens
 from queryserver.identity.users import Accounts
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import Sealer
 from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database
+from queryserver.platform.sealing import Sealer
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
 

@@ -13,7 +13,7 @@ import structlog
 from queryserver import errors
 from queryserver.identity.callers import CallerRepository, TokenKey, alive, api_token_user
 from queryserver.identity.model import User
-from queryserver.platform.deployment import RequestCounts
+from queryserver.identity.request_counts import RequestCounts
 from queryserver.platform.networks import network_of
 from queryserver.platform.threads import background
 

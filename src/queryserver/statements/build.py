@@ -18,9 +18,9 @@ from queryserver.identity.limits import Streams
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
-from queryserver.platform.deployment import Role
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
+from queryserver.platform.roles import Role
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.results.segments import ResultStore

@@ -24,8 +24,8 @@ from queryserver.connectors.secrets import masked
 from queryserver.engines.protocol import Credentials, Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
 from queryserver.identity.model import ExternalToken, SealedToken, User
-from queryserver.platform.deployment import Sealer
 from queryserver.platform.fair_queue import Slots
+from queryserver.platform.sealing import Sealer
 from queryserver.statements.execution import Attached
 from queryserver.statements.model import Assignment
 from queryserver.statements.session_reach import NO_REACH, NOTHING_REACHED, Reach, SessionReach

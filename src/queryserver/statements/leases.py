@@ -17,7 +17,7 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, Row, notice
-from queryserver.platform.deployment import Sealer
+from queryserver.platform.sealing import Sealer
 from queryserver.statements import script_repository
 from queryserver.statements.model import (
     Assignment,

@@ -6,7 +6,7 @@ from datetime import UTC, timedelta
 
 from queryserver.administration.doctor import Finding
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import Role
+from queryserver.platform.roles import Role
 from queryserver.platform.settings.tree import Settings
 from queryserver.tasks.instances import Instance, Instances
 

@@ -13,7 +13,7 @@ import structlog
 from queryserver import __version__
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database, Row
-from queryserver.platform.deployment import Role
+from queryserver.platform.roles import Role
 from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)

@@ -8,8 +8,8 @@ from queryserver import errors
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import UsernameRule
-from queryserver.platform.deployment import Role
 from queryserver.platform.logs import AUDIT
+from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.mail import Recipients

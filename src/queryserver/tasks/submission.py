@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import ServiceUnavailable, task_not_found, task_server_disabled
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
-from queryserver.platform.deployment import Role
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.statements.overview import StatementAdministration
 from queryserver.tasks.execution import CANCEL

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.api.taskserver.conftest import Fleet
 
-from queryserver.platform.deployment import Role
+from queryserver.platform.roles import Role
 from queryserver.statements.submission import Submission
 
 Fleets = Callable[..., Any]

@@ -17,8 +17,8 @@ from tests.api.test_monitoring import Page
 from tests.cases import each
 from tests.fixtures.database import new_database
 
-from queryserver.platform.deployment import Role
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.roles import Role
 from queryserver.statements.model import Intake
 from queryserver.tasks.instances import Load
 from queryserver.tasks.model import TaskName

@@ -1,0 +1,32 @@
+"""Values that all servers of a deployment share, by name, in the table `facts`."""
+
+from queryserver.platform.database import Database
+
+_KEEP = """
+    with made as (insert into facts (name, value) values ($1, $2) on conflict do nothing returning value)
+    select value from made union all select value from facts where name = $1 limit 1
+"""
+
+
+class FactRepository:
+    """Values that all servers share, by name."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keep(self, name: str, value: str) -> str:
+        """The value kept under a name; `value` becomes it when there is none. Raises DatabaseUnavailable."""
+        kept = await self._database.value(_KEEP, name, value)
+        # Nothing comes back when another server's insert committed after our snapshot: then it is there now.
+        return kept or await self._database.value("select value from facts where name = $1", name)
+
+    async def value(self, name: str) -> str | None:
+        """The value kept under a name; None when there is none. Raises DatabaseUnavailable."""
+        return await self._database.value("select value from facts where name = $1", name)
+
+    async def replace(self, name: str, value: str) -> None:
+        await self._database.execute(
+            "insert into facts (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",
+            name,
+            value,
+        )

@@ -1,0 +1,58 @@
+"""Secrets in the database are sealed: the Protocol of sealers, and sealing all secrets with a new key."""
+
+from base64 import b64decode, b64encode
+from typing import Protocol
+
+from queryserver.platform.database import Database
+
+_BATCH = 500
+# Table, its key, the column, and the rows that are still needed: closed sessions are never opened again.
+_SEALED_COLUMNS = (
+    ("sessions", "id", "bigint", "sealed_credentials", "closed_at is null"),
+    ("statements", "id", "uuid", "sealed_token", "true"),
+    ("statements", "id", "uuid", "engine_handle", "true"),
+    ("statements", "id", "uuid", "sealed_parameters", "true"),
+)
+
+
+class Sealer(Protocol):
+    """Encrypts what the database must not show; the key is not in the database."""
+
+    def seal(self, secret: bytes) -> bytes: ...
+
+    def unseal(self, sealed: bytes) -> bytes:
+        """Raises ValueError when it was changed or its key is unknown."""
+        ...
+
+
+async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
+    """Seal all secrets of other tables with the present key; servers may be at work meanwhile.
+
+    How many were encrypted anew, and how many could not be opened, because their key is unknown. A value that changes
+    after its batch was read is sealed with the present key anyway.
+    """
+    done = lost = 0
+    for table, key, kind, column, needed in _SEALED_COLUMNS:
+        last: object = None
+        select = (
+            f"select {key}, {column} as sealed from {table} where {column} is not null and {needed}"
+            f" and ($1::{kind} is null or {key} > $1::{kind}) order by {key} limit {_BATCH}"
+        )
+        update = f"update {table} set {column} = $3 where {key} = $1 and {column} = $2"
+        while rows := await database.fetch(select, last):
+            for row in rows:
+                try:
+                    resealed = _resealed(row["sealed"], sealer)
+                except ValueError:
+                    lost += 1
+                else:
+                    done += await database.execute(update, row[key], row["sealed"], resealed)
+            last = rows[-1][key]
+    return done, lost
+
+
+def _resealed(sealed: bytes | str, sealer: Sealer) -> bytes | str:
+    """Marks of statements are kept as base64. Raises ValueError."""
+    if isinstance(sealed, str):
+        return b64encode(sealer.seal(sealer.unseal(b64decode(sealed, validate=True)))).decode()
+    return sealer.seal(sealer.unseal(sealed))
