@@ -22,7 +22,7 @@ _PROMPTLY_S = 30.0
 """For what takes at most 3 s on a machine without other load (Limits.end_s); the statements run for longer."""
 
 
-@pytest.mark.capability("A line that breaks is told in time")
+@pytest.mark.capability("A broken connection is reported in time")
 class BreaksContract(EngineBasis):
     """Each test begins with an engine behind a proxy that passes everything on."""
 

@@ -155,7 +155,7 @@ class EngineContract(ParameterContract, StoppingContract):
         assert rows == self.facts.many_rows
         assert peak - before < 100 * MIB
 
-    @pytest.mark.capability("Nothing goes on for nobody")
+    @pytest.mark.capability("Abandoned statements are stopped")
     async def test_a_result_left_half_way_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
             await ended(session, handle)
@@ -165,14 +165,14 @@ class EngineContract(ParameterContract, StoppingContract):
         await self.eventually_idle(engine)
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
-    @pytest.mark.capability("Nothing goes on for nobody")
+    @pytest.mark.capability("Abandoned statements are stopped")
     async def test_a_result_that_nobody_reads_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
             await ended(session, handle)
         await self.eventually_idle(engine)
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
-    @pytest.mark.capability("Nothing goes on for nobody")
+    @pytest.mark.capability("Abandoned statements are stopped")
     async def test_the_reader_s_own_end_frees_the_session(self, engine: Engine) -> None:
         """A task that is cancelled while it waits for the next batch."""
         is_reading = asyncio.Event()
@@ -208,14 +208,14 @@ class EngineContract(ParameterContract, StoppingContract):
                 await run(session, change.sql.replace("{t}", table))
 
     @pytest.mark.item(15)
-    @pytest.mark.capability("Failures in the engine's words")
+    @pytest.mark.capability("Errors in the engine's own words")
     async def test_a_bad_table_is_told_in_the_engine_s_words(self, session: EngineSession) -> None:
         error = await failure(session, self.facts.bad_table_sql)
         assert isinstance(error, StatementRejected)
         assert self.facts.bad_table_message in error.message
         self.assert_tidy(error)
 
-    @pytest.mark.capability("Failures in the engine's words")
+    @pytest.mark.capability("Errors in the engine's own words")
     async def test_a_syntax_error_has_its_place(self, session: EngineSession) -> None:
         sql = self.facts.misspelt_sql
         error = await failure(session, sql)
@@ -223,13 +223,13 @@ class EngineContract(ParameterContract, StoppingContract):
         found = position_of(error.place, sql)
         assert (found and (found.line, found.column)) == self.facts.misspelt_at, error.message
 
-    @pytest.mark.capability("Failures in the engine's words")
+    @pytest.mark.capability("Errors in the engine's own words")
     async def test_a_failed_statement_leaves_the_session_usable(self, session: EngineSession) -> None:
         await failure(session, self.facts.bad_table_sql)
         assert await session.is_alive()
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
-    @pytest.mark.capability("Failures in the engine's words")
+    @pytest.mark.capability("Errors in the engine's own words")
     async def test_a_failed_statement_stays_failed(self, session: EngineSession) -> None:
         try:
             handle = await session.submit(self.facts.bad_table_sql)
@@ -241,7 +241,7 @@ class EngineContract(ParameterContract, StoppingContract):
         assert not first.has_result_set
         await session.close(handle)
 
-    @pytest.mark.capability("Failures in the engine's words")
+    @pytest.mark.capability("Errors in the engine's own words")
     async def test_a_failure_on_the_way_ends_the_rows(self, session: EngineSession) -> None:
         if self.facts.fails_midway_sql is None:
             pytest.skip("no statement of this engine fails after its first rows")
@@ -355,7 +355,7 @@ class EngineContract(ParameterContract, StoppingContract):
         await engine.ping()
 
     @pytest.mark.item(70)
-    @pytest.mark.capability("An engine away is told in time")
+    @pytest.mark.capability("An unreachable engine is reported in time")
     async def test_an_engine_out_of_reach_says_so(self, unreachable_engine: Engine) -> None:
         with pytest.raises(EngineUnavailable) as caught:
             async with asyncio.timeout(60), unreachable_engine.session(USER, NO_OPTIONS):

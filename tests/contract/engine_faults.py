@@ -28,7 +28,7 @@ _NOT_SENT = (SessionLost, EngineUnavailable)
 BREAKS = (Fault.RESET, Fault.CUT, Fault.GARBAGE)
 
 
-@pytest.mark.capability("A line that breaks is told in time")
+@pytest.mark.capability("A broken connection is reported in time")
 class FaultsContract(EngineBasis):
     """Each test begins with an engine behind a proxy that passes everything on."""
 

@@ -26,7 +26,7 @@ def resuming(engine: Engine) -> ResumableEngine:
 
 
 @pytest.mark.item(25)
-@pytest.mark.capability("A restart of ours does not stop it")
+@pytest.mark.capability("Survives a queryserver restart")
 class ResumingContract(EngineBasis):
     """Inherited, beside `EngineContract`, by adapters that can re-attach."""
 

@@ -95,7 +95,7 @@ class StoppingContract(EngineBasis):
                     await reader
         await self.eventually_idle(engine)
 
-    @pytest.mark.capability("Nothing goes on for nobody")
+    @pytest.mark.capability("Abandoned statements are stopped")
     async def test_close_twice_is_harmless(self, session: EngineSession) -> None:
         handle = await session.submit(self.facts.rows_sql(5))
         await ended(session, handle)
@@ -104,7 +104,7 @@ class StoppingContract(EngineBasis):
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.item(39)
-    @pytest.mark.capability("Nothing goes on for nobody")
+    @pytest.mark.capability("Abandoned statements are stopped")
     async def test_close_stops_a_running_statement(self, engine: Engine, session: EngineSession) -> None:
         handle = await session.submit(self.facts.slow_sql)
         await started(session, handle)
@@ -112,7 +112,7 @@ class StoppingContract(EngineBasis):
             await session.close(handle)
         await self.eventually_idle(engine)
 
-    @pytest.mark.capability("Nothing goes on for nobody")
+    @pytest.mark.capability("Abandoned statements are stopped")
     async def test_leaving_the_session_stops_its_statement(self, engine: Engine) -> None:
         async with asyncio.timeout(30 + 3 * STOP_S):
             async with engine.session(USER, NO_OPTIONS) as session:
@@ -122,7 +122,7 @@ class StoppingContract(EngineBasis):
         await self.eventually_idle(engine)
         assert not await session.is_alive()
 
-    @pytest.mark.capability("Nothing goes on for nobody")
+    @pytest.mark.capability("Abandoned statements are stopped")
     async def test_a_left_session_takes_no_statement(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             pass

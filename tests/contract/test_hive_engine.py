@@ -242,7 +242,7 @@ class TestHiveBreaks(BreaksContract):
 
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers")
-@pytest.mark.capability("A line that breaks is told in time")
+@pytest.mark.capability("A broken connection is reported in time")
 @pytest.mark.parametrize(
     ("sql", "is_kept"),
     [(_rows(60_000), False), ("SELECT i FROM numbers ORDER BY i LIMIT 60000", True)],
@@ -290,7 +290,7 @@ async def test_a_cell_above_the_limit_is_refused_and_named(hive_server: ServerAd
 
 
 @pytest.mark.engine("hive")
-@pytest.mark.capability("Nothing goes on for nobody")
+@pytest.mark.capability("Abandoned statements are stopped")
 async def test_a_caller_who_leaves_while_a_session_is_opened_leaves_none(hive_server: ServerAddress) -> None:
     """Hive takes some 50 ms to open one, and keeps it when its connection is closed."""
     engine = Hs2Engine(Hs2Address((Member(hive_server.host, hive_server.port),)), HIVE)

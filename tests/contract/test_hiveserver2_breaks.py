@@ -60,7 +60,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
         yield both
 
 
-@pytest.mark.capability("A line that breaks is told in time")
+@pytest.mark.capability("A broken connection is reported in time")
 @pytest.mark.parametrize("rows", [9_000, 50_000])
 async def test_rows_whose_answer_is_lost_half_way_come_each_once_or_not_at_all(peers: Peers, rows: int) -> None:
     """The peer has moved on by then. It keeps 10,000 rows for a client that begins again; beyond, the end is told."""
@@ -85,7 +85,7 @@ async def test_rows_whose_answer_is_lost_half_way_come_each_once_or_not_at_all(p
             assert given == list(range(len(given)))
 
 
-@pytest.mark.capability("A line that breaks is told in time")
+@pytest.mark.capability("A broken connection is reported in time")
 async def test_the_columns_of_a_result_are_asked_for_again(peers: Peers) -> None:
     server, engine = peers
     server.faults["GetResultSetMetadata"] = Fault.HALF_ONCE

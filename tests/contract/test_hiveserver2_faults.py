@@ -28,7 +28,7 @@ from queryserver.errors.statements import (
     SessionLost,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.capability("A line that breaks is told in time")]
+pytestmark = [pytest.mark.slow, pytest.mark.capability("A broken connection is reported in time")]
 DIALECTS = ("hive", "sparksql", "impala")
 TESTED_WITH = "scripted peer"
 """For the support table."""

@@ -25,7 +25,7 @@ from queryserver.engines.hiveserver2.protocol.structs import TCloseSessionReq, T
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Member
 from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 
-pytestmark = pytest.mark.capability("Nothing goes on for nobody")
+pytestmark = pytest.mark.capability("Abandoned statements are stopped")
 
 TO_THE_END = replace(LIMITS, end_s=60)
 """A session that is not ended in time is left to its server: not here."""
