@@ -59,7 +59,7 @@ class DriverThreads:
 
     def __init__(self, name: str, *, max_statements: int) -> None:
         # Same priority as the event loop: a thread of lower priority could be descheduled while it holds the
-        # # interpreter lock and stall the loop (by up to 0.5 s, measured on two busy cores).
+        # interpreter lock and stall the loop (by up to 0.5 s, measured on two busy cores).
         self._statements = ThreadPoolExecutor(max_statements, thread_name_prefix=f"{name}-statement")
         share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
         self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)

@@ -48,7 +48,7 @@ from queryserver.sql.literals import DUCKDB
 from queryserver.sql.places import Bound
 
 # DuckDB works in vectors of 2048 rows, which count against its memory limit. Several are copied into one batch only
-# # where their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
+# where their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
 _VECTOR_ROWS, _ROWS_OF_KNOWN_SIZE = 2048, 16_384
 
 _MOST_JOINED = 2_000
@@ -416,7 +416,7 @@ class DuckdbConnection:
                 return self._named(self.native.sql(statement, params=values), statement, values)
             except duckdb.Error as error:
                 # Refused at planning, for instance because ORDER BY accepts a number but no parameter. Other error
-                # # classes may come from a query that already runs because one of its functions has side effects.
+                # classes may come from a query that already runs because one of its functions has side effects.
                 if kind_of(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
                     raise
                 bound.written(DUCKDB.write)

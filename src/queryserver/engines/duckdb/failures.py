@@ -31,7 +31,7 @@ _WHY_CLOSED = (
 )
 
 # The memory limit of the process: an allocation has failed. An error of the database's own limit, `memory_limit`,
-# # reports how much is in use.
+# reports how much is in use.
 _PROCESS_IS_FULL = re.compile(r"(?:Out of Memory|INTERNAL) Error: .*(?:bad.alloc|Allocation failure)", re.DOTALL)
 _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 

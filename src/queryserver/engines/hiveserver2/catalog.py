@@ -1,4 +1,4 @@
-"""Metadata of Hive's family: what Hive, Spark and Impala have in common, with their statements for samples."""
+"""Metadata shared by the Hive family (Hive, Spark and Impala), and their sample statements."""
 
 import re
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, r
 from queryserver.engines.hiveserver2.errors import metadata_errors
 from queryserver.sql.types import SqlType, parse_type
 
-literal = escaped_literal  # backslashes escape in Hive, Impala and Spark alike
+literal = escaped_literal  # a backslash escapes in Hive, Impala and Spark
 
 
 @dataclass(frozen=True, slots=True)
 class NestedValues:
-    """A FROM clause in which `expression` has the values; `name` is the last segment of their path."""
+    """A FROM clause and the expression that yields nested values in it; `name` is the last segment of their path."""
 
     source: str
     expression: str
@@ -31,7 +31,7 @@ class NestedValues:
 def nested_values(
     table: str, column: protocol.TableColumn, nested: Sequence[str], *, joins: bool = False
 ) -> NestedValues:
-    """The values at a path, by LATERAL VIEW explode, or with `joins` by Impala's joins of collections.
+    """The values at a path, using LATERAL VIEW explode or, with `joins`, Impala's joins with collections.
 
     Raises NotSupported for a path that the type does not have.
     """
@@ -46,7 +46,7 @@ def nested_values(
         elif joins:
             source, expression = f"{source}, {expression} {view}", f"{view}.{segment}"
         else:
-            # Aliases after that of the view cannot be mistaken for columns of the table.
+            # Column aliases of the view cannot be confused with columns of the table.
             columns = "item" if segment == "item" else "k, v"
             source = f"{source} LATERAL VIEW explode({expression}) {view} AS {columns}"
             expression = f"{view}.{ {'item': 'item', 'key': 'k', 'value': 'v'}[segment] }"
@@ -55,9 +55,9 @@ def nested_values(
 
 
 def sample_of_values(values: NestedValues, kind: protocol.SampleKind, *, groups_maps: bool) -> str:
-    """Distinct values with NULL last, or the largest or smallest.
+    """A query for the distinct values with NULL last, or for the maximum or minimum.
 
-    `groups_maps`: the engine can compare maps; if not, their JSON text is compared. Maps have no order of size.
+    Without `groups_maps` the engine cannot compare maps, so their JSON text is compared. Maps have no maximum.
     """
     name, expression, source = backquoted(values.name), values.expression, values.source
     maps = has_map(values.type)
@@ -73,15 +73,18 @@ def sample_of_values(values: NestedValues, kind: protocol.SampleKind, *, groups_
     return f"SELECT v AS {name} FROM ({distinct}) q ORDER BY {name} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
 
-_NEWEST = 3  # partitions that are read one after the other before the rest
+_NEWEST = 3  # number of partitions that are read first, one by one
 _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 Partition = tuple[str, ...]
-"""Values in the order of the partition columns; further cells are ignored."""
+"""Values in the order of the partition columns; additional cells are ignored."""
 
 
 def newest(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
-    """The greatest values, greatest first; numbers compare as numbers. Partitions that lack a value are left out."""
+    """The partitions with the greatest values, in descending order; numeric values compare as numbers.
+
+    Partitions without a value in some column are skipped.
+    """
 
     def order(value: str, column: protocol.TableColumn) -> tuple[float, str]:
         return (float(value), "") if _is_number(value, column) else (0.0, value)
@@ -95,9 +98,9 @@ def newest(partitions: Sequence[Partition], columns: Sequence[protocol.TableColu
 def newest_first(
     table: str, names: Sequence[str], columns: Sequence[protocol.TableColumn], wanted: Sequence[Partition]
 ) -> str:
-    """Rows of the wanted partitions, then of the others.
+    """A query for rows of the wanted partitions, then of the others.
 
-    Each branch is limited to the sample's size, so that no partition is read further than needed.
+    Each branch is limited to the sample size, so that no more of a partition is read than needed.
     """
     selected = ", ".join(backquoted(name) for name in names)
     conditions = list[str]()
@@ -109,7 +112,7 @@ def newest_first(
                 constant = f"CAST({constant} AS {column.type})"
             tests.append(f"{backquoted(column.name)} = {constant}")
         conditions.append(f"({' AND '.join(tests)})")
-    # NULL is equal to nothing: partitions without a value need a condition of their own.
+    # NULL equals nothing, so partitions without a value need a condition of their own.
     absent = " OR ".join(f"{backquoted(column.name)} IS NULL" for column in columns)
     others = f"NOT ({' OR '.join(conditions)}) OR {absent}"
     rank = "sample_rank"
@@ -137,14 +140,14 @@ NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics 
 
 
 class FamilyCatalog(ABC):
-    """A Catalog. A subclass per engine reads what the engines answer in different ways.
+    """A Catalog. A subclass per engine parses what the engines return in different formats.
 
-    All three keep names of databases and tables in lower case and find them in any.
+    All three store names of databases and tables in lower case and match them in any case.
     """
 
     groups_maps = True
     describe_column = "FORMATTED"  # the option of DESCRIBE that shows statistics
-    unquotable = ""  # characters that no quotes can hold: no name in the engine has them
+    unquotable = ""  # characters that cannot be quoted; no name in the engine contains them
 
     def __init__(self, session: protocol.EngineSession) -> None:
         self._session = session
@@ -162,7 +165,7 @@ class FamilyCatalog(ABC):
         return self._described_database(name, rows)
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """In at most two statements."""
+        """Takes at most two statements."""
         name = await self._name(database)
         with metadata_errors(database):
             return await self._tables(name)
@@ -193,33 +196,33 @@ class FamilyCatalog(ABC):
             return await self._own_functions(name)
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
-        found = None if database is None else await self._name(database)
-        with metadata_errors(found or ""):
-            return await self._function(found, name)
+        name_of_database = None if database is None else await self._name(database)
+        with metadata_errors(name_of_database or ""):
+            return await self._function(name_of_database, name)
 
     async def sample_statement(
         self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
         source = backquoted(table.database, table.name)
         if column is not None:
-            found = table.column(column) or protocol.TableColumn(column, "")
-            return self._sample_of_values(source, found, nested, kind)
+            described = table.column(column) or protocol.TableColumn(column, "")
+            return self._sample_of_values(source, described, nested, kind)
         names = self._shown_columns(table)
         if not names:
             raise errors.NotSupported(f"The columns of {table.name} cannot be shown as rows.")
         keys = [column for column in table.columns if column.partition_key]
         partitions = list[Partition]()
         if keys:
-            # The engine has no list of them for tables of other catalogues, say.
+            # The engine cannot list partitions of some tables, such as those of other catalogs.
             with suppress(errors.StatementRejected):
                 partitions = await self._partitions(source)
         if wanted := newest(partitions, keys):
             return newest_first(source, names, keys, wanted)
-        # The columns are named: Hive puts the table's name before those of `*`.
+        # Columns are listed, because Hive prefixes the columns of `*` with the table's name.
         return f"SELECT {', '.join(map(backquoted, names))} FROM {source} LIMIT {protocol.SAMPLE_ROWS}"
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        """Counts rows, or analyzes one column."""
+        """The statement that counts the rows, or analyzes one column."""
         statement = f"ANALYZE TABLE {backquoted(table.database, table.name)} COMPUTE STATISTICS"
         return statement if column is None else f"{statement} FOR COLUMNS {backquoted(column)}"
 
@@ -233,12 +236,13 @@ class FamilyCatalog(ABC):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> protocol.TableDescription: ...
 
     async def _column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Hive and Spark use the same names."""
-        place = backquoted(table.database, table.name)
-        rows = await self._read(f"DESCRIBE {self.describe_column} {place} {backquoted(column)}")
+        """Works for Hive and Spark, which use the same names of statistics."""
+        name = backquoted(table.database, table.name)
+        rows = await self._read(f"DESCRIBE {self.describe_column} {name} {backquoted(column)}")
         values = {cell(row[0]): self._text(row[1]) for row in rows}
-        found = {name: read(values.get(name, "")) for name, read in _STATISTICS.items()}
-        return protocol.ColumnStatistics(**found) if any(one is not None for one in found.values()) else NO_STATISTICS
+        statistics = {key: read(values.get(key, "")) for key, read in _STATISTICS.items()}
+        has_any = any(one is not None for one in statistics.values())
+        return protocol.ColumnStatistics(**statistics) if has_any else NO_STATISTICS
 
     @abstractmethod
     async def _builtin_functions(self) -> list[protocol.FunctionDescription]: ...
@@ -250,13 +254,13 @@ class FamilyCatalog(ABC):
     async def _function(self, database: str | None, name: str) -> protocol.FunctionDescription | None: ...
 
     async def _partitions(self, table: str) -> list[Partition]:
-        """Of the table with this quoted name. Hive and Spark write `dt=2024-01-10/name=a%2Fb`."""
+        """The partitions of a table, given by its quoted name. Hive and Spark write `dt=2024-01-10/name=a%2Fb`."""
         paths = await self._names(f"SHOW PARTITIONS {table}")
         return [tuple(unquote(part.partition("=")[2]) for part in path.split("/")) for path in paths]
 
     async def _described_functions(self, database: str, names: Iterable[str]) -> list[protocol.FunctionDescription]:
-        found = [await self._function(database, name) for name in names]
-        return [function for function in found if function is not None]
+        functions = [await self._function(database, name) for name in names]
+        return [function for function in functions if function is not None]
 
     def _sample_of_values(
         self, source: str, column: protocol.TableColumn, nested: Sequence[str], kind: protocol.SampleKind
@@ -270,7 +274,7 @@ class FamilyCatalog(ABC):
         return not any(character in name for character in self.unquotable)
 
     def _text(self, value: object) -> str:
-        """A cell that a user may have written."""
+        """The text of a cell that may have been written by a user."""
         return cell(value)
 
     async def _names(self, statement: str) -> list[str]:
@@ -281,7 +285,7 @@ class FamilyCatalog(ABC):
         return await read_rows(self._session, statement)
 
     async def _name(self, database: str) -> str:
-        """In lower case; the session's own for an empty name."""
+        """The name in lower case; the session's current database for an empty name."""
         if not self._is_quotable(database):
             raise errors.database_not_found(database)
         if database:

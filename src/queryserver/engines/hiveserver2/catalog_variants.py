@@ -1,4 +1,4 @@
-"""Metadata of Apache Hive, Impala and Spark: what each answers in its own way."""
+"""Metadata of Apache Hive, Impala and Spark, where their formats differ."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ from queryserver.sql.types import parse_type
 
 
 class HiveCatalog(FamilyCatalog):
-    """A Catalog. Hive writes texts as in Java's source, backslashes and all."""
+    """A Catalog of Hive, which escapes texts like Java string literals."""
 
     def _text(self, value: object) -> str:
         return unescaped(cell(value))
@@ -57,13 +57,13 @@ class HiveCatalog(FamilyCatalog):
                 raise
         else:
             return [TableSummary(self._text(row[0]), table_kind(cell(row[1]))) for row in rows]
-        # Before Hive 4 no statement gives kinds; views are listed since Hive 2.2.
+        # Before Hive 4 no statement lists the kinds of tables; SHOW VIEWS exists since Hive 2.2.
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         views = {row[0] for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}")}
         return [TableSummary(self._text(row[0]), TableKind.of(is_view=row[0] in views)) for row in rows]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
-        """One row: name, comment, location, in Hive 4 the managed location, owner's name and type, …, parameters."""
+        """Parse one row of name, comment, location, managed location (Hive 4), owner name and type, …, parameters."""
         cells = list(map(self._text, rows[0]))
         owner = 4 if len(cells) > 6 else 3
         return DatabaseDescription(
@@ -76,10 +76,10 @@ class HiveCatalog(FamilyCatalog):
         )
 
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
-        return described(database, table, read_layout(rows, unescaped), tells_constraints=True)
+        return described(database, table, read_layout(rows, unescaped), has_constraints=True)
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
-        """Functions of a database have its name before their own."""
+        """The built-in functions, which are those without the name of a database before their own."""
         names = await self._names("SHOW FUNCTIONS")
         return _builtin(name for name in names if "." not in name.strip("."))
 
@@ -109,13 +109,13 @@ def _builtin(names: Iterable[str]) -> list[FunctionDescription]:
     return [FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true") for name in dict.fromkeys(names)]
 
 
-def described(database: str, table: str, layout: Layout, *, tells_constraints: bool) -> TableDescription:
+def described(database: str, table: str, layout: Layout, *, has_constraints: bool) -> TableDescription:
     kind = table_kind(layout.details.get("Table Type", ""))
     format_name = "" if kind is TableKind.VIEW else file_format(layout.details, layout.parameters)
     return TableDescription(
         database,
         table,
-        layout.all_columns(tells_constraints=tells_constraints and not kind.is_view),
+        layout.all_columns(has_constraints=has_constraints and not kind.is_view),
         kind=kind,
         comment=layout.parameters.get("comment", ""),
         support_updates=not kind.is_view and rows_can_change(format_name, layout.parameters),
@@ -133,7 +133,7 @@ _BUILTINS = "_impala_builtins"
 
 
 class ImpalaCatalog(FamilyCatalog):
-    # Between back-ticks a backslash includes the next character, and a doubled back-tick ends one name and begins
+    # Between backticks a backslash escapes the next character, and a doubled backtick ends one name and starts
     # another.
     unquotable = "`\\"
 
@@ -144,14 +144,14 @@ class ImpalaCatalog(FamilyCatalog):
         except errors.StatementRejected as error:
             if "Syntax error" not in error.message and "ParseException" not in error.message:
                 raise
-            views = set[str]()  # SHOW VIEWS is new in Impala 4.2; without it each table would have to be loaded
+            views = set[str]()  # SHOW VIEWS exists since Impala 4.2; the alternative would load every table
         return [
             TableSummary(name, TableKind.of(is_view=name in views), cell(row[1]) if len(row) > 1 else "")
             for name, row in ((cell(row[0]), row) for row in rows)
         ]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
-        """The first row is name, location, comment; sections `Owner: ` and `Parameter: ` follow."""
+        """Parse a first row of name, location, comment, and the sections `Owner: ` and `Parameter: ` after it."""
         first = [cell(one) for one in rows[0]]
         owner, parameters, section = ("", ""), list[str](), ""
         for row in rows[1:]:
@@ -173,21 +173,21 @@ class ImpalaCatalog(FamilyCatalog):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
         layout = read_layout(rows)
         is_kudu = "kudu" in layout.parameters.get("storage_handler", "").lower()
-        # Of a Kudu table DESCRIBE has name, type, comment, primary_key, key_unique, nullable, default.
+        # For a Kudu table DESCRIBE returns name, type, comment, primary_key, key_unique, nullable, default.
         for row in await self._read(f"DESCRIBE {backquoted(database, table)}") if is_kudu else ():
             cells = [cell(one) for one in row]
             if len(cells) > 6:
                 layout.primary |= {cells[0]} if cells[3] == "true" else set()
                 layout.not_null |= {cells[0]} if cells[5] == "false" else set()
                 layout.defaults |= {cells[0]: cells[6]} if cells[6] else {}
-        return described(database, table, layout, tells_constraints=is_kudu)
+        return described(database, table, layout, has_constraints=is_kudu)
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """All columns come in one answer: name, type, distinct values, NULLs, max and avg size, trues, falses."""
+        """One query returns all columns: name, type, distinct values, NULLs, max and avg size, trues, falses."""
         rows = await self._read(f"SHOW COLUMN STATS {backquoted(table.database, table.name)}")
         cells = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
         distinct, nulls, longest, average, trues, falses = (cells + [""] * 6)[:6]
-        # Sizes of types of fixed width are always given: they are no statistics of the values.
+        # Sizes of fixed-width types are always present, and say nothing about the values.
         if whole(distinct) is None and whole(nulls) is None:
             return NO_STATISTICS
         return ColumnStatistics(
@@ -206,13 +206,13 @@ class ImpalaCatalog(FamilyCatalog):
         return _functions(await self._read(f"SHOW FUNCTIONS IN {backquoted(database)}"))
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """The pattern may match too much, because `*` and `|` are special in it."""
+        """Filters the rows by name, because `*` and `|` are special in the pattern and may match more."""
         source = _BUILTINS if database is None else backquoted(database)
         rows = await self._read(f"SHOW FUNCTIONS IN {source} LIKE {literal(name.lower())}")
         return next((one for one in _functions(rows) if one.name == name.lower()), None)
 
     async def _partitions(self, table: str) -> list[Partition]:
-        """Each row has the values first, then counts and sizes; the last row is a total."""
+        """Parse rows of partition values, followed by counts and sizes; the last row is a total."""
         rows = [[cell(one) for one in row] for row in await self._read(f"SHOW PARTITIONS {table}")]
         return [tuple(row) for row in rows if row[0] != "Total"]
 
@@ -230,7 +230,7 @@ class ImpalaCatalog(FamilyCatalog):
         return sample_of_values(values, kind, groups_maps=self.groups_maps)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
-        """As `*` does, without complex columns."""
+        """The columns that `*` selects, which omits complex types."""
         return [
             column.name
             for column in table.columns
@@ -243,18 +243,18 @@ class ImpalaCatalog(FamilyCatalog):
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
-    """From rows of return type, signature `abs(BIGINT)`, binary type, is persistent; overloads are merged."""
-    found = dict[str, FunctionDescription]()
+    """Functions from rows of return type, signature `abs(BIGINT)`, binary type, is persistent; overloads are merged."""
+    by_name = dict[str, FunctionDescription]()
     for row in rows:
         returned, text, binary, persistent = (cell(one) for one in row[:4])
         name, bracket, rest = text.partition("(")
         name, signature = name.lower(), bracket + rest
-        first = found.get(name)
+        first = by_name.get(name)
         if first is None:
-            found[name] = FunctionDescription(name, signature, returned, binary, persistent)
+            by_name[name] = FunctionDescription(name, signature, returned, binary, persistent)
         elif signature not in first.signature.split("\n"):
-            found[name] = replace(first, signature=f"{first.signature}\n{signature}")
-    return list(found.values())
+            by_name[name] = replace(first, signature=f"{first.signature}\n{signature}")
+    return list(by_name.values())
 
 
 _NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function")
@@ -265,7 +265,7 @@ class SparkCatalog(FamilyCatalog):
     describe_column = "EXTENDED"
 
     async def _tables(self, database: str) -> list[TableSummary]:
-        """Without temporary views, which are in no database. Comments would cost a statement per table."""
+        """Skips temporary views, which are in no database, and comments, which would take a statement per table."""
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         views = {cell(row[1]) for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}") if not row[2]}
         names = [cell(row[1]) for row in rows if not row[2]]
@@ -283,14 +283,14 @@ class SparkCatalog(FamilyCatalog):
 
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
         columns, details = _read_description(rows)
-        # In DESCRIBE the properties run together so that they cannot be separated.
+        # DESCRIBE joins the properties in a way that cannot be parsed.
         listed = await self._read(f"SHOW TBLPROPERTIES {backquoted(database, table)}")
         properties = {str(row[0]): str(row[1]) for row in listed if len(row) > 1}
         kind = table_kind(details.get("Type", ""))
         format_name = "" if kind.is_view else details.get("Provider", "").lower()
         if format_name in {"", "hive"} and not kind.is_view:
             format_name = file_format(details, properties)
-        # `658 bytes, 2 rows`; the rows are known only after ANALYZE.
+        # `658 bytes, 2 rows`; the row count is present only after ANALYZE.
         size = re.match(r"(?P<totalSize>\d+) bytes(?:, (?P<numRows>\d+) rows)?", details.get("Statistics", ""))
         return TableDescription(
             database,
@@ -324,7 +324,7 @@ class SparkCatalog(FamilyCatalog):
             raise
         text = "\n".join(str(row[0]) for row in rows)
         usage = text.partition("Usage:")[2].partition("Extended Usage:")[0]
-        # Each overload begins with `name(arguments) - description`.
+        # Each overload starts with `name(arguments) - description`.
         signatures = re.findall(rf"^\s*({re.escape(name)}\(.*?\)) - ", usage, re.MULTILINE | re.IGNORECASE)
         is_builtin = database is None and "Function: spark_catalog." not in text
         return FunctionDescription(
@@ -337,7 +337,7 @@ class SparkCatalog(FamilyCatalog):
 
 
 def _read_description(rows: Sequence[Row]) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
-    """Columns and details in the sections of Spark's DESCRIBE FORMATTED."""
+    """Parse columns and details from the sections of Spark's DESCRIBE FORMATTED."""
     columns, partitions, section = list[TableColumn](), set[str](), ""
     details, defaults = dict[str, str](), dict[str, str]()
     for row in rows:

@@ -1,4 +1,4 @@
-"""A connection to a HiveServer2 member: one call at a time, each limited in time; how to log in; calls of a session."""
+"""Connections to a HiveServer2 member, their transports and logins, and the calls of a session."""
 
 import asyncio
 import base64
@@ -41,9 +41,9 @@ _OK = 200
 
 
 class Hs2Connection:
-    """A PooledConnection. Answers longer than `most_bytes` are not kept.
+    """A PooledConnection with one call at a time. Replies longer than `most_bytes` are discarded.
 
-    When a caller is cancelled, the connection waits for the answer of its call and drops it: closing the connection
+    If a caller is cancelled, the connection still waits for the reply and drops it, because closing the connection
     would end the session that it opened.
     """
 
@@ -55,7 +55,7 @@ class Hs2Connection:
         self._sequence = 0
         self._exchange: asyncio.Task[object] | None = None
         self._broken = False
-        self.opened_session = False  # a session lives as long as this connection
+        self.opened_session = False  # the lifetime of a session depends on this connection
 
     def is_closed(self) -> bool:
         return self._broken or self._transport.is_closed()
@@ -67,10 +67,10 @@ class Hs2Connection:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerRefused, ServerException, Overlong.
+        """Send a call and wait for its reply. Raises WireLost, LoginRefused, ServerRefused, ServerException, Overlong.
 
-        With `largest_cell`, a limit in bytes, CellFound instead of Overlong where an answer has a larger cell; the
-        connection is broken then.
+        With `largest_cell`, a limit in bytes, raises CellFound instead of Overlong if the reply has a larger cell; the
+        connection is then broken.
         """
         self._waiting += 1
         try:
@@ -80,10 +80,10 @@ class Hs2Connection:
             raise WireLost(sent=False) from None
         finally:
             self._waiting -= 1
-        task = asyncio.create_task(self._carry_out(method, request, limit_s, largest_cell), name=method.name)
+        task = asyncio.create_task(self._perform(method, request, limit_s, largest_cell), name=method.name)
         self._exchange = task
         task.add_done_callback(self._end_turn)
-        # With `wait`, a task that `shut` cancels does not look like a caller who is cancelled.
+        # `wait` distinguishes a task cancelled by `shut` from a cancelled caller.
         await asyncio.wait({task})
         if task.cancelled():
             raise WireLost(sent=True)
@@ -92,16 +92,16 @@ class Hs2Connection:
         return reply
 
     async def clean(self) -> bool:
-        """True when another session may use the connection."""
+        """Whether another session may use the connection."""
         return not (self.is_closed() or self.is_busy or self.opened_session)
 
     async def shut(self) -> None:
-        """Close the connection and give up a call that is under way."""
+        """Close the connection and abort a call in progress."""
         self._broken = True
         await give_up(self._exchange)
         await self._transport.close()
 
-    async def _carry_out(
+    async def _perform(
         self, method: Method[RequestT, ReplyT], request: RequestT, limit_s: float, largest_cell: int | None
     ) -> ReplyT:
         if self.is_closed():
@@ -118,21 +118,21 @@ class Hs2Connection:
             self._broken = True
             is_sent = not isinstance(error, NOT_SENT)
             raise WireLost(sent=is_sent, timed_out=isinstance(error, TimeoutError)) from error
-        except BaseException:  # a cancel too: the rest of the answer is unread
+        except BaseException:  # cancellation too: the rest of the reply is unread
             self._broken = True
             raise
 
     def _end_turn(self, task: asyncio.Task[ReplyT]) -> None:
         self._turn.release()
         if self._exchange is task:
-            # An answer may have 40 MiB; a connection that waits for its next call does not keep it.
+            # Releases the reply, which may have 40 MiB, while the connection is idle.
             self._exchange = None
         if not task.cancelled():
             task.exception()
 
 
 class Wire:
-    """Calls of one session. `more` makes another connection to the same member with the same login."""
+    """The calls of one session. `more` opens another connection to the same member with the same login."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Wire:
         self._more = more
         self._connections = [opener]
         self._growing = asyncio.Lock()
-        self.is_released = False  # no calls can be made any more
+        self.is_released = False  # if true, no further calls are possible
 
     @property
     def is_connected(self) -> bool:
@@ -156,24 +156,24 @@ class Wire:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Make a call on a connection that is free. Raises as Hs2Connection.call.
+        """Make a call on an idle connection. Raises as Hs2Connection.call.
 
-        `limit_s` applies to the wait for a connection, to the wait for its turn, and to the answer.
+        `limit_s` applies separately to getting a connection, to waiting for its turn, and to the reply.
         """
         try:
             async with asyncio.timeout(limit_s):
                 connection = self._idle() or await self._another()
         except TimeoutError:
             raise WireLost(sent=False) from None
-        self._check_kept()
+        self._check_not_released()
         return await connection.call(method, request, limit_s=limit_s, largest_cell=largest_cell)
 
     async def call_until_answered(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float
     ) -> ReplyT:
-        """As `call`, repeated over new connections while the network is broken, for at most `limits.retry_s`.
+        """As `call`, retried over new connections after network failures, for at most `limits.retry_s`.
 
-        Only for calls that have the same effect when the server receives them twice.
+        Only for idempotent calls.
         """
         retries: Retries | None = None
         while True:
@@ -185,12 +185,12 @@ class Wire:
                     raise
 
     async def call_opener(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
-        """Make a call that only the session's own connection may make."""
-        self._check_kept()
+        """Make a call that is only allowed on the connection that opened the session."""
+        self._check_not_released()
         return await self._opener.call(method, request, limit_s=limit_s)
 
     def release(self) -> list[Hs2Connection]:
-        """All connections; afterwards the wire has none, and makes no calls."""
+        """Hand over all connections; the wire can make no calls afterwards."""
         self.is_released = True
         connections, self._connections = self._connections, []
         return connections
@@ -199,9 +199,9 @@ class Wire:
         return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
 
     async def _another(self) -> Hs2Connection:
-        """One more connection; one of the present ones when there are enough, or none can be made."""
+        """A new connection; an existing one if there are enough or none can be opened."""
         async with self._growing:
-            self._check_kept()
+            self._check_not_released()
             if idle := self._idle():
                 return idle
             living = [one for one in self._connections if not one.is_closed()]
@@ -218,14 +218,14 @@ class Wire:
                 await connection.shut()
                 raise WireLost(sent=False)
             self._connections.append(connection)
-            # A connection that broke still has its socket.
+            # A broken connection still has an open socket.
             for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
                 await broken.shut()
                 self._connections = [one for one in self._connections if one is not broken]
             return connection
 
-    def _check_kept(self) -> None:
-        """After its release, the connections of a session may already serve another one."""
+    def _check_not_released(self) -> None:
+        """Raises WireLost after `release`, because the connections may already serve another session."""
         if self.is_released:
             raise WireLost(sent=False)
 
@@ -245,10 +245,10 @@ class HttpTransport:
                 "Host": str(login.member),
                 "Content-Type": "application/x-thrift",
                 "Accept": "application/x-thrift",
-                # A compressed piece may expand to a thousand times its size.
+                # Compressed data could expand to a thousand times its size.
                 "Accept-Encoding": "identity",
                 "Authorization": basic if self._token is None else f"Bearer {self._token}",
-                # Hive requires it where its filter against forged requests is on.
+                # Hive requires this header if its CSRF filter is on.
                 "X-XSRF-HEADER": "true",
             },
             verify=tls or False,
@@ -304,12 +304,12 @@ _MAX_STEPS = 20
 
 
 SaslStep = Callable[[bytes | None], Awaitable[bytes]]
-"""The answer to the server's challenge; None: the first message. Raises LoginRefused."""
+"""Computes the response to the server's challenge, which is None for the first message. Raises LoginRefused."""
 
 
 def plain(user: str, password: str) -> SaslStep:
-    """User name and password; servers without authentication accept any."""
-    # Hive refuses an empty password even where it requires none.
+    """SASL PLAIN; servers without authentication accept any user name and password."""
+    # Hive rejects an empty password even if it does not check passwords.
     login = b"\0" + user.encode() + b"\0" + (password or "none").encode()
 
     async def step(challenge: bytes | None) -> bytes:
@@ -319,7 +319,7 @@ def plain(user: str, password: str) -> SaslStep:
 
 
 async def negotiate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mechanism: str, step: SaslStep) -> None:
-    """Log in by the mechanism of that name. Raises LoginRefused; what streams raise; MalformedMessage."""
+    """Log in with a SASL mechanism. Raises LoginRefused, MalformedMessage, and the errors of streams."""
     _send(writer, _START, mechanism.encode())
     _send(writer, _SASL_OK, await step(None))
     for _ in range(_MAX_STEPS):
@@ -343,7 +343,7 @@ def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
 
 
 class Gssapi:
-    """The process's own Kerberos ticket, for `service/host`."""
+    """Login with the process's Kerberos ticket at `service/host`."""
 
     def __init__(self, service: str, host: str) -> None:
         self._gssapi: Any = importlib.import_module("gssapi")
@@ -351,7 +351,7 @@ class Gssapi:
         self._context: Any = None
 
     async def step(self, challenge: bytes | None) -> bytes:
-        """The next token; requests to ticket servers block, so they are made in a thread."""
+        """The next token, computed in a thread because requests to the KDC block."""
         try:
             return await asyncio.to_thread(self._step, challenge)
         except self._gssapi.exceptions.GSSError as error:
@@ -363,13 +363,13 @@ class Gssapi:
             self._context = self._gssapi.SecurityContext(name=name, usage="initiate")
         if not self._context.complete:
             return self._context.step(challenge) or b""
-        # The server offers layers of protection in one byte; thrift's frames need none.
+        # The server offers security layers in one byte; choose none.
         self._context.unwrap(challenge or b"")
         return self._context.wrap(b"\x01\0\0\0", encrypt=False).message
 
 
 async def connect(address: Hs2Address, login: Hs2Login) -> Hs2Connection:
-    """A connection to the member of `login`. Raises EngineUnavailable, CredentialsRequired."""
+    """Open a connection to the member of `login`. Raises EngineUnavailable, CredentialsRequired."""
     resolved = await address.rules.resolve(login.member.host, login.member.port)
     limit_s = address.limits.connect_s / len(resolved)
     return await first_reached(resolved, lambda one: _connect_to(address, login, one, limit_s))
@@ -380,10 +380,10 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
     with connect_errors():
         if address.tls is not None:
             validate, ca = address.tls.validate, address.tls.ca
-            # Reading the system's certificates takes tens of milliseconds.
+            # In a thread, because loading the system's certificates takes tens of milliseconds.
             tls = await asyncio.to_thread(client_tls, member.host, validate=validate, ca=ca)
         if address.http_path is not None:
-            # Nothing is sent before the first call: the session's OpenSession proves the login.
+            # Sends nothing yet: the first call, OpenSession, verifies the login.
             return Hs2Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
         async with asyncio.timeout(limit_s):
             reader, writer = await asyncio.open_connection(
@@ -394,11 +394,11 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
                 server_hostname=member.host if tls else None,
             )
             connection: socket.socket = writer.get_extra_info("socket")
-            # The system detects a server that is gone while nothing is sent.
+            # Keepalive detects a lost server while the connection is idle.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             try:
                 transport = await _logged_in(address, login, reader, writer)
-            except BaseException:  # a cancel too: the connection must not stay open
+            except BaseException:  # cancellation too: the connection must not stay open
                 writer.transport.abort()
                 raise
             return Hs2Connection(transport, most_bytes=address.reply_max_bytes)

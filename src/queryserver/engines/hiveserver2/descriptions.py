@@ -1,4 +1,4 @@
-"""DESCRIBE of Hive, Spark and Impala: sections, kind of table, file format, changes of rows, statistics, dates."""
+"""Parses DESCRIBE of Hive, Spark and Impala: sections, table kinds, file formats, statistics, dates."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -11,19 +11,19 @@ from queryserver.engines.protocol import ForeignKey, TableColumn, TableKind
 from queryserver.sql.types import SqlType
 
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-_ZONES = {  # hours east of Greenwich of the zone names that mean one zone only
+_ZONES = {  # UTC offset in hours of unambiguous zone names
     "UTC": 0, "GMT": 0, "Z": 0, "WET": 0, "CET": 1, "WEST": 1, "EET": 2, "CEST": 2, "EEST": 3, "JST": 9, "KST": 9,
     "EDT": -4, "EST": -5, "MDT": -6, "MST": -7, "PDT": -7, "PST": -8,
 }  # fmt: skip
 
 
 def cell(value: Any) -> str:
-    """A cell without the blanks around it; NULL is empty."""
+    """The text of a cell without surrounding whitespace; empty for NULL."""
     return "" if value is None else str(value).strip()
 
 
 def unescaped(text: str) -> str:
-    r"""A text that Hive wrote as in Java's source: `\"`, `\\`, `\n`, `\u00eb`."""
+    r"""Decode a text that Hive escaped like a Java string literal: `\"`, `\\`, `\n`, `\u00eb`."""
 
     def character(match: re.Match[str]) -> str:
         code = match[1]
@@ -33,15 +33,17 @@ def unescaped(text: str) -> str:
 
 
 def utc_text(java_date: str) -> str:
-    """`Sat Nov 21 22:48:19 UTC 2026` as `2026-11-21T22:48:19Z`; empty when it is no date, or its zone is ambiguous."""
+    """Convert `Sat Nov 21 22:48:19 UTC 2026` to `2026-11-21T22:48:19Z`; empty if it is no date or its zone
+    ambiguous.
+    """
     match = re.fullmatch(r"\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\d) ([\w:+-]+) (\d{4})", java_date)
     if match is None:
         return ""
     day, name, year = match.groups()
     if name in _ZONES:
         offset = timedelta(hours=_ZONES[name])
-    elif found := re.fullmatch(r"GMT([+-])(\d\d):?(\d\d)", name):
-        offset = timedelta(hours=int(found[2]), minutes=int(found[3])) * (1 if found[1] == "+" else -1)
+    elif custom := re.fullmatch(r"GMT([+-])(\d\d):?(\d\d)", name):
+        offset = timedelta(hours=int(custom[2]), minutes=int(custom[3])) * (1 if custom[1] == "+" else -1)
     else:
         return ""
     try:
@@ -52,7 +54,7 @@ def utc_text(java_date: str) -> str:
 
 
 def known(text: str) -> str | None:
-    """A statistic; None where the engine has none: empty, `NULL`, or Impala's -1."""
+    """The text of a statistic; None if the engine has none, which it writes as nothing, `NULL` or -1 (Impala)."""
     return None if text in {"", "NULL", "-1"} else text
 
 
@@ -80,12 +82,12 @@ _BY_INPUT = ("parquet", "orc", "avro", "rcfile", "sequencefile", "json", "kudu",
 
 
 def table_kind(word: str) -> TableKind:
-    """The kind in a description; an unknown word means an ordinary table."""
+    """The table kind for a word of the description; an unknown word means an ordinary table."""
     return _KINDS.get(word.upper(), TableKind.MANAGED)
 
 
 def file_format(details: Mapping[str, str], parameters: Mapping[str, str]) -> str:
-    """`parquet`, `orc`, `text`, `kudu`, `iceberg`, …; empty when it is not in the description."""
+    """`parquet`, `orc`, `text`, `kudu`, `iceberg`, …; empty if the description does not mention it."""
     handler = parameters.get("storage_handler", "").lower()
     if "kudu" in handler:
         return "kudu"
@@ -99,7 +101,7 @@ def file_format(details: Mapping[str, str], parameters: Mapping[str, str]) -> st
 
 
 def rows_can_change(format_name: str, parameters: Mapping[str, str]) -> bool:
-    """Whether UPDATE and DELETE work: Kudu, Iceberg, Delta, and Hive's full ACID tables."""
+    """Whether UPDATE and DELETE work, which is so for Kudu, Iceberg, Delta, Hudi, and Hive's full ACID tables."""
     if format_name in {"kudu", "iceberg", "delta", "hudi"}:
         return True
     is_acid = parameters.get("transactional", "").lower() == "true"
@@ -107,8 +109,8 @@ def rows_can_change(format_name: str, parameters: Mapping[str, str]) -> bool:
 
 
 def statistics(parameters: Mapping[str, str]) -> dict[str, str]:
-    found = {name: known(parameters.get(name, "")) for name in ("numRows", "totalSize", "numFiles", "rawDataSize")}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: known(parameters.get(name, "")) for name in ("numRows", "totalSize", "numFiles", "rawDataSize")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def is_complex(kind: SqlType) -> bool:
@@ -122,7 +124,7 @@ def has_map(kind: SqlType) -> bool:
 
 @dataclass(slots=True)
 class Layout:
-    """A description. `details` are `Owner`, `Location`, … without the colon; `parameters` those of the table."""
+    """A parsed description. `details` has keys such as `Owner` and `Location`, without the colon."""
 
     columns: list[TableColumn] = field(default_factory=list[TableColumn])
     partitions: list[TableColumn] = field(default_factory=list[TableColumn])
@@ -133,10 +135,10 @@ class Layout:
     not_null: set[str] = field(default_factory=set[str])
     defaults: dict[str, str] = field(default_factory=dict[str, str])
 
-    def all_columns(self, *, tells_constraints: bool) -> tuple[TableColumn, ...]:
-        """Partition columns last. Without constraints, keys and NULL are unknown."""
+    def all_columns(self, *, has_constraints: bool) -> tuple[TableColumn, ...]:
+        """All columns, partition columns last. Without `has_constraints`, keys and nullability are unknown."""
         columns = (*self.columns, *self.partitions)
-        if not tells_constraints:
+        if not has_constraints:
             return columns
         return tuple(
             replace(
@@ -150,7 +152,7 @@ class Layout:
 
 
 def read_layout(rows: Iterable[Row], clean: Callable[[str], str] = str) -> Layout:
-    """The description in the rows. `clean` undoes the engine's escapes in texts that users wrote."""
+    """Parse the rows of a description. `clean` decodes the engine's escapes in texts written by users."""
     layout, section = Layout(), ""
     for row in rows:
         first, second, third = (cell(one) for one in row[:3])
@@ -170,7 +172,7 @@ def _put(layout: Layout, section: str, row: tuple[str, str, str], clean: Callabl
     if section in {"", "# partition information"}:
         if first:
             is_key = section != ""
-            # Impala breaks long type texts into lines.
+            # Impala wraps long types over several lines.
             kind = re.sub(r"\s*\n\s*", "", clean(second).strip())
             column = TableColumn(clean(first), kind, clean(third), partition_key=is_key)
             (layout.partitions if is_key else layout.columns).append(column)

@@ -1,4 +1,4 @@
-"""A group of HiveServer2 members as an Engine: their sessions, and the tokens that resume a statement."""
+"""The Engine for a group of HiveServer2 members: sessions, and tokens that resume a statement."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ _PING_USER = User(id=0, username="anonymous")
 
 
 class ResumeToken(BaseModel):
-    """A statement, its session, and the member that holds both; of each handle the guid and the secret."""
+    """Identifies a statement, its session and their member; each handle is a pair of guid and secret."""
 
     model_config = ConfigDict(frozen=True, ser_json_bytes="hex", val_json_bytes="hex")
 
@@ -49,7 +49,7 @@ class ResumeToken(BaseModel):
 
     @classmethod
     def from_text(cls, token: str) -> "ResumeToken":
-        """Raises OutcomeUnknown for a text that is no such token."""
+        """Parse a token. Raises OutcomeUnknown if `token` is not one."""
         try:
             return cls.model_validate_json(token)
         except ValidationError as error:
@@ -71,7 +71,7 @@ class ResumeToken(BaseModel):
 
 
 class Hs2Session(OperationSession[Hs2Operation]):
-    """A ResumableSession too, whose token is the handle's: the server does not count the rows that were read."""
+    """A ResumableSession, whose resume token is that of the handle, because the server does not count rows read."""
 
     gone = "The engine session is gone; the statement was not started."
     unknown = EXPIRED
@@ -84,10 +84,10 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self._variant = variant
         self._lost = False
         self._is_detached = False
-        self.is_left_open = False  # the session was left, but the server could not be reached to close it
+        self.is_left_open = False  # the session was left, but could not be closed because the server was unreachable
 
     def adopt(self, handle: structs.TOperationHandle, *, rows_read: int) -> OperationHandle:
-        """Follow an operation of this session of which another process has read so many rows."""
+        """Continue an operation of this session of which another process has read `rows_read` rows."""
         return self.follow(Hs2Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read))
 
     def resume_token(self, handle: OperationHandle) -> str:
@@ -97,14 +97,14 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self._is_detached = True
 
     async def leave(self) -> bool:
-        """End the session at the server unless it is detached; True when its connections can serve another session."""
+        """End the session at the server unless detached; True if its connections can serve another session."""
         self._left = True
         if self._is_detached:
             if self._operation is not None:
                 await self._operation.leave()
             return False
         await self._close_operation()
-        # Over another connection where its own is lost or busy: Hive's sessions outlive theirs.
+        # Over another connection if its own is lost or busy, because Hive's sessions outlive their connection.
         request = structs.TCloseSessionReq(session_handle=self.handle)
         for call in (self._wire.call_opener, self._wire.call):
             try:
@@ -118,7 +118,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
         return False
 
     def written(self, statement: Bound) -> str:
-        """The text that the server gets. Raises StatementRejected."""
+        """The text sent to the server. Raises StatementRejected."""
         if self._variant.literals is None:
             raise errors.StatementRejected("This server takes no parameters.")
         return statement.written(self._variant.literals.write)
@@ -161,7 +161,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
 async def _open_session(
     connection: Hs2Connection, address: Hs2Address, variant: Hs2Variant, user: User, options: SessionOptions
 ) -> structs.TSessionHandle:
-    """A new session. Raises EngineUnavailable, CredentialsRequired, StatementRejected (database, setting)."""
+    """Open a session. Raises EngineUnavailable, CredentialsRequired, StatementRejected (database, setting)."""
     request = structs.TOpenSessionReq(
         client_protocol=structs.TProtocolVersion.V11,
         username=(options.credentials.username if options.credentials else address.username) or user.username,
@@ -182,9 +182,9 @@ async def _open_session(
 def session_configuration(
     address: Hs2Address, variant: Hs2Variant, user: User, options: SessionOptions
 ) -> dict[str, str]:
-    """The configuration of OpenSession; settings of the session override those of the address.
+    """The configuration for OpenSession; settings of the session override those of the address.
 
-    Raises StatementRejected for a setting whose name cannot be one: servers would accept it silently.
+    Raises StatementRejected for an invalid name of a setting, which servers would silently accept.
     """
     chosen = {**address.session_conf, **options.settings}
     for name in chosen:
@@ -204,7 +204,7 @@ def session_configuration(
 
 
 class Hs2Engine:
-    """Statements on one group of servers. Idle connections are kept for the next session of the same login."""
+    """Runs statements on one group of servers. Idle connections are kept for later sessions of the same login."""
 
     lists_functions = True
 
@@ -230,9 +230,9 @@ class Hs2Engine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:
-        """A session on a member that can be reached; leaving it ends what still runs in it.
+        """A session on a reachable member; leaving the context stops what still runs in it.
 
-        When a caller is cancelled while the server opens the session, the session is ended once it is open.
+        If the caller is cancelled while the server opens the session, the session is ended once it is open.
         """
         login, connection = await self._connect(user, options)
         wire = self._wire(login, connection)
@@ -253,7 +253,7 @@ class Hs2Engine:
     async def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AsyncGenerator[tuple[EngineSession, OperationHandle]]:
-        """Works where the server keeps sessions whose connection is gone."""
+        """Works only if the server keeps sessions whose connection is lost."""
         resumed = ResumeToken.from_text(token)
         member = Member(resumed.host, resumed.port)
         if member not in self._address.members:
@@ -264,7 +264,7 @@ class Hs2Engine:
         session: Hs2Session | None = None
         try:
             request = structs.TGetOperationStatusReq(operation_handle=resumed.operation_handle)
-            with call_errors(Purpose.FOLLOW):  # OutcomeUnknown when the server no longer knows the operation
+            with call_errors(Purpose.FOLLOW):  # OutcomeUnknown if the server no longer knows the operation
                 await wire.call_until_answered(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
             session = Hs2Session(wire, resumed.session_handle, member, self._variant)
             yield session, session.adopt(resumed.operation_handle, rows_read=rows_read)
@@ -278,7 +278,7 @@ class Hs2Engine:
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Loader]:
-        """Raises StatementDenied for engines that cannot be loaded."""
+        """Raises StatementDenied for engines without imports."""
         dialect = LOADING.get(self._variant.dialect)
         if dialect is None:
             raise errors.StatementDenied(f"No table can be made from a file in {self._variant.dialect}.")
@@ -287,7 +287,7 @@ class Hs2Engine:
             yield Hs2Loader(session, self._executor, dialect, database, read_only=self._read_only)
 
     async def ping(self) -> None:
-        """Open a session of the service; where only callers can log in, just resolve the names of the members."""
+        """Open a session as the service; if only callers can log in, just resolve the members' host names."""
         if self._address.needs_caller:
             rules = self._address.rules
             await first_reached(self._address.members, lambda member: rules.resolve(member.host, member.port))
@@ -296,7 +296,7 @@ class Hs2Engine:
             return
 
     async def close(self) -> None:
-        """Wait for sessions that are being ended, for as long as for any other end."""
+        """Close connections, after waiting up to `limits.end_s` for sessions that are being ended."""
         self._is_closed = True
         await self._background.aclose(grace_s=self._address.limits.end_s)
         await self._closing_later.aclose()
@@ -304,7 +304,7 @@ class Hs2Engine:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _connect(self, user: User, options: SessionOptions) -> tuple[Hs2Login, Hs2Connection]:
-        """A connection to the member whose turn it is, or to the next one that can be reached."""
+        """A connection to the next member in rotation that can be reached."""
         members = self._address.members
         first = next(self._turns) % len(members)
 
@@ -319,10 +319,12 @@ class Hs2Engine:
         return Wire(opener, partial(self._pool.take, login), self._address.limits, self._address.cell_max_bytes)
 
     async def _leave_once_open(self, login: Hs2Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
-        """Hive keeps a session whose connection is closed before it answers: only its handle ends it."""
+        """End a session once it is open: if the connection closed earlier, Hive would keep it until its handle is
+        closed.
+        """
         session: Hs2Session | None = None
         try:
-            with suppress(errors.EngineError):  # the caller got it
+            with suppress(errors.EngineError):  # already raised to the caller
                 session = await opening
         finally:
             await self._leave(login, wire, session)
@@ -340,16 +342,16 @@ class Hs2Engine:
                 self._closing_later.start(self._close_later(login, session), name="close session")
 
     async def _close_later(self, login: Hs2Login, session: Hs2Session) -> None:
-        """Close a session that was left while the network was broken: its statement would continue without a reader."""
+        """Close a session that was left during a network failure, because its statement would keep running."""
         retries = Retries(self._address.limits.retry_s)
         while await retries.pause():
             try:
                 async with self._pool.borrowed(login) as connection:
                     request = structs.TCloseSessionReq(session_handle=session.handle)
-                    with suppress(ServerRefused):  # a session that is gone leaves the connection as good as it was
+                    with suppress(ServerRefused):  # the session no longer exists; the connection stays usable
                         await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
             except (errors.EngineUnavailable, WireLost):
                 continue
             except (errors.EngineError, *CALL_FAILURES):
-                return  # the server was reached: there is nothing more to do
+                return  # the server was reached, so there is nothing left to do
             return

@@ -1,8 +1,8 @@
-"""Failures of calls to a HiveServer2 as domain errors, and the server's messages without internals.
+"""Translates failures of HiveServer2 calls to domain errors, and removes internals from the server's messages.
 
-WireLost            the connection broke, or was never made; `sent`: the server may have the call
+WireLost            the connection broke or was never made; `sent`: the server may have received the call
 LoginRefused        the server refused the login
-ServerRefused       an answer with an error status
+ServerRefused       a reply with an error status
 """
 
 import re
@@ -29,23 +29,23 @@ _SOURCE = r"(?:Native Method|Unknown Source|<generated>|[\w$-]+\.(?:java|scala|k
 _FRAME_TEXT = rf"at [\w$.<>/@-]+\({_SOURCE}\)(?: ~?\[[^\]\n]*\])?"
 _MORE = r"\.\.\. \d+ (?:more|common frames omitted)"
 _FRAME = re.compile(rf"(?<![\w.]){_FRAME_TEXT}")
-# Where line breaks are written as two characters.
+# With line breaks written as two characters, a backslash and a letter.
 _ESCAPED_FRAME = re.compile(rf"(?:\\[nrt]){{1,4}}(?:{_FRAME_TEXT}|{_MORE})")
-# The last form is a frame of Impala.
+# The last alternative is a stack frame of Impala.
 _FRAME_LINE = re.compile(rf"[ \t]+at [\w$.<>/@-]+\(.*|[ \t]*{_MORE}[ \t]*|[ \t]+@ +0x[0-9a-f]+\b.*")
 _HEADINGS = frozenset({"Driver stacktrace:", "Full stacktrace:"})
 _CAUSE = re.compile(r"[ \t]*(?:Caused by|Suppressed):[ \t]*")
 
-# The name of an exception before its message is removed; of one without a message, the package; and the packages of
-# the classes that the servers consist of.
+# Removed are the names of exceptions before a message, the packages of exceptions without a message, and the packages
+# of the servers' own classes.
 _EXCEPTION = re.compile(rf"(?<![\w$.]){_PACKAGES}[A-Z][\w$]*(?:Exception|Error|Throwable|Failure):\s*")
 _BARE_EXCEPTION = re.compile(rf"(?<![\w$.]){_PACKAGES}(?=[A-Z][\w$]*(?:Exception|Error)\b)")
 _CLASSES = re.compile(r"(?<![\w$.'\"`])(?:org\.apache|javax?|scala|jdk|sun|com\.sun)(?:\.[a-z_][\w$]*)+\.(?=[A-Z])")
 
-_PLACES = re.compile(
-    r"\bjdbc:[a-z0-9]+:[^\s'\"<>)\]]*[^\s'\"<>)\],;.]"  # may end with a user and a password
+_ADDRESSES = re.compile(
+    r"\bjdbc:[a-z0-9]+:[^\s'\"<>)\]]*[^\s'\"<>)\],;.]"  # may end with user name and password
     r"|\b(?:https?|ldaps?|thrift|spark|tcp):/{1,2}[^\s'\"<>)\],;]*[^\s'\"<>)\],;.]"
-    # as Java prints an address
+    # an address as printed by Java
     r"|(?<![\w/:.-])[\w-]+(?:\.[\w-]+)*/(?:\d{1,3}(?:\.\d{1,3}){3}|<unresolved>)(?::\d+)?"
     r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}:\d{2,5}\b"
 )
@@ -58,37 +58,37 @@ _PATHS = re.compile(
     rf"(\b(?:hdfs|viewfs|s3[an]?|abfss?|wasbs?|adl|gs|o3?fs|oss|cosn|obs|maprfs|s?webhdfs|har):/{_ENDS})"
     rf"|\bfile:/{_ENDS}"
     rf"|(?<![\w/.*-])/(?:opt|tmp|var|usr|etc|home|root|srv|mnt|run|proc|sys|dev|lib|lib64|bin|sbin|grid)/{_ENDS}"
-    # where YARN and Spark keep the files of jobs
+    # directories of YARN and Spark for job files
     rf"|(?<![\w:/.*-])(?:/[\w.-]+)*/(?:usercache|filecache|nm-local-dir|blockmgr-)(?:{_ENDS})?"
 )
 
 
 def without_internals(text: str) -> str:
-    """The text without frames of stacks, names of exceptions, addresses, and paths of the server's own disk."""
+    """The text without stack frames, exception names, addresses, and paths of the server's local disk."""
     text = _FRAME.sub("", _ESCAPED_FRAME.sub("", text))
     text = _CLASSES.sub("", _BARE_EXCEPTION.sub("", _EXCEPTION.sub("", text)))
-    text = _PLACES.sub(_ADDRESS, text)
-    text = _HOSTS.sub(lambda found: f"{found[found.lastindex or 0]}{_HOST}", text)
-    return _PATHS.sub(lambda found: found[1] or _PATH, text) if "/" in text else text
+    text = _ADDRESSES.sub(_ADDRESS, text)
+    text = _HOSTS.sub(lambda match: f"{match[match.lastindex or 0]}{_HOST}", text)
+    return _PATHS.sub(lambda match: match[1] or _PATH, text) if "/" in text else text
 
 
 class LogFilter:
-    """Clean lines of one log, which is given from its first line on.
+    """Cleans the lines of one log, which must be passed from the first line on.
 
-    A stack trace loses its frames and the names of exceptions. The message of a cause stays, once: servers repeat it
-    for each attempt of a task. Lines are cut after LONGEST_LINE characters.
+    Stack frames and exception names are removed. The message of a cause is kept once, because servers repeat it for
+    each attempt of a task. Lines are truncated to LONGEST_LINE characters.
     """
 
     def __init__(self) -> None:
         self._causes: deque[str] = deque(maxlen=100)
 
     def line(self, line: str) -> str | None:
-        """The next line as it is shown; None: it is not."""
+        """The next line as shown to users; None if it is dropped."""
         line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
         if _FRAME_LINE.fullmatch(line) or line.strip() in _HEADINGS:
             return None
-        is_cause = (found := _CAUSE.match(line)) is not None
-        text = line[found.end() :] if found else line
+        is_cause = (match := _CAUSE.match(line)) is not None
+        text = line[match.end() :] if match else line
         shown = without_internals(text)
         if not is_cause:
             return shown if shown.strip() or not line.strip() else None
@@ -99,10 +99,10 @@ class LogFilter:
 
 
 class WireLost(Exception):
-    """No answer will come.
+    """The connection was lost before the reply.
 
-    `sent`: the server may have received the call. `timed_out`: it may still work on it. `is_refused`: the server does
-    not accept the login for a new connection; an attempt per second would lock the user's account in a directory.
+    `sent`: the server may have received the call. `timed_out`: it may still be working on it. `is_refused`: the server
+    rejected the login of a new connection, which is not retried, since that could lock the user's directory account.
     """
 
     def __init__(self, *, sent: bool, timed_out: bool = False, is_refused: bool = False) -> None:
@@ -113,7 +113,7 @@ class WireLost(Exception):
 
 
 class LoginRefused(Exception):
-    """The server refused the login; the message is the server's."""
+    """The server refused the login; has the server's message."""
 
 
 class ServerRefused(Exception):
@@ -125,17 +125,17 @@ class ServerRefused(Exception):
 
 
 class Purpose(Enum):
-    """What a call is for, which decides what its failure means."""
+    """The purpose of a call, which determines the meaning of a failure."""
 
-    OPEN = auto()  # to open a session: nothing was started
+    OPEN = auto()  # opening a session: nothing was started
     SUBMIT = auto()
-    FOLLOW = auto()  # anything about a statement that was started
+    FOLLOW = auto()  # any call about a statement that was started
 
 
-# Failures of a call, and of the status in its answer.
+# Failures of a call, including an error status in its reply.
 CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException, Overlong)
 
-# What transports raise when a connection is no longer usable; NOT_SENT: the server does not have the call.
+# Raised by transports when a connection is no longer usable; NOT_SENT: the server did not receive the call.
 LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 
@@ -161,7 +161,7 @@ _TIME_LIMIT = re.compile(r"(?i)query timed? ?out|time limit|exceeded .{0,40}time
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Around the opening of a connection: raises EngineUnavailable or CredentialsRequired."""
+    """Translate failures of opening a connection to EngineUnavailable or CredentialsRequired."""
     try:
         yield
     except LoginRefused as error:
@@ -172,7 +172,7 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def call_errors(purpose: Purpose) -> Generator[None]:
-    """Around calls: raises domain errors, by purpose."""
+    """Translate failures of calls to domain errors, depending on their purpose."""
     try:
         yield
     except WireLost as error:
@@ -207,28 +207,28 @@ def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) 
 
 
 def check(status: TStatus) -> None:
-    """Raises ServerRefused for a status that is an error."""
+    """Raises ServerRefused for an error status."""
     if status.status_code not in {TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING}:
         raise ServerRefused(status)
 
 
-# Messages hold statements of megabytes: no pattern may start a long scan at each blank line or dot.
+# Messages may contain statements of several megabytes, so no pattern may start a long scan at each newline or dot.
 _STACK = re.compile(r"\n[ \t]*at [\w$.<>/@-]+\([^)\n]*\)|\n[ \t]*(?:Caused by|Suppressed): |\n[ \t]*\.\.\. \d+ more")
 _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
     r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
 )
-_MESSAGE_CHARACTERS = 128 * 1024  # of a message that are scanned; records keep half of it
+_MESSAGE_CHARACTERS = 128 * 1024  # scanned part of a message; records store half of it
 
 
 def clean_message(text: str) -> str:
-    """The text without stack traces, Java's names of exceptions, addresses, and paths of the server's own disk."""
+    """The text without stack traces, Java exception names, addresses, and paths of the server's local disk."""
     text = text[:_MESSAGE_CHARACTERS]
     is_wrapped = text.startswith("*")
-    if found := _STACK.search(text):
-        text = text[: found.start()]
-    while found := _WRAPPERS.match(text):
-        text = text[found.end() :]
+    if match := _STACK.search(text):
+        text = text[: match.start()]
+    while match := _WRAPPERS.match(text):
+        text = text[match.end() :]
     if is_wrapped:
         text = re.sub(r":\d+:\d+\s*\Z", "", text)
     return without_internals(text).strip()
@@ -243,7 +243,7 @@ _NO_TABLE = re.compile(
 
 @contextmanager
 def metadata_errors(database: str, table: str = "") -> Generator[None]:
-    """Around metadata queries: database_not_found, TableNotFound or EngineForbidden where the engine's message fits."""
+    """Translate errors of metadata queries to database_not_found, TableNotFound or EngineForbidden if they match."""
     try:
         with catalog_queries.metadata_errors():
             yield

@@ -1,4 +1,4 @@
-"""The rows of one operation: types of columns, values to Arrow, and batches, each requested while the last is used."""
+"""Fetches the rows of an operation: column types, conversion to Arrow, and batches with read-ahead."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ _RESULTS: dict[int, ResultType] = {
     **{one: ResultType[one.name] for one in structs.TTypeId if one.name in ResultType.__members__},
     structs.TTypeId.TIMESTAMP_LOCAL_TZ: ResultType.TIMESTAMP_TZ,
 }
-_NATIVE = {  # where it is not the name in lower case
+_NATIVE = {  # types whose name is not the lower-case name of the result type
     ResultType.UNION: "uniontype",
     ResultType.NULL: "void",
     ResultType.INTERVAL_YEAR_MONTH: "interval year to month",
@@ -65,14 +65,14 @@ def _number(entry: structs.TPrimitiveTypeEntry, name: str) -> int | None:
 
 
 def record_batch(rows: structs.TRowSet, columns: tuple[DeclaredColumn, ...]) -> pa.RecordBatch:
-    """The rows of one answer. Raises MalformedMessage when they do not fit the columns."""
-    found = rows.columns or []
+    """The rows of one reply. Raises MalformedMessage if they do not match the columns."""
+    value_columns = rows.columns or []
     names = [one.column.name for one in columns]
-    if not found:
+    if not value_columns:
         return pa.RecordBatch.from_arrays([pa.array([], one.arrow) for one in columns], names)
-    if len(found) != len(columns):
+    if len(value_columns) != len(columns):
         raise MalformedMessage("the rows have other columns than the result")
-    arrays = [_array(values, one) for values, one in zip(found, columns, strict=True)]
+    arrays = [_array(values, one) for values, one in zip(value_columns, columns, strict=True)]
     if len({len(array) for array in arrays}) > 1:
         raise MalformedMessage("columns of different length")
     return pa.RecordBatch.from_arrays(arrays, names)
@@ -99,7 +99,7 @@ def _array(values: structs.TColumn, declared: DeclaredColumn) -> pa.Array:
 
 
 def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
-    """True where a value is NULL; None when none is. The lowest bit is first; bits may be fewer than values."""
+    """A mask that is true for NULL values; None if there are none. Lowest bit first; may be shorter than the column."""
     if not nulls.strip(b"\0"):
         return None
     bits = nulls.ljust((length + 7) // 8, b"\0")  # the layout of Arrow's booleans
@@ -107,12 +107,12 @@ def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
 
 
 def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
-    """The values in the texts; where one of them does not fit (a year beyond Arrow, say), all stay text."""
+    """Parse texts to the column's type; if one does not fit (such as a year out of Arrow's range), all stay text."""
     if pa.types.is_binary(declared.arrow):
         return raw
     try:
         text = raw.cast(pa.string())
-    except pa.ArrowInvalid:  # what is no UTF-8 gets replacement characters
+    except pa.ArrowInvalid:  # invalid UTF-8 becomes replacement characters
         texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
         text = pa.array(texts, pa.string())
     has_fraction = declared.column.type is ResultType.TIMESTAMP_TZ
@@ -126,30 +126,31 @@ def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
     return kernels.replace_substring_regex(text, r"\.0+( |$)", r"\1") if has_fraction else text
 
 
-_FIRST_ROWS = 8  # rows may be megabytes wide, which is known only after the first of them
+_FIRST_ROWS = 8  # few, because rows may be megabytes wide, which is only known after the first fetch
 _GROWTH = 16
-_MAX_ROWS = 10_000  # Hive gives no more
+_MAX_ROWS = 10_000  # Hive returns no more per call
 _MAX_CELLS = 250_000  # decoding these blocks the event loop for about 20 ms
 _MAX_LOG_LINES = 20_000
 _HUGE_BYTES = 2 * BATCH_BYTES
-"""While a larger batch is used, the next one is not requested: memory holds one of them per statement."""
+"""There is no read-ahead after a larger batch, so that only one is in memory per statement."""
 
 _NOT_AGAIN = "Results have expired: the engine does not give the rows again that it gave before."
 
 _Fetched = tuple[pa.RecordBatch, bool]
-"""Rows, and whether more may follow."""
+"""A batch, and whether more may follow."""
 
 
 class Fetcher:
     """Reads the rows of a result in order, each once.
 
-    FETCH_NEXT moves the cursor of the server, so it is not repeated when its answer is lost: the rows are fetched from
-    the first one again (FETCH_FIRST), and those read before are dropped. The same is done for a reader that continues
-    after another process, which has read `skip` rows (`again`). `can_repeat`: whether the server gives all rows again;
-    where it does not, the outcome is unknown.
+    FETCH_NEXT moves the server's cursor, so it cannot be retried when its reply is lost. Instead the rows are fetched
+    from the start again (FETCH_FIRST), and those already read are skipped. The same happens when continuing (`again`)
+    after another process, which has read `skip` rows. `can_repeat` says whether the server can return all rows again;
+    if not, the outcome is unknown.
 
-    Hive carries out two fetches of a result at once, which mixes their rows. So the second one waits until the first,
-    whose connection broke, should be over: for as long as fetches have taken so far, and `Limits.settle_s` at least.
+    Hive runs concurrent fetches of a result in parallel, which mixes up their rows. So after a broken connection the
+    next fetch waits until the interrupted one should be over: as long as the longest fetch so far, and at least
+    `Limits.settle_s`.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Fetcher:
         wire: Wire,
         handle: structs.TOperationHandle,
         *,
-        tells_more: bool,
+        has_reliable_more_rows: bool,
         can_repeat: Callable[[], Awaitable[bool]],
         skip: int = 0,
         again: bool,
@@ -166,35 +167,35 @@ class Fetcher:
         self._can_repeat = can_repeat
         self.may_have_moved = again  # another process may have fetched rows
         self._handle = handle
-        self._tells_more = tells_more
-        self._known = skip  # rows from the first one on that are not needed again
-        self._passed = 0  # rows that the server has given since its cursor was last at the first one
+        self._has_reliable_more_rows = has_reliable_more_rows
+        self._read_before = skip  # number of rows, from the first, that were already read
+        self._passed = 0  # rows returned by the server since its cursor was last at the start
         self._orientation = structs.TFetchOrientation.NEXT
         self._rows = _FIRST_ROWS
         self._most_rows = _MAX_ROWS
         self._ahead: asyncio.Task[_Fetched] | None = None
         self._peeked: _Fetched | None = None
         self._is_repeatable: bool | None = None
-        self._longest_s = wire.limits.settle_s  # that a fetch took, or had taken when it was lost
+        self._longest_s = wire.limits.settle_s  # longest duration of a fetch so far, including lost ones
         self._is_closed = False
         self.columns: tuple[DeclaredColumn, ...] = ()
         self.is_exhausted = False
 
     async def peek(self) -> bool:
-        """Fetch the first rows and keep them; False: the answer has no columns. Raises EngineError."""
+        """Fetch the first rows in advance; False if the reply has no columns. Raises EngineError."""
         with call_errors(Purpose.FOLLOW):
             batch, more, is_table = await self._fetch_new()
         self._peeked = batch, more
         return is_table
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Raises EngineError."""
+        """The rows. Raises EngineError."""
         fetched, self._peeked = self._peeked, None
         batch, more = fetched or await self._arrived(self._request())
         while more:
             ahead = self._request() if batch.nbytes <= _HUGE_BYTES else None
             left = deque(pieces(batch))
-            # No name may hold a huge batch while the next one is received.
+            # Releases a huge batch before the next one is received.
             del batch
             while left:
                 yield left.popleft()
@@ -204,7 +205,7 @@ class Fetcher:
             yield piece
 
     async def close(self) -> None:
-        """Give up the request that is under way. A reader gets OutcomeUnknown."""
+        """Cancel the request in progress; its reader gets OutcomeUnknown."""
         self._is_closed = True
         ahead, self._ahead, self._peeked = self._ahead, None, None
         await give_up(ahead)
@@ -216,7 +217,7 @@ class Fetcher:
         return self._ahead
 
     async def _arrived(self, ahead: asyncio.Task[_Fetched]) -> _Fetched:
-        await asyncio.wait({ahead})  # with `wait`, its reader does not look cancelled when the request is given up
+        await asyncio.wait({ahead})  # `wait` does not cancel the reader if the request is cancelled
         if ahead.cancelled():
             raise OutcomeUnknown(EXPIRED)
         return ahead.result()
@@ -227,10 +228,10 @@ class Fetcher:
         return batch, more
 
     async def _fetch_new(self) -> tuple[pa.RecordBatch, bool, bool]:
-        """The next rows, whether more may follow, and whether the answer had columns.
+        """The next rows, whether more may follow, and whether the reply had columns.
 
-        All breaks of the network share one time limit: with an engine that loses every second answer the reader
-        does not wait for ever.
+        All network failures share one time limit, so that an engine that loses every second reply cannot keep the
+        reader waiting for ever.
         """
         retries: Retries | None = None
         if self.may_have_moved:
@@ -241,7 +242,7 @@ class Fetcher:
                 reply = await self._call()
             except WireLost as error:
                 retries = retries or Retries(self._wire.limits.retry_s)
-                # A server that was only slow still works on the call.
+                # After a timeout the server is still working on the call.
                 is_over = error.timed_out or error.is_refused or self._wire.is_released
                 if is_over or not await retries.pause(least_s=self._longest_s if error.sent else 0):
                     raise
@@ -252,11 +253,11 @@ class Fetcher:
                 if self._rows == 1:
                     limit = ROW_CELLS * self._wire.cell_max_bytes
                     raise RowTooLarge(limit_bytes=limit, row=self._passed) from error
-                # Fewer rows, from the first one again.
+                # Retry with fewer rows per fetch, from the start.
                 self._most_rows = self._rows = max(min(self._rows * BATCH_BYTES // error.size, self._rows // 2), 1)
                 await self._rewind()
                 continue
-            batch, more = self._wanted(reply)
+            batch, more = self._new_rows(reply)
             if batch.num_rows or not more:
                 return batch, more, reply.results is not None and reply.results.columns is not None
 
@@ -281,13 +282,13 @@ class Fetcher:
             name = names[error.column] if error.column < len(names) else None
             raise cell_too_large(limit_bytes=limit, row=self._passed + error.row, column=name) from error
         except ServerRefused as error:
-            if self._passed < self._known:
+            if self._passed < self._read_before:
                 raise OutcomeUnknown(f"{_NOT_AGAIN} {error}") from error
             raise
         return reply
 
-    def _wanted(self, reply: structs.TFetchResultsResp) -> _Fetched:
-        """The rows of an answer without those that were read before."""
+    def _new_rows(self, reply: structs.TFetchResultsResp) -> _Fetched:
+        """The rows of a reply without those that were already read."""
         self._orientation = structs.TFetchOrientation.NEXT
         if reply.results is None:
             return record_batch(structs.TRowSet(), self.columns), bool(reply.has_more_rows)
@@ -295,22 +296,22 @@ class Fetcher:
             batch = record_batch(reply.results, self.columns)
         except (MalformedMessage, pa.ArrowException, OverflowError, TypeError) as error:
             raise WireLost(sent=True) from error
-        if batch.num_rows:  # request as many rows as make a batch, by the widths seen last
+        if batch.num_rows:  # next time request as many rows as make a batch at this row width
             fitting = BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)
             by_cells = _MAX_CELLS // max(len(self.columns), 1)
             self._rows = max(min(fitting, by_cells, self._rows * _GROWTH, self._most_rows), 1)
-        more = bool(reply.has_more_rows) or (batch.num_rows > 0 and not self._tells_more)
-        dropped = min(max(self._known - self._passed, 0), batch.num_rows)
+        more = bool(reply.has_more_rows) or (batch.num_rows > 0 and not self._has_reliable_more_rows)
+        dropped = min(max(self._read_before - self._passed, 0), batch.num_rows)
         self._passed += batch.num_rows
-        if not more and self._passed < self._known:
+        if not more and self._passed < self._read_before:
             raise OutcomeUnknown(
                 "Results have expired: the engine gave fewer rows after the connection broke than before."
             )
-        self._known = max(self._known, self._passed)
+        self._read_before = max(self._read_before, self._passed)
         return batch.slice(dropped), more
 
     async def _rewind(self) -> None:
-        """Fetch from the first row again. Raises OutcomeUnknown where the server does not keep its rows."""
+        """Restart from the first row. Raises OutcomeUnknown if the server does not keep the rows."""
         if self._is_repeatable is None:
             self._is_repeatable = await self._can_repeat()
         if not self._is_repeatable:
@@ -321,7 +322,7 @@ class Fetcher:
 
 
 async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool) -> list[str]:
-    """The log from its beginning, or the lines since the last call. Raises EngineError."""
+    """The whole log if `first`, else the lines since the last call. Raises EngineError."""
     lines: list[str] = []
     orientation = structs.TFetchOrientation.FIRST if first else structs.TFetchOrientation.NEXT
     with call_errors(Purpose.FOLLOW):

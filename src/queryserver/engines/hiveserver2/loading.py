@@ -1,8 +1,8 @@
-"""Loading tables of Hive and Spark: INSERT ... VALUES of text constants, which the statement casts.
+"""Loads tables of Hive and Spark with INSERT ... VALUES of text literals that the statement casts.
 
-All values are texts, so that one function decides what may stand in a statement. Measured: Spark reads 1,000 rows in
-1 s, Hive runs a job of some seconds per statement; with one JSON text, as for Trino, the time of both grows with the
-square of the rows.
+All values are written as text, so that a single function is responsible for escaping. Measured: Spark loads 1,000 rows
+in 1 s, and Hive runs a job of some seconds per statement. A single JSON text, as used for Trino, takes quadratic time
+on both.
 """
 
 import re
@@ -21,36 +21,36 @@ from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, 
 from queryserver.errors.statements import StatementRejected
 
 _TABLE = re.compile(r"[A-Za-z0-9_]+")
-# A backslash and a quote are special in constants; `${name}` is replaced everywhere in a statement.
+# Backslash and quote are special in literals; `${name}` is substituted everywhere in a statement.
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(chr, range(32)), *"\\'$", "\x7f")}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingDialect:
-    """Differences of the two engines."""
+    """Differences between the two engines."""
 
     create: str  # follows the columns of CREATE TABLE
-    values: str  # a table of constants, with `{}` for its rows
-    refused: str  # characters that no name of a column may have
-    settings: tuple[str, ...] = ()  # statements before the first table is created; a server may refuse them
-    hides_underscores: bool = False  # a table whose name, and so its directory, begins with `_` cannot be read
+    values: str  # a table of literals, with `{}` for its rows
+    refused: str  # characters not allowed in column names
+    settings: tuple[str, ...] = ()  # statements run before the first table is created; a server may refuse them
+    hides_underscores: bool = False  # a table cannot be read if its name, and so its directory, starts with `_`
 
 
-# Unlike text files, both formats distinguish line breaks, empty texts and NULLs. Hive's writer of Parquet fails on
-# blanks and brackets in names of columns, its writer of ORC does not.
+# Unlike text files, both formats preserve line breaks, empty texts and NULLs. Hive's Parquet writer fails on spaces and
+# parentheses in column names, its ORC writer does not.
 HIVE_LOADING = LoadingDialect(
     "STORED AS ORC",
     "TABLE(VALUES {})",
     refused=",:;.",
     hides_underscores=True,
-    # Column statistics would cost a second job per INSERT.
+    # Column statistics would take a second job per INSERT.
     settings=("SET hive.stats.column.autogather=false",),
 )
 SPARK_LOADING = LoadingDialect(
     "USING parquet",
     "(VALUES {})",
     refused=",",
-    # Otherwise days before 1582 are refused; Spark itself reads them back unchanged.
+    # Otherwise dates before 1582 are rejected; Spark reads them back unchanged.
     settings=tuple(
         f"SET spark.sql.parquet.{name}RebaseModeInWrite=CORRECTED" for name in ("datetime", "int96")
     ),
@@ -60,15 +60,15 @@ LOADING: Mapping[str, LoadingDialect] = MappingProxyType({"hive": HIVE_LOADING, 
 
 
 def constant(text: str | None) -> str:
-    r"""A text as a constant of Hive's and Spark's SQL, NULL for None.
+    r"""A text as a literal of Hive's and Spark's SQL; NULL for None.
 
-    Characters that could end the constant, or be replaced before the statement is parsed, are escaped (`\u0027`).
+    Characters that could end the literal or be substituted before parsing are escaped (`\u0027`).
     """
     return "NULL" if text is None else f"'{text.translate(_ESCAPES)}'"
 
 
 def spark_constant(text: str | None) -> str:
-    """The same for Spark, whose parser scans the rest of a constant at each escape: if slow, UTF-8 in hex."""
+    """A literal for Spark. Its parser takes quadratic time in the escapes, so texts with many are written in hex."""
     plain = constant(text)
     if text is None or (len(plain) - len(text)) * len(plain) < 10_000_000:
         return plain
@@ -76,7 +76,7 @@ def spark_constant(text: str | None) -> str:
 
 
 class Hs2Loader(StatementLoader):
-    """A TableLoader. Both engines keep names of tables in lower case, and allow letters, digits and `_` in them."""
+    """A TableLoader. Both engines store table names in lower case and allow letters, digits and `_`."""
 
     mark = "`"
     max_statement_bytes = 512 * 1024
@@ -90,22 +90,22 @@ class Hs2Loader(StatementLoader):
         self._is_set = False
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Rows of an append are read from their staging table, so its name must not hide it."""
+        """For an append, rows are read from the staging table, so its name must not start with `_` on Hive."""
         if load.append and self._dialect.hides_underscores:
             load = replace(load, staging=replace(load.staging, name=load.staging.name.lstrip("_")))
         return await super().load(load, batches, ledger)
 
     async def exists(self, table: TableName) -> bool:
-        """Tables and views share their names."""
+        """Also true for a view, which shares the namespace of tables."""
         if not _TABLE.fullmatch(table.name):
             return False
         database = backquoted(table.database or self._database)
         found = await read_rows(self._session, f"SHOW TABLES IN {database} LIKE {literal(table.name.lower())}")
-        # Spark answers database, name and whether it is temporary, Hive the name; `_` matches any character.
+        # Spark returns database, name and whether it is temporary, Hive only the name; `_` matches any character.
         return any(table.name.lower() in map(str, row) for row in found)
 
     async def is_view(self, table: TableName) -> bool:
-        """Hive says `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
+        """Hive returns `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
         rows = await read_rows(self._session, f"DESCRIBE FORMATTED {self.place(table)}")
         kinds = [str(row[1]) for row in rows if str(row[0]).strip().rstrip(":") in {"Table Type", "Type"}]
         return any("VIEW" in kind for kind in kinds)
@@ -127,7 +127,7 @@ class Hs2Loader(StatementLoader):
         return backquoted(table.database or self._database, table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Without NOT NULL, which neither engine enforces in tables of files."""
+        """Omits NOT NULL, which neither engine enforces for file-based tables."""
         if not self._is_set:
             for setting in self._dialect.settings:
                 with suppress(StatementRejected):
@@ -138,7 +138,7 @@ class Hs2Loader(StatementLoader):
         await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions}) {self._dialect.create}")
         return types
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:  # noqa: ARG002 texts suit all
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:  # noqa: ARG002 text fits every type
         constant_of = spark_constant if self._dialect is SPARK_LOADING else constant
 
         def write(batch: pa.RecordBatch) -> Written:
@@ -148,7 +148,7 @@ class Hs2Loader(StatementLoader):
         return write
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
-        names = [f"c{place}" for place in range(len(types))]
+        names = [f"c{number}" for number in range(len(types))]
         values = ", ".join(
             f"unbase64({name})" if kind == "BINARY" else f"CAST({name} AS {kind})"
             for name, kind in zip(names, types, strict=True)
@@ -157,6 +157,6 @@ class Hs2Loader(StatementLoader):
         return f"INSERT INTO {self.place(load.staging)} SELECT {values} FROM {constants} AS v ({', '.join(names)})"
 
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """One change of the metastore."""
+        """Rename a table, which is a single change in the metastore."""
         await execute(self._session, f"ALTER TABLE {self.place(table)} RENAME TO {self.place(name)}")
         return True

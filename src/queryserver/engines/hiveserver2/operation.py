@@ -1,4 +1,4 @@
-"""One statement at the server: its log, its progress, its status, its rows, its cancellation and close."""
+"""One statement at the server: its log, progress, status and rows, and its cancellation and close."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnk
 from queryserver.formats.columns import Column, ResultType
 
 _MOST_CHARACTERS = 8 * 1024 * 1024
-_AT_ONCE = 32 * 1024  # characters that are filtered in one step, or one line: some 20 ms of the event loop
+_AT_ONCE = 32 * 1024  # characters filtered in one step, at least one line: some 20 ms of the event loop
 
 
 class OperationLog:
-    """The clean lines read so far. `by_rpc`: the server gives the whole log each time, else only new lines.
+    """The cleaned log lines read so far. With `by_rpc` the server returns the whole log each time, else only new lines.
 
-    At most MAX_LOG_LINES lines, and lines of 8 MiB of characters, are kept: the first ones.
+    Keeps the first lines, up to MAX_LOG_LINES and 8 MiB of characters.
     """
 
     def __init__(self, wire: Wire, handle: structs.TOperationHandle, *, by_rpc: bool) -> None:
@@ -42,15 +42,15 @@ class OperationLog:
         self._handle = handle
         self._by_rpc = by_rpc
         self._reading = asyncio.Lock()
-        self._is_first = True  # the server's position in the log is not known: the whole log is read
+        self._is_first = True  # the server's read position is unknown, so the whole log is read
         self._filter = LogFilter()
         self._characters = 0
         self._is_full = False
-        self._whole = (0, 0)  # length and hash of the whole log that was read last
+        self._whole = (0, 0)  # length and hash of the last complete log
         self.lines: list[str] = []
 
     async def read(self) -> None:
-        """Add the new lines. A log that cannot be read now stays as it is: no statement fails for it."""
+        """Add new lines. Errors are ignored, because a missing log must not fail the statement."""
         async with self._reading:
             if self._is_full:
                 return
@@ -64,7 +64,7 @@ class OperationLog:
                         await self._take(text.splitlines(), is_whole=True)
                         self._whole = whole
                 else:
-                    # An answer that is lost takes its lines with it: then all are read again.
+                    # If the reply is lost, so are its lines; the next call then reads the whole log.
                     is_whole, self._is_first = self._is_first, True
                     lines = await log_lines(self._wire, self._handle, first=is_whole)
                     await self._take(lines, is_whole=is_whole)
@@ -73,23 +73,23 @@ class OperationLog:
     async def _take(self, lines: Sequence[str], *, is_whole: bool) -> None:
         if is_whole:
             self._filter, self._characters = LogFilter(), 0
-        kept = [] if is_whole else self.lines
+        shown = [] if is_whole else self.lines
         filtered, is_full = 0, False
         for line in lines:
-            if is_full := len(kept) >= MAX_LOG_LINES or self._characters >= _MOST_CHARACTERS:
+            if is_full := len(shown) >= MAX_LOG_LINES or self._characters >= _MOST_CHARACTERS:
                 break
             if (clean := self._filter.line(line)) is not None:
-                kept.append(clean)
+                shown.append(clean)
                 self._characters += len(clean)
             filtered += min(len(line), LONGEST_LINE)
             if filtered >= _AT_ONCE:
                 filtered = 0
                 await asyncio.sleep(0)
-        self.lines, self._is_full = kept, is_full
+        self.lines, self._is_full = shown, is_full
 
 
 def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -> int | None:
-    """The progress in a status, never less than before; None where the server never gives one."""
+    """The progress in percent, never less than `before`; None if the server has never reported any."""
     if update is None or update.status == 2:  # NOT_AVAILABLE
         return before
     share = update.progressed_percentage
@@ -97,7 +97,7 @@ def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -
 
 
 def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
-    """Whether the statement had a task of its own (Hive), which leaves its rows in files."""
+    """Whether the statement ran tasks (Hive), which means that its rows are in files."""
     try:
         return bool(json.loads(reply.task_status or "[]"))
     except (ValueError, RecursionError):
@@ -105,21 +105,21 @@ def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
 
 
 async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Variant) -> bool:
-    """Whether the session keeps the rows of its results, by the setting that decides it; False where it is not known.
+    """Whether the session keeps the rows of its results, according to a setting; False if that cannot be read.
 
-    Servers without such a setting refuse what they cannot give again.
+    True for servers without such a setting, which themselves refuse to return rows again if they cannot.
     """
-    if variant.kept_rows is None:
+    if variant.row_retention_setting is None:
         return True
-    setting, kept = variant.kept_rows
+    setting, retaining_values = variant.row_retention_setting
     with suppress(*CALL_FAILURES):
         values = await _setting(wire, session, setting)
-        return bool(values) and values[-1].rpartition("=")[2].lower() in kept
+        return bool(values) and values[-1].rpartition("=")[2].lower() in retaining_values
     return False
 
 
 async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> list[str]:
-    """The cells of the answer to SET: `name=value` in one cell, or name and value in two."""
+    """The cells that SET returns: `name=value` in one cell, or name and value in two."""
     limit_s = wire.limits.other_s
     request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
     started = await wire.call_until_answered(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
@@ -139,7 +139,7 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     return [values[0].decode("utf-8", "replace") for values in texts if values]
 
 
-_POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # where the server answers at once
+_POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # for servers that reply immediately
 _STATES = {
     structs.TOperationState.INITIALIZED: OperationState.PENDING,
     structs.TOperationState.PENDING: OperationState.PENDING,
@@ -149,9 +149,9 @@ CANCELED = "The statement was canceled."
 
 
 class Hs2Operation:
-    """Follows its statement from the start in a task of its own, so that no caller waits for the server.
+    """Polls its statement in a task of its own, so that no caller waits for the server.
 
-    `rows_read`: the statement was started by another process, which has read so many rows.
+    `rows_read` is set if another process started the statement, and is the number of rows that it has read.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Hs2Operation:
         self._fetcher = Fetcher(
             wire,
             handle,
-            tells_more=variant.tells_more_rows,
+            has_reliable_more_rows=variant.has_reliable_more_rows,
             can_repeat=self._can_repeat,
             skip=rows_read or 0,
             again=rows_read is not None,
@@ -194,11 +194,11 @@ class Hs2Operation:
         return tuple(one.column for one in self._fetcher.columns)
 
     async def status(self, wait_s: float) -> OperationStatus:
-        """The last known status; waits up to `wait_s` for the terminal one."""
+        """The last known status, after waiting up to `wait_s` for a terminal one."""
         if wait_s > 0 and self.is_running:
             await asyncio.wait({self._following}, timeout=wait_s)
         if not (self.is_running or self._status.state.is_terminal or self._following.cancelled()):
-            # A defect of ours must not look like a statement that runs for ever.
+            # Raises an unexpected exception, which would otherwise look like a statement that never ends.
             self._following.result()
         return self._status
 
@@ -216,35 +216,35 @@ class Hs2Operation:
                 raise StatementRejected(CANCELED) from error
             raise
         if self._status.state is OperationState.CANCELED:
-            # The server's end of the rows may be that of the rows cut off.
+            # The rows may have ended because of the cancellation.
             raise StatementRejected(CANCELED)
 
     async def cancel(self) -> None:
-        """Stop it at the server, unless it has ended there and its rows are read."""
+        """Stop the statement at the server, unless it has ended there and all rows have been read."""
         if self.is_running:
             self._cancel_requested = True
             if self._stopping is None or self._stopping.done():
                 self._stopping = asyncio.create_task(self._send_cancel(), name="cancel")
-            # Tez in local mode answers only when its task has ended: the wait for the answer is limited.
+            # The wait is limited, because Tez in local mode replies only after its task has ended.
             ends = {self._stopping, self._following}
             await asyncio.wait(ends, timeout=self._wire.limits.end_s, return_when=asyncio.FIRST_COMPLETED)
         elif self._status.has_result_set and not self._fetcher.is_exhausted and not self._closed:
-            # Servers no longer cancel a statement that has FINISHED, they only close it.
+            # A FINISHED statement cannot be cancelled at the server any more, only closed.
             self._cancel_requested = True
             self._status = OperationStatus(OperationState.CANCELED)
             await self._free()
-            # Otherwise rows would be requested again and again while the network is broken.
+            # Otherwise fetches would be retried while the network is down.
             await self._fetcher.close()
 
     async def close(self) -> None:
-        """Free what the server holds for it; a running statement is stopped. Idempotent."""
+        """Free the statement's resources at the server, stopping it if it runs. Idempotent."""
         if self.is_running and not self._cancel_requested:
             await self.cancel()
         await self._free()
         await self.leave()
 
     async def leave(self) -> None:
-        """End all tasks without a call to the server."""
+        """End all tasks without calling the server."""
         self._closed = True
         tasks = {task for task in (self._following, self._stopping) if task is not None and not task.done()}
         for task in tasks:
@@ -282,7 +282,7 @@ class Hs2Operation:
             self._status = OperationStatus(OperationState.FAILED, error=error)
 
     async def _poll(self) -> bool:
-        """Update the status and its progress; True once the statement has ended."""
+        """Update status and progress; True once the statement has ended."""
         request = structs.TGetOperationStatusReq(operation_handle=self.handle, get_progress_update=True)
         reply = await self._wire.call_until_answered(
             messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
@@ -292,7 +292,7 @@ class Hs2Operation:
             self._had_tasks = has_tasks(reply)
             await self._end(reply)
             return True
-        # No process fetches rows before the end.
+        # Rows are only fetched after the end, so no other process can have moved the cursor.
         self._fetcher.may_have_moved = False
         before = self._status.progress
         if self._variant.progress_by_summary:
@@ -303,7 +303,9 @@ class Hs2Operation:
         return False
 
     async def _summary_percentage(self) -> int | None:
-        """The share of scan ranges that Impala has read; None while it gives none. It requires the session as well."""
+        """The percentage of scan ranges that Impala has read; None if not reported. The request needs the session,
+        too.
+        """
         request = structs.TGetExecSummaryReq(operation_handle=self.handle, session_handle=self._session)
         try:
             reply = await self._wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=self._wire.limits.other_s)
@@ -315,7 +317,7 @@ class Hs2Operation:
         return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
 
     async def _can_repeat(self) -> bool:
-        """Whether the server gives the rows from the first one again."""
+        """Whether the server can return the rows from the start again."""
         return self._had_tasks or await keeps_rows(self._wire, self._session, self._variant)
 
     async def _end(self, reply: structs.TGetOperationStatusResp) -> None:
@@ -341,8 +343,8 @@ class Hs2Operation:
         modified = reply.num_modified_rows
         if has_result_set or (modified is not None and modified < 0):
             modified = None
-        if not has_result_set and self._variant.close_tells_rows:
-            # Impala's own way to close; it drops the log, which is therefore read before.
+        if not has_result_set and self._variant.close_returns_row_count:
+            # Impala's own close call discards the log, so read that first.
             await self._log.read()
             self._closed = True
             closed = await self._wire.call(
@@ -353,7 +355,7 @@ class Hs2Operation:
         return OperationStatus(OperationState.FINISHED, has_result_set=has_result_set, modified_rows=modified)
 
     async def _describe(self) -> bool:
-        """Read the columns; False when there is no result set after all."""
+        """Read the columns; False if there is no result set after all."""
         reply = await self._wire.call_until_answered(
             messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )

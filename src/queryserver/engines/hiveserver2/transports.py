@@ -1,6 +1,6 @@
-"""How messages travel: in frames after SASL, or bare. One call at a time; its answer is read whole, then decoded.
+"""Message transports over TCP: framed after SASL, or unframed. One call at a time; its reply is read, then decoded.
 
-An answer above the limit is not kept: its bytes are read and dropped, so that the connection stays usable.
+The bytes of a reply above the size limit are read and dropped, so that the connection stays usable.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from thrift.Thrift import TType
 from queryserver.engines.hiveserver2.protocol.messages import IncompleteMessage, MalformedMessage
 
 _Steps = Generator[int, bytes, None]
-"""Yields how many bytes it needs next and receives them. A negative number: that many bytes are skipped."""
+"""A parser that yields the number of bytes it needs next and receives them; a negative number skips bytes."""
 
 _SIZES = {TType.BOOL: 1, TType.BYTE: 1, TType.DOUBLE: 8, TType.I16: 2, TType.I32: 4, TType.I64: 8}
 _MESSAGE_HEADER = struct.Struct(">II")
@@ -27,10 +27,10 @@ _FRAME_LENGTH = struct.Struct(">I")
 _SEQUENCE_BYTES = 4
 _LONGEST_NAME = 100
 _DEEPEST = 16
-_CELLS = (0, 3, 3)  # fields from the result over `results` to `columns` (TFetchResultsResp, TRowSet)
+_CELLS = (0, 3, 3)  # field numbers on the path result, `results`, `columns` (TFetchResultsResp, TRowSet)
 
-READ_BYTES = 4 * 1024 * 1024  # how much a stream reads ahead
-_SKIM_BYTES = 16 * 1024  # some 10 ms where it has only empty values
+READ_BYTES = 4 * 1024 * 1024  # read buffer of a stream
+_SKIM_BYTES = 16 * 1024  # takes some 10 ms if it has only empty values
 _QUIET_S = 0.001
 
 AnswerT = TypeVar("AnswerT")
@@ -38,7 +38,7 @@ AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 
 class CellFound(Exception):
-    """A cell of the rows is larger than permitted. `column` and `row` count from 0, `row` within the message."""
+    """A cell exceeds the limit. `column` and `row` count from 0, `row` within the message."""
 
     def __init__(self, *, column: int, row: int) -> None:
         super().__init__(f"cell {column}, {row}")
@@ -47,7 +47,7 @@ class CellFound(Exception):
 
 
 class Skimmer:
-    """Skips one message. `largest_cell`: the limit of one cell in bytes; None: texts may have any length."""
+    """Skips over one message. `largest_cell` is the limit of a cell in bytes; None for no limit."""
 
     def __init__(self, largest_cell: int | None = None) -> None:
         self._largest_cell = largest_cell
@@ -55,10 +55,10 @@ class Skimmer:
         self._header = bytearray()
         self._steps = self._message()
         self._missing, self._keeps = next(self._steps), True
-        self.size = 0  # bytes of the message so far
+        self.size = 0  # bytes of the message seen so far
 
     def feed(self, piece: bytes | bytearray) -> bool:
-        """Take the next bytes; True once the message is whole. Raises CellFound, MalformedMessage."""
+        """Process the next bytes; True once the message is complete. Raises CellFound, MalformedMessage."""
         self.size += len(piece)
         at = 0
         while at < len(piece):
@@ -74,7 +74,7 @@ class Skimmer:
         return False
 
     def _is_whole(self) -> bool:
-        """Continue with the bytes that were needed; True at the end of the message."""
+        """Pass the collected bytes to the parser; True at the end of the message."""
         header = bytes(self._header)
         self._header.clear()
         try:
@@ -109,7 +109,7 @@ class Skimmer:
             (length,) = _LENGTH.unpack((yield _LENGTH.size))
             if length < 0:
                 raise MalformedMessage("no thrift message")
-            # The path of a cell: _CELLS, number of the column, field of its type, field `values`, number of the row.
+            # The path of a cell: _CELLS, index of the column, field of its type, field `values`, index of the row.
             path = self._path
             is_cell = len(path) == len(_CELLS) + 4 and tuple(path[:3]) == _CELLS and path[5] == 1
             if self._largest_cell is not None and length > self._largest_cell and is_cell:
@@ -140,7 +140,7 @@ class Skimmer:
 
 
 class Overlong(Exception):
-    """An answer of `size` bytes was too long to keep. It was read to its end; the connection is still usable."""
+    """A reply of `size` bytes exceeded the limit. It was read to its end, so the connection is still usable."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"an answer of {size} bytes")
@@ -149,10 +149,10 @@ class Overlong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected(Generic[AnswerT_co]):
-    """What a transport does with an answer.
+    """How a transport handles a reply.
 
-    `decode` raises IncompleteMessage for an answer that ends too early. `most_bytes` is the limit of what is kept; a
-    longer answer goes through a Skimmer with `largest_cell`.
+    `decode` raises IncompleteMessage for an incomplete reply. A reply longer than `most_bytes` is not stored, but
+    passed to a Skimmer with `largest_cell`.
     """
 
     decode: Callable[[bytes], AnswerT_co]
@@ -161,23 +161,23 @@ class Expected(Generic[AnswerT_co]):
 
 
 class Transport(Protocol):
-    """One connection that is logged in."""
+    """One authenticated connection."""
 
     def is_closed(self) -> bool:
-        """True when either side has closed it."""
+        """Whether either side has closed the connection."""
         ...
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
-        """Send a call and decode its answer. Raises Overlong, CellFound, and what streams raise."""
+        """Send a call and decode its reply. Raises Overlong, CellFound, and the errors of streams."""
         ...
 
     async def close(self) -> None:
-        """Limited in time, raises nothing."""
+        """Close the connection. Limited in time; never raises."""
         ...
 
 
 class StreamTransport:
-    """Common to both kinds of TCP connections."""
+    """Base of the two TCP transports."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -202,13 +202,13 @@ class StreamTransport:
 
 
 class FramedTransport(StreamTransport):
-    """Each message follows its length in four bytes."""
+    """Messages are preceded by their length in four bytes."""
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
         self._writer.write(_FRAME_LENGTH.pack(len(call)) + call)
         await self._writer.drain()
         (length,) = _FRAME_LENGTH.unpack(await self._reader.readexactly(_FRAME_LENGTH.size))
-        if length > 2**31 - 1:  # servers write lengths from signed integers
+        if length > 2**31 - 1:  # servers write lengths as signed integers
             raise MalformedMessage("the answer is too long")
         if length <= expected.most_bytes:
             return expected.decode(await self._reader.readexactly(length))
@@ -219,10 +219,10 @@ class FramedTransport(StreamTransport):
 
 
 class BareTransport(StreamTransport):
-    """Messages without length: their end is found by decoding them.
+    """Messages without a length, whose end is found by decoding them.
 
-    A small answer comes in one piece. A larger one is decoded again only when the server sends nothing for a time,
-    which grows with the cost of decoding: so all attempts together cost a fraction of the time of the transfer.
+    A small reply arrives at once. A larger one is decoded again only when the server pauses for an interval that grows
+    with the cost of decoding, so that all attempts together take a fraction of the transfer time.
     """
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
@@ -252,7 +252,7 @@ class BareTransport(StreamTransport):
 
 
 async def skim(skimmer: Skimmer, piece: bytes | bytearray) -> bool:
-    """Skimmer.feed in small steps, so that a message of many small values does not block the event loop."""
+    """Run Skimmer.feed in small steps, so that many small values do not block the event loop."""
     is_whole = False
     for start in range(0, len(piece), _SKIM_BYTES):
         is_whole = skimmer.feed(piece[start : start + _SKIM_BYTES])

@@ -1,4 +1,4 @@
-"""Differences of the servers that speak HiveServer2; their addresses, logins and time limits."""
+"""Differences between HiveServer2 servers, and their addresses, logins and time limits."""
 
 import re
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ from queryserver.sql.literals import Literals
 
 @dataclass(frozen=True, slots=True)
 class Hs2Variant:
-    """Facts about one kind of server. No other code compares dialect names."""
+    """Facts about one kind of server, so that other code need not compare dialect names."""
 
     dialect: str
-    proxy_user_key: str = "hive.server2.proxy.user"  # session option that names the user to act for
+    proxy_user_key: str = "hive.server2.proxy.user"  # session option with the name of the impersonated user
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    setting_prefix: str = ""  # before the names of engine options in the configuration of OpenSession
+    setting_prefix: str = ""  # prefix of engine options in the configuration of OpenSession
     conf_overlay: Mapping[str, str] | None = None  # options of each statement
-    quotes_database: bool = False  # the server puts the name of the first database into a USE: it must come quoted
-    long_polls: bool = True  # GetOperationStatus waits for the end of the statement, for at most some seconds
-    empty_result_column: str | None = None  # the column of a statement without result set
-    logs_by_rpc: bool = False  # the log comes whole from GetLog, instead of line by line from FetchResults
-    close_tells_rows: bool = False  # CloseImpalaOperation gives the number of changed rows
-    progress_by_summary: bool = False  # GetExecSummary gives the progress
-    tells_more_rows: bool = False  # `has_more_rows` is reliable
-    # The session setting that decides whether the server keeps the rows of results, and its values for yes. None: the
-    # server itself refuses to repeat rows that it does not keep.
-    kept_rows: tuple[str, frozenset[str]] | None = None
-    timeout_keys: tuple[str, str] | None = None  # session options: time-outs of queries and of idle sessions
+    quotes_database: bool = False  # the server inserts the initial database into a USE statement, so it must be quoted
+    long_polls: bool = True  # GetOperationStatus waits some seconds for the end of the statement
+    empty_result_column: str | None = None  # the column name returned by a statement without a result set
+    logs_by_rpc: bool = False  # GetLog returns the whole log, instead of FetchResults returning lines
+    close_returns_row_count: bool = False  # CloseImpalaOperation returns the number of changed rows
+    progress_by_summary: bool = False  # GetExecSummary returns the progress
+    has_reliable_more_rows: bool = False  # `has_more_rows` is reliable
+    # The session setting that determines whether the server keeps the rows of results, and its values for yes. None if
+    # the server itself refuses to return rows again that it does not keep.
+    row_retention_setting: tuple[str, frozenset[str]] | None = None
+    timeout_keys: tuple[str, str] | None = None  # session options for the timeouts of queries and idle sessions
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
     literals: Literals | None = None
-    """How values of parameters are written; None: there can be none."""
+    """How parameters are written as literals; None without support for parameters."""
 
     def database_name(self, database: str) -> str:
         return backquoted(database) if self.quotes_database else database
@@ -49,7 +49,7 @@ class Hs2Variant:
 HIVE = Hs2Variant(
     dialect="hive",
     setting_prefix="set:hiveconf:",
-    kept_rows=("hive.fetch.task.caching", frozenset({"true"})),
+    row_retention_setting=("hive.fetch.task.caching", frozenset({"true"})),
     capabilities=EngineCapabilities(reports_progress=True),
     literals=literals.HIVE,
 )
@@ -66,9 +66,9 @@ SPARKSQL = Hs2Variant(
     quotes_database=True,
     literals=literals.SPARKSQL,
     empty_result_column="Result",
-    # With incremental collection a second fetch computes the rows anew, in any order.
-    kept_rows=("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
-    # Spark answers EXPLAIN of a statement that it refuses with its error in place of the plan.
+    # With incremental collection a repeated fetch computes the rows again, in any order.
+    row_retention_setting=("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
+    # For a statement that it rejects, Spark's EXPLAIN returns the error in place of the plan.
     capabilities=EngineCapabilities(
         explain_failure=re.compile(
             r"\A(?:== Physical Plan ==\s+(?:[\w$]+\.)+[\w$]*Exception: |Error occurred during query planning:\s)"
@@ -78,13 +78,13 @@ SPARKSQL = Hs2Variant(
 IMPALA = Hs2Variant(
     dialect="impala",
     proxy_user_key="impala.doas.user",
-    # The coordinator keeps this many rows so that FETCH_FIRST works after a re-attach.
+    # The coordinator keeps this many rows, so that FETCH_FIRST works after re-attaching.
     conf_overlay=MappingProxyType({"impala.resultset.cache.size": "10000"}),
     long_polls=False,
     logs_by_rpc=True,
-    close_tells_rows=True,
+    close_returns_row_count=True,
     progress_by_summary=True,
-    tells_more_rows=True,
+    has_reliable_more_rows=True,
     timeout_keys=("QUERY_TIMEOUT_S", "IDLE_SESSION_TIMEOUT"),
     literals=literals.IMPALA,
     capabilities=EngineCapabilities(reports_progress=True),
@@ -97,12 +97,12 @@ CELL_BYTES = 16 * 1024 * 1024
 
 
 class Mechanism(StrEnum):
-    NONE = "NONE"  # SASL PLAIN with the user name only
+    NONE = "NONE"  # SASL PLAIN with only a user name
     NOSASL = "NOSASL"
     PLAIN = "PLAIN"
-    LDAP = "LDAP"  # as PLAIN: user name and password
+    LDAP = "LDAP"  # same as PLAIN
     GSSAPI = "GSSAPI"
-    JWT = "JWT"  # the caller's own token, over http
+    JWT = "JWT"  # the caller's own token, over HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Hs2Login:
-    """The member and the user of a connection. With JWT `password` is the token."""
+    """The member and user of a connection. With JWT, `password` is the token."""
 
     member: Member
     user: str
@@ -125,7 +125,7 @@ class Hs2Login:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """`ca` is PEM text of the authorities to trust; empty for those of the system."""
+    """`ca` has the certificate authorities to trust as PEM text; empty for those of the system."""
 
     validate: bool = True
     ca: str = field(default="", repr=False)
@@ -133,7 +133,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one call, in seconds. Hive compiles within `execute`; a server may compute rows within `fetch`."""
+    """Time limits of calls. Hive compiles during `execute`, and a server may compute rows during `fetch`."""
 
     connect_s: float = 10.0
     execute_s: float = 300.0
@@ -141,16 +141,16 @@ class Limits:
     fetch_s: float = 600.0
     other_s: float = 30.0
     end_s: float = 3.0  # cancel and close
-    retry_s: float = RETRY_S  # how long calls about a statement are repeated from the first network failure on
-    settle_s: float = 1.0  # how long a server may at least work on a request for rows whose connection broke
+    retry_s: float = RETRY_S  # how long calls about a statement are retried after the first network failure
+    settle_s: float = 1.0  # shortest time to allow a server for finishing a fetch whose connection broke
 
 
 @dataclass(frozen=True, slots=True)
 class Hs2Address:
-    """A group of servers that answer alike; a session stays with its member.
+    """A group of equivalent servers, its members; a session stays on its member.
 
-    Without `username` each caller logs in under their own name. With `impersonation` the service logs in and acts for
-    the caller. `session_conf` are engine options; time-outs of 0 are the engine's own.
+    Without `username` callers log in under their own names. With `impersonation` the service logs in and acts on
+    behalf of the caller. `session_conf` has engine options. A timeout of 0 leaves the engine's own.
     """
 
     members: tuple[Member, ...]
@@ -160,7 +160,7 @@ class Hs2Address:
     password: str = field(default="", repr=False)
     impersonation: bool = False
     kerberos_service: str = "hive"
-    kerberos_host: str = ""  # of the server's principal; empty: that of the member
+    kerberos_host: str = ""  # host in the server's principal; empty for that of the member
     tls: Tls | None = None
     database: str = "default"
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -172,17 +172,17 @@ class Hs2Address:
 
     @property
     def reply_max_bytes(self) -> int:
-        """The longest answer that is kept: the largest row, and more for batches of many small rows."""
+        """The longest reply to store: the largest row, plus an allowance for batches of many small rows."""
         return max(ROW_CELLS * self.cell_max_bytes, 16 * 1024 * 1024) + 8 * 1024 * 1024
 
     @property
     def wants_credentials(self) -> bool:
-        """Callers must give a user and a password."""
+        """Whether callers must provide a user name and password."""
         return self.mechanism in {Mechanism.PLAIN, Mechanism.LDAP} and not self.username
 
     @property
     def needs_caller(self) -> bool:
-        """Only callers can log in, not the service."""
+        """Whether only callers can log in, but not the service."""
         return self.wants_credentials or self.mechanism is Mechanism.JWT
 
     def login(self, member: Member, user: User, options: SessionOptions) -> Hs2Login:
@@ -198,6 +198,6 @@ class Hs2Address:
         return Hs2Login(member, self.username or user.username, self.password)
 
     def proxied(self, user: User, options: SessionOptions) -> str | None:
-        """The user to act for; None: the user of the login."""
+        """The user to impersonate; None for the user of the login."""
         acts = self.impersonation and options.credentials is None and bool(self.username)
         return user.username if acts and user.username != self.username else None

@@ -1,8 +1,8 @@
-"""The asyncmy connection as the adapter needs it: raw values, flow control, one statement per text, a clean session.
+"""An asyncmy connection with raw values, flow control, one statement per text, and session reset.
 
-asyncmy reads from its socket whether rows are taken or not: a slow reader would pile up the whole result in memory.
-The transport is therefore paused whenever no rows are wanted. And it reads a packet of any size: one that is above the
-limit of a row is refused by its header.
+asyncmy keeps reading from its socket, so a slow reader would accumulate the whole result in memory. The transport is
+therefore paused while no rows are requested. asyncmy also reads packets of any size, so a packet above the limit of a
+row is rejected by its header.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from queryserver.sql.places import Bound, written
 from queryserver.sql.splitter_scan import first_word
 
 INTERRUPTED = 1317
-"""ER_QUERY_INTERRUPTED: the answer to KILL QUERY."""
+"""ER_QUERY_INTERRUPTED: the error of a statement stopped by KILL QUERY."""
 
 LOGIN_REFUSED = 2059
-"""The driver's own number for a login method that it does not carry out."""
+"""The driver's own error number for an unsupported login method."""
 
 DRIVER_ERRORS = (driver.MySQLError, OSError, RuntimeError)
-"""RuntimeError: asyncmy raises it when a server asks for a file of ours."""
+"""asyncmy raises RuntimeError when a server requests a local file."""
 
 # Error numbers: 1045 access denied, 1130 host not allowed, 1251 authentication protocol, 1698 access denied without
 # password, 1820 and 1862 password expired, 3118 and 4151 account locked.
@@ -61,7 +61,7 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 # 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine: denied to this login.
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
-# Of a text that was to be prepared: these say nothing about it.
+# Errors of a prepare call that do not mean that the statement cannot be prepared.
 _NO_REFUSAL = frozenset({INTERRUPTED}) | _TIME_LIMITS | _CONNECTION_LOST
 _NUMBER_BYTES = 8
 _NEAR = re.compile(r" near '.*' at line (?=\d+\s*\Z)", re.DOTALL)
@@ -70,7 +70,7 @@ _CLIENT_HOST = re.compile(r"'@'[^']*'")
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Around the making of a connection: EngineUnavailable, CredentialsRequired or StatementRejected come out."""
+    """Translate errors of connecting to EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -87,11 +87,11 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[None]:
-    """Around work for a statement; `started`: whether the server may have begun to execute it.
+    """Translate errors of a statement; `started` says whether the server may have begun to execute it.
 
-    Without `shows_text` messages have no part of the statement, which holds values.
-    Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
-    ended the statement, else StatementRejected or StatementDenied with the server's text.
+    Without `shows_text`, excerpts of the statement are removed from messages, because they may contain parameters.
+    Raises SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if a time limit of the server ended
+    the statement, else StatementRejected or StatementDenied with the server's message.
     """
     try:
         yield
@@ -103,7 +103,7 @@ def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[Non
 
 
 def number_of(error: BaseException | None) -> int:
-    """The server's error number; 0 where there is none, 2000 to 2999 for the driver's own."""
+    """The error number of the server, or of the driver (2000 to 2999); 0 without one."""
     if isinstance(error, driver.MySQLError) and error.args and isinstance(error.args[0], int):
         return error.args[0]
     return 0
@@ -124,7 +124,7 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
     return known.at(place_in(text, NEAR)).classed(_sqlstate_of(error))
 
 
-# asyncmy drops the SQLSTATE of the server's answer, and chooses the class of its exception by the number.
+# asyncmy drops the server's SQLSTATE, and chooses the class of its exception by the error number.
 _SQLSTATES: Mapping[type[Exception], str] = {
     driver.IntegrityError: "23000",
     driver.DataError: "22000",
@@ -138,13 +138,13 @@ def _sqlstate_of(error: Exception) -> str | None:
 
 
 def _is_of_the_driver(error: Exception) -> bool:
-    """Not an answer of the server: the connection is broken, or its stream cannot be followed any more."""
+    """Whether the error is not the server's: the connection is broken or its stream is out of sync."""
     number = number_of(error)
     return number == 0 or (number in _CLIENT_NUMBERS and number not in _REFUSED_LOGIN)
 
 
 def _text_of(error: Exception) -> str:
-    """The server's own text, without the address that it saw us come from."""
+    """The server's message, without the client address that it contains."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     return _CLIENT_HOST.sub("'", text) or "MySQL gave no reason."
 
@@ -159,7 +159,7 @@ _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
 
 class _RefusedLogin:
-    """In the place of a login method that sends the password readable for any listener."""
+    """Replaces a login method that would send the password in clear text."""
 
     def __init__(self, connection: object) -> None:
         pass
@@ -169,23 +169,23 @@ class _RefusedLogin:
 
 
 class _Packet(MysqlPacket):
-    """asyncmy asks each packet of a text result in this way whether it is the last one."""
+    """Corrects how asyncmy detects the last packet of a text result."""
 
     def is_auth_switch_request(self) -> bool:
-        """A row whose first value has 16 MiB or more begins with the same byte."""
+        """A row whose first value has 16 MiB or more starts with the same byte, but is longer."""
         return bool(super().is_auth_switch_request()) and len(self.get_all_data()) < _LONGEST_PART
 
 
 class MysqlConnection(DriverConnection):
-    """A connection whose values are the server's bytes and whose results are read in chunks.
+    """A connection that returns the server's raw bytes and reads results in chunks.
 
-    On an `is_private` one, which cannot be listened to, the server may ask for the password in clear text.
+    If `is_private`, that is, safe from eavesdropping, the server may request the password in clear text.
     """
 
     cell_max_bytes: int | None = None
-    """Largest value of a row; None: any."""
+    """Largest value of a row; None for no limit."""
 
-    # What the driver's stubs leave out.
+    # Missing in the driver's stubs.
     _proto: Any
     _client_flag: int
     _result: Any
@@ -201,31 +201,31 @@ class MysqlConnection(DriverConnection):
         methods = {} if is_private else dict.fromkeys(_IN_CLEAR_TEXT, _RefusedLogin)
         fixed: dict[str, Any] = {"use_unicode": False, "conv": {}, "autocommit": None, "local_infile": False}
         super().__init__(auth_plugin_map=methods, **fixed, **options)
-        # A text is one statement: what follows a `;` is refused by the server, not run unseen.
+        # The server refuses texts with several statements.
         self._client_flag &= ~MULTI_STATEMENTS
         self._client_flag |= PS_MULTI_RESULTS
         self._database = options.get("database")
         self._cursor: Any = None
         self._prepared: Any = None
         self._specs: tuple[Spec, ...] = ()
-        """Of the columns of a result in binary rows."""
+        """Column specs of a result with binary rows; empty for text rows."""
         self._binary_rows: list[tuple[Any, ...]] = []
-        """Unpacked, and not yet taken."""
+        """Rows that were unpacked but not returned yet."""
         self._warnings: list[str] = []
         self._warning_count = 0
         self._packet_bytes = 0
         self._row_count = 0
         self.has_ended = True
         self.may_read_otherwise = True
-        """A statement may have changed the character set or the collation of texts."""
+        """Whether a statement may have changed the character set or collation of texts."""
 
     async def set_up(self) -> None:
-        """Make a new or reset session ours: each statement commits by itself, text is UTF-8."""
+        """Initialize a new or reset session: autocommit, and UTF-8 as character set."""
         await self.run("SET NAMES utf8mb4, autocommit = 1")
         self.may_read_otherwise = False
 
     async def run(self, sql: str) -> None:
-        """A statement of ours, its result dropped."""
+        """Run a statement and discard its result."""
         await self.start(sql)
         await self.drain()
 
@@ -237,7 +237,7 @@ class MysqlConnection(DriverConnection):
             await self._drop_further_results()
 
     async def prepare_bound(self, statement: Bound) -> bool:
-        """Let the server read a statement with marks for its values. False: it takes none in one of the places."""
+        """Prepare a statement with parameter markers; False if the server does not accept one of them."""
         await self._begin()
         text = statement.written(prepared.mark).encode(errors="surrogateescape")
         try:
@@ -249,8 +249,8 @@ class MysqlConnection(DriverConnection):
         return self._prepared.parameter_count == sum(map(prepared.is_bound, statement.order))
 
     async def start_prepared(self, statement: Bound) -> None:
-        """As `start`, of what was prepared last. The driver's own execution reads all rows at once."""
-        body: bytes = self._prepared._execute_header + prepared.packed(statement.order)  # noqa: SLF001 its own part of it
+        """As `start`, for the last prepared statement. The driver's own method would read all rows at once."""
+        body: bytes = self._prepared._execute_header + prepared.packed(statement.order)  # noqa: SLF001 no public accessor
         await self._execute_command(prepared.COM_STMT_EXECUTE, body)
         await self._read_query_result(True)
         await self._cursor._do_get_result()  # noqa: SLF001 as its own execute does
@@ -259,7 +259,7 @@ class MysqlConnection(DriverConnection):
             await self._drop_further_results()
 
     async def reads_texts_as_literals(self) -> bool:
-        """Whether a bound text has the character set and the collation that its literal has."""
+        """Whether a bound text has the same character set and collation as a literal."""
         if self.may_read_otherwise:
             await self.start(_READS_AS_LITERALS)
             self.may_read_otherwise = await self.rows(2) != [(b"1",)]
@@ -267,7 +267,7 @@ class MysqlConnection(DriverConnection):
         return not self.may_read_otherwise
 
     async def _begin(self) -> Any:
-        """A cursor for the next statement."""
+        """Reset the state of the last statement and return a cursor for the next."""
         self._resume()
         self._warnings, self._warning_count = [], 0
         self._row_count, self.has_ended = 0, False
@@ -281,52 +281,52 @@ class MysqlConnection(DriverConnection):
 
     @property
     def fields(self) -> Sequence[Any]:
-        """asyncmy's field descriptors of the result set; none without one."""
+        """asyncmy's field descriptors of the result set; empty without one."""
         result = self._result
         return () if result is None or not result.field_count else result.fields
 
     async def take_warnings(self) -> list[str]:
-        """The warnings of the statement whose last result was just read."""
+        """Return and clear the warnings of the statement whose last result was just read."""
         if self._warning_count and not self._warnings:
             await self.show_warnings()
         taken, self._warnings, self._warning_count = self._warnings, [], 0
         return taken
 
     async def show_warnings(self) -> None:
-        """Keep the warnings. asyncmy calls this by itself, and would write what it gets, users' data, to the log."""
+        """Store the warnings. asyncmy calls this itself, and would log them, although they contain users' data."""
         for level, code, message in await super().show_warnings():
             self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
 
     async def rows(self, count: int) -> list[tuple[Any, ...]]:
-        """The next rows, at most `count`, and only as many as weigh some MiB; `has_ended` says when they are the last.
+        """The next rows, at most `count` and some MiB; `has_ended` is set with the last ones.
 
-        Values are bytes or None, in binary rows also numbers.
-        Further result sets of a procedure are dropped. Raises cell_too_large, RowTooLarge.
+        Values are bytes or None, and numbers too in binary rows. Further result sets of a procedure are discarded.
+        Raises cell_too_large, RowTooLarge.
         """
         if self._cursor is None:
             self.has_ended = True
             return []
         self._resume()
-        found: list[tuple[Any, ...]] = []
+        chunk: list[tuple[Any, ...]] = []
         size = 0
-        while len(found) < count and size < BATCH_BYTES:
-            part = await (self._next_binary_rows if self._specs else self._next_rows)(count - len(found))
+        while len(chunk) < count and size < BATCH_BYTES:
+            part = await (self._next_binary_rows if self._specs else self._next_rows)(count - len(chunk))
             if not part:
                 self.has_ended = True
                 await self._drop_further_results()
-                return found
-            found += part
+                return chunk
+            chunk += part
             self._row_count += len(part)
             size += _size_of(part)
         if self._transport is not None:
             self._transport.pause_reading()
-        return found
+        return chunk
 
     async def _next_rows(self, count: int) -> list[tuple[bytes | None, ...]]:
-        """One more, and with it those that the driver has in its buffer; none at the end."""
+        """The next row and those that the driver has already buffered; empty at the end."""
         part = await self._cursor.fetchmany(1)
         if part:
-            part += self._cursor._result._take_pending_rows(count - 1)  # noqa: SLF001 nothing public gives them
+            part += self._cursor._result._take_pending_rows(count - 1)  # noqa: SLF001 no public accessor
         return part
 
     async def _next_binary_rows(self, count: int) -> list[tuple[Any, ...]]:
@@ -347,18 +347,18 @@ class MysqlConnection(DriverConnection):
         return part
 
     async def read_packet(self, packet_type: Any = _Packet) -> Any:
-        """asyncmy calls this for each packet, except for rows that are in its buffer as a whole."""
+        """Called by asyncmy for each packet, except for rows that are completely buffered."""
         self._packet_bytes = 0
         try:
             return await super().read_packet(packet_type)
         except UnicodeDecodeError:
-            # The name of a column, in the middle of an answer.
+            # A column name, in the middle of a response.
             self.close()
             message = "The answer cannot be read: the name of a column is not UTF-8 (character_set_results)."
             raise errors.OutcomeUnknown(message) from None
 
     async def _fill_buffer(self, need: int) -> None:
-        """asyncmy calls this before it waits for the rest of a packet, or of a part of one (16 MiB - 1 at most)."""
+        """Called by asyncmy before waiting for the rest of a packet, or of a part of one (at most 16 MiB - 1)."""
         if self.cell_max_bytes is not None and need > _PACKET_HEADER_BYTES:
             try:
                 await self._check_size(need, self.cell_max_bytes)
@@ -374,21 +374,21 @@ class MysqlConnection(DriverConnection):
 
     async def _check_size(self, need: int, limit: int) -> None:
         if need > limit and self._packet_bytes == 0 and self.fields:
-            # The beginning of the row has the lengths of its first values.
+            # The first bytes of a row include the lengths of its first values.
             await self._fill(min(need, _BEGINNING_BYTES))
             proto = self._proto
             row = bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)])
             specs = self._specs
-            place = long_binary_value(row, limit, specs) if specs else long_text_value(row, limit)
-            if place is not None and place < len(self.fields):
+            column = long_binary_value(row, limit, specs) if specs else long_text_value(row, limit)
+            if column is not None and column < len(self.fields):
                 raise errors.cell_too_large(
-                    limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name)
+                    limit_bytes=limit, row=self._row_count, column=_text(self.fields[column].name)
                 )
         if self._packet_bytes + need > ROW_CELLS * limit:
             raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
 
     async def drain(self) -> None:
-        """Read what the server still sends for the last statement, and forget it."""
+        """Read and discard the rest of the last statement's results."""
         self._resume()
         if self._cursor is not None and self.fields and not self._specs:
             while await self._cursor.fetchmany(1000):
@@ -399,7 +399,7 @@ class MysqlConnection(DriverConnection):
         return not self.connected or self._stream_broken
 
     async def clean(self) -> bool:
-        """Make the session as it was after its login; False when there is any doubt, also on servers without reset."""
+        """Reset the session to its state after login; False if that may have failed, as on servers without reset."""
         if self.is_closed():
             return False
         try:
@@ -409,7 +409,7 @@ class MysqlConnection(DriverConnection):
                 await self._execute_command(_COM_RESET_CONNECTION, b"")
                 await self._read_ok_packet()
                 await self.set_up()
-                # A reset keeps the database that a statement may have chosen; it cannot be left, only changed.
+                # A reset keeps the database that a statement may have selected; it can be changed but not unset.
                 if self._database is not None:
                     await self.select_db(self._database)
                     return True
@@ -419,7 +419,7 @@ class MysqlConnection(DriverConnection):
             return False
 
     async def shut(self) -> None:
-        """Close the connection, by force when the server does not answer."""
+        """Close the connection, by force if the server does not respond."""
         with suppress(*DRIVER_ERRORS):
             if not self.is_closed():
                 self._resume()
@@ -451,11 +451,11 @@ def _text(value: bytes | str | None) -> str:
 
 _DROPPED_ROWS = 1000
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
-"""With `RETURNING` (MariaDB) the rows of the result are the changed ones."""
+"""Statements whose result rows, with `RETURNING` (MariaDB), are the changed rows."""
 
 
 class MysqlStatement(StatementSource):
-    """`interrupt_thread` sends the stop signal to a connection of the server."""
+    """A statement on a MySQL connection. `interrupt_thread` stops the thread of that id at the server."""
 
     def __init__(
         self,
@@ -481,7 +481,7 @@ class MysqlStatement(StatementSource):
             await self._run_once()
 
     async def _run_rows(self, statement: Bound, go_on: Callable[[], None]) -> None:
-        """Once for each row of values, in the open transaction or in one of its own; rows of RETURNING are dropped."""
+        """Run once per row of parameters, in the open transaction or its own; rows of RETURNING are discarded."""
         connection, changed = self._connection, 0
         is_own = connection.get_autocommit() and not connection.get_transaction_status()
         try:
@@ -509,7 +509,7 @@ class MysqlStatement(StatementSource):
         if self._connection.is_closed():
             raise errors.SessionLost("The MySQL session is gone; the statement was not started.")
         if self._read_only:
-            # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
+            # Set for each statement, because an earlier one may have reset it inside a comment that MySQL executes.
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
         bound = await self._prepared()
@@ -530,7 +530,7 @@ class MysqlStatement(StatementSource):
                 await self._finish(self._connection.affected_rows())
 
     async def _prepared(self) -> Bound | None:
-        """The statement, when the server waits for its values; else they go as literals."""
+        """The statement, if it was prepared for bound values; None if they must be sent as literals."""
         sql = self._sql
         if isinstance(sql, str) or not prepared.may_be_prepared(sql, self._keyword):
             return None
@@ -560,7 +560,7 @@ class MysqlStatement(StatementSource):
     def was_interrupted(self, error: errors.EngineError) -> bool:
         return number_of(error.__cause__) == INTERRUPTED
 
-    async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row comes
+    async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row arrives
         if not self.is_open:
             return
         self.is_open = False
@@ -568,14 +568,14 @@ class MysqlStatement(StatementSource):
         try:
             with statement_errors(started=True):
                 await self._connection.drain()
-                # The signal came too late to be answered: this takes it off the next statement.
+                # A late stop signal hits this statement instead of the next one.
                 await self._connection.run("DO 0")
         except errors.EngineError as error:
             if not self.was_interrupted(error):
                 raise
 
     async def _finish(self, rows: int) -> None:
-        """After the last row: take the count and the warnings."""
+        """After the last row, record the row count and the warnings."""
         if self._keyword in _CHANGES_ROWS or (self._keyword == "WITH" and not self.columns):
             self.modified_rows = rows
         self.log_lines = await self._connection.take_warnings()

@@ -23,15 +23,15 @@ from queryserver.sql.literals import mysql_text as literal
 
 @dataclass(frozen=True, slots=True)
 class MysqlAddress(DatabaseAddress):
-    """One server. Without `ssl` the connection is plain; servers then cannot ask for the password in clear text."""
+    """One server. Without `ssl` the connection is unencrypted, and passwords are never sent in clear text."""
 
     product: ClassVar[str] = "MySQL"
     ssl: tls.SSLContext | None = None
     read_timeout_s: int | None = None
-    """How long the server may be silent; None: as long as a statement may take."""
+    """How long the server may be silent; None for no limit, because a statement may take any time."""
 
     async def connect(self, login: DatabaseLogin) -> MysqlConnection:
-        """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
+        """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
         hosts = await self.rules.resolve(self.host, self.port)
         limit_s = self.connect_timeout_s / len(hosts)
         return await first_reached(hosts, lambda host: self._connect_to(host, login, limit_s))
@@ -65,7 +65,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 class MysqlEngine:
-    """Statements on one server. `SessionOptions.database` names a database."""
+    """Runs statements on one server. `SessionOptions.database` is the name of a database."""
 
     dialect = "mysql"
     lists_functions = True
@@ -78,8 +78,8 @@ class MysqlEngine:
             wants_credentials=address.user is None, endpoints=((address.host, address.port),), parameters=MYSQL.support
         )
 
-    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL knows the login only
-        """A session in the database of `options`; leaving it stops what still runs in it."""
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL only has the login
+        """A session in the database of `options`; leaving the context stops what still runs."""
         login = self._login(options)
         interrupt = partial(self._interrupt, login)
         new_source = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
@@ -108,13 +108,13 @@ class MysqlEngine:
         return replace(self._address.login(options.credentials), database=database)
 
     async def _interrupt(self, login: DatabaseLogin, thread_id: int) -> None:
-        """The same user may stop its statements, from whichever database."""
+        """Stop a statement from another connection of the same user, in any database."""
         anywhere = replace(login, database=self._address.database)
         await self._sessions.interrupt(anywhere, lambda connection: connection.run(f"KILL QUERY {thread_id:d}"))
 
 
 async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None:
-    """Apply the settings. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
+    """Apply the settings. Names are quoted, and texts hexadecimal, which is valid in every `sql_mode`."""
     if options.settings:
         texts = {name: text if _NUMBER.fullmatch(text) else literal(text) for name, text in options.settings.items()}
         connection.may_read_otherwise = True

@@ -1,6 +1,6 @@
-"""Tables of MySQL from Arrow batches: INSERT statements of many rows into a staging table, which is then renamed.
+"""Loads tables of MySQL from Arrow batches: multi-row INSERTs into a staging table, which is then renamed.
 
-Definitions commit by themselves there, so other clients see the staging table until it is renamed or dropped.
+DDL commits implicitly in MySQL, so other clients see the staging table until it is renamed or dropped.
 """
 
 import asyncio
@@ -25,22 +25,24 @@ _kernels: Any = pyarrow.compute
 
 _STATEMENT_BYTES = 1024 * 1024
 _ROOM_FOR_THE_REST = 64 * 1024
-"""For what stands around the rows of a statement."""
+"""Allowance for the text around the rows of a statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowWriter:
     """Writes rows as `(…)` for INSERT.
 
-    `escape` gives a text between quotes, safe in the session it is for. Raises StatementRejected for what MySQL cannot
-    hold: NaN, infinity, a row larger than the server takes.
+    `escape` escapes a text for use between quotes in its session. Raises StatementRejected for NaN, infinity, and rows
+    larger than the server accepts.
     """
 
     escape: Callable[[str], str]
     largest_bytes: int
 
     def write(self, batch: pa.RecordBatch) -> list[bytes]:
-        """The rows in order. Numbers and times are between quotes too: the server reads them by the column's type."""
+        """The rows in order. Numbers and times are quoted too, because the server converts them to the column's
+        type.
+        """
         literals = [
             self._literals(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
@@ -74,7 +76,7 @@ _LAST_CHARACTER_OF_NAMES = "\uffff"
 
 
 class MysqlLoader(loading.StatementLoader):
-    """A TableLoader. `fresh_session` is one more session like its own, for when that is lost."""
+    """A TableLoader. `fresh_session` opens another session like its own, to clean up if that is lost."""
 
     mark = "`"
 
@@ -92,7 +94,7 @@ class MysqlLoader(loading.StatementLoader):
     async def drop(self, table: TableName) -> None:
         try:
             await super().drop(table)
-        except (SessionLost, OutcomeUnknown):  # a table that is gone already does no harm
+        except (SessionLost, OutcomeUnknown):  # dropping a table that no longer exists does no harm
             async with self._fresh_session() as session:
                 await loading.execute(session, f"DROP TABLE IF EXISTS {self.place(table)}")
 
@@ -100,7 +102,7 @@ class MysqlLoader(loading.StatementLoader):
         found = await self._rows(
             f"SELECT table_name, @@lower_case_table_names FROM information_schema.tables WHERE {_is(table)}"
         )
-        # The server compares without regard to case and accents there, whatever it does with names of tables.
+        # information_schema compares without regard to case and accents, even if table names are case-sensitive.
         return any(
             name == table.name if cases == 0 else name.casefold() == table.name.casefold() for name, cases in found
         )
@@ -110,7 +112,7 @@ class MysqlLoader(loading.StatementLoader):
         return any(kind != "BASE TABLE" for (kind,) in kinds)
 
     async def refuse_existing(self, load: TableLoad) -> None:
-        """Also one that keeps the first rows of a failing INSERT, and one that keys of other tables would follow."""
+        """Also refuses to append to a table without transactions, and to replace one that foreign keys refer to."""
         table = load.target
         await super().refuse_existing(load)
         if load.append and ("NO",) in await self._rows(
@@ -128,7 +130,7 @@ class MysqlLoader(loading.StatementLoader):
 
     def check_names(self, load: TableLoad) -> None:
         for name in (load.target.name, *(column.name for column in load.columns)):
-            if max(name) > _LAST_CHARACTER_OF_NAMES:  # the server would put `?` in the place of such characters
+            if max(name) > _LAST_CHARACTER_OF_NAMES:  # the server would replace such characters by `?`
                 text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
                 raise StatementRejected(text)
 
@@ -138,15 +140,15 @@ class MysqlLoader(loading.StatementLoader):
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
         await loading.execute(self._session, _STRICT)
         ((largest_bytes,),) = await self._rows("SELECT @@max_allowed_packet")
-        self._row_writer = RowWriter(escape_str, largest_bytes)  # as the mode `_STRICT` reads texts
+        self._row_writer = RowWriter(escape_str, largest_bytes)  # escaping that fits the mode `_STRICT`
         self.max_statement_bytes = min(largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)
         definitions = loading.column_definitions(columns, backquoted)
-        # Whatever the database's own characters are, the table takes all.
+        # The table accepts all characters, whatever the default of the database is.
         sql = f"CREATE TABLE {self.place(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
         await loading.execute(self._session, sql)
         return [column.declared for column in columns]
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> loading.RowsWriter:  # noqa: ARG002 literals suit all
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> loading.RowsWriter:  # noqa: ARG002 literals fit every type
         return self._row_writer.write
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:  # noqa: ARG002 as above
@@ -157,28 +159,28 @@ class MysqlLoader(loading.StatementLoader):
         return True
 
     async def _append(self, load: TableLoad, staging: loading.Staging) -> None:
-        """In a transaction: a cancel before its end undoes the copy, also one that the server had completed."""
+        """Copy in a transaction, so that a cancellation before its end undoes even a completed copy."""
         await loading.execute(self._session, "START TRANSACTION")
         try:
             await super()._append(load, staging)
-        except BaseException:  # a cancel too: dropping the staging table would commit
+        except BaseException:  # cancellation too: dropping the staging table would commit
             await loading.to_the_end(self._roll_back(staging))
             raise
         await staging.publish(self._last_step("COMMIT"), takes_it=False)
 
     async def _roll_back(self, staging: loading.Staging) -> None:
-        """Where that fails, the staging table stays in the ledger, unless the transaction ended with its connection."""
+        """Roll back. If that fails on a live connection, the staging table is left in the ledger."""
         try:
             async with asyncio.timeout(_LAST_STEP_S):
-                with suppress(EngineError):  # takes a late stop signal off the next statement
+                with suppress(EngineError):  # a late stop signal hits this statement instead of the next
                     await loading.execute(self._session, "DO 0")
                 await loading.execute(self._session, "ROLLBACK")
         except (EngineError, TimeoutError):
             staging.is_cleared = await self._session.is_alive()
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
-        """Both renamings are one step. The old table is dropped then."""
-        await self.refuse_existing(load)  # it may have become a view meanwhile
+        """Swap the tables in a single atomic RENAME, then drop the old one."""
+        await self.refuse_existing(load)  # it may have become a view in the meantime
         old = TableName(load.staging.database, f"{load.staging.name}_old")
         source, target = self.place(load.staging), self.place(load.target)
         async with loading.staged(old, ledger, partial(self.drop, old)):
@@ -196,6 +198,6 @@ class MysqlLoader(loading.StatementLoader):
 
 
 def _is(table: TableName, prefix: str = "table") -> str:
-    """The condition of information_schema for one table."""
+    """The SQL condition for one table in information_schema."""
     database = literal(table.database) if table.database else "DATABASE()"
     return f"{prefix}_schema = {database} AND {prefix}_name = {literal(table.name)}"

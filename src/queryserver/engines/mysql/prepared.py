@@ -1,4 +1,4 @@
-"""Statements whose values the server binds (COM_STMT_EXECUTE): which may be, what is written in the places and sent."""
+"""Server-side prepared statements (COM_STMT_EXECUTE): which statements to prepare, their markers and their values."""
 
 import re
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from queryserver.sql.places import Bound
 COM_STMT_EXECUTE = 0x17
 
 PLAIN = frozenset({"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"})
-"""The first words of what is prepared. None of them changes how the session reads texts.
+"""First keywords of statements to prepare. None of them changes how the session interprets texts.
 
-MariaDB prepares others, too: it keeps a trigger with the marks of values in its text, and gives the OUT parameters of
-a procedure as rows.
+MariaDB would prepare others with wrong effects: it stores a trigger with the parameter markers in its text, and returns
+the OUT parameters of a procedure as rows.
 """
 _VALUES = re.compile(r"\bVALUES\b", re.IGNORECASE)
 _ROWS = re.compile(r"\b(?:INSERT|REPLACE)\b[^()'\"]*(?:\([^()]*\))?\s*VALUES?\s*\((.*)", re.IGNORECASE | re.DOTALL)
 _VALUE_OF_COLUMN = re.compile(r"\bVALUES\s*\(\s*[\w`$.]+\s*\)", re.IGNORECASE)
 _QUERY = re.compile(r"\b(?:SELECT|WITH)\b", re.IGNORECASE)
 _UNLIKE_LITERALS = re.compile(
-    r"/\*M?!"  # executed comments, of which nothing is known
-    r"|\bTIME(?:STAMP)?\s*\("  # have no fraction where they do not know the value yet
-    r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # are lost by what is sent before the statement
+    r"/\*M?!"  # executable comments, whose content is not parsed
+    r"|\bTIME(?:STAMP)?\s*\("  # lose the fraction of seconds if the value is unknown when preparing
+    r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # are reset by statements sent in advance
     re.IGNORECASE,
 )
 _BEFORE_MARK = re.compile(r"(\w+|[`\"])\s+\(\?\)")
@@ -35,16 +35,16 @@ _BEFORE_EXPRESSION = re.compile(
     "|INTERVAL|ESCAPE|BY|LIMIT|OFFSET|FROM|FOR|LEADING|TRAILING|BOTH|RETURNING",
     re.IGNORECASE,
 )
-"""`DATE ?` and `MD5 ?` are no syntax, but `DATE (?)` and `MD5 (?)` are calls."""
+"""Keywords before a marker in parentheses. After other words, `(?)` would be a call, as in `DATE (?)` or `MD5 (?)`."""
 _MOST_SCALE = 30
-"""Of a decimal of MySQL; MariaDB has 38."""
+"""Largest scale of a decimal in MySQL; MariaDB has 38."""
 
 
 def may_be_prepared(statement: Bound, keyword: str) -> bool:
-    """Whether marks mean the same as values in this statement, which begins with `keyword`.
+    """Whether markers mean the same as literals in this statement, which starts with `keyword`.
 
-    A table of `VALUES` that is no list of rows to insert has, on MariaDB, the types that it has without the values:
-    `VALUES (?), (2)` makes 0 of a text. In doubt, such as for a word in quotes, the answer is False.
+    A `VALUES` table that is not the row list of an INSERT gets its types on MariaDB without regard to the parameters:
+    `VALUES (?), (2)` converts a text to 0. False in case of doubt, such as for a quoted word.
     """
     text = statement.statement
     if keyword not in PLAIN or _UNLIKE_LITERALS.search(text) or not any(map(is_bound, statement.values)):
@@ -57,30 +57,31 @@ def may_be_prepared(statement: Bound, keyword: str) -> bool:
 
 
 def is_bound(one: Parameter) -> bool:
-    """Whole numbers, TRUE, FALSE and NULL are written.
+    """Whether a value is bound; integers, TRUE, FALSE and NULL are written as literals instead.
 
-    Bound they are wider and no Booleans, and MariaDB takes a LIMIT of -1 as none.
+    Bound, they would have wider types and not be Booleans, and MariaDB would take a LIMIT of -1 for no limit.
     """
     is_whole = isinstance(one.value, Decimal) and digits_of(one.value)[1] == 0
     return not (is_whole or isinstance(one.value, int | None))
 
 
 def mark(number: int, one: Parameter) -> str:
-    """What stands in the place of a value, with the type that its literal has.
+    """The marker of a value, cast to the type of its literal.
 
-    The brackets are for MariaDB: `LIMIT ?` takes a text, `LIMIT (?)` is no syntax, as with the literal.
+    The parentheses are for MariaDB, where `LIMIT ?` accepts a text, but `LIMIT (?)` is a syntax error, as with a
+    literal.
     """
     if not is_bound(one):
         return MYSQL.write(number, one)
     match one.value:
         case datetime(tzinfo=None) as value:
             return f"CAST(? AS DATETIME({_fraction(value)}))"
-        case datetime() as value:  # only newer servers take an offset
+        case datetime() as value:  # only newer servers accept an offset
             return f"CONVERT_TZ(CAST(? AS DATETIME({_fraction(value)})), '+00:00', @@session.time_zone)"
         case time() as value:
             return f"CAST(? AS TIME({_fraction(value)}))"
         case date():
-            return "CAST(? AS DATE)"  # else a variable has its bytes
+            return "CAST(? AS DATE)"  # otherwise a variable would get the raw bytes
         case bytes():
             return "CAST(? AS BINARY)"
         case Decimal() as value:
@@ -95,7 +96,7 @@ def _fraction(value: datetime | time) -> int:
 
 
 def packed(values: Sequence[Parameter]) -> bytes:
-    """Those of the values that are bound, as the body of COM_STMT_EXECUTE has them."""
+    """The bound values, encoded for the body of COM_STMT_EXECUTE."""
     return pack_binary_params(tuple(_sent(one) for one in values if is_bound(one)), "utf8")
 
 

@@ -1,7 +1,7 @@
-"""Columns and values of MySQL: names and types of Contract editor 6.3, and what reads text rows and binary ones.
+"""Columns and values of MySQL: names and types (Contract editor 6.3), and readers of text and binary rows.
 
-The server sends a type code, flags, a length in bytes and a character set; the declared type is put together from them.
-asyncmy unpacks rows; dates and times of binary ones are unpacked here, as Python has no 0000-00-00.
+The server sends a type code, flags, a length in bytes and a character set, from which the declared type is derived.
+asyncmy unpacks rows, except dates and times of binary rows, because Python has no 0000-00-00.
 """
 
 import struct
@@ -29,7 +29,7 @@ _INTEGERS = {
     FIELD_TYPE.LONG: ("int", (ResultType.INT, pa.int32()), (ResultType.BIGINT, pa.int64())),
     FIELD_TYPE.LONGLONG: ("bigint", (ResultType.BIGINT, pa.int64()), (ResultType.BIGINT, pa.uint64())),
 }
-"""Name, and the types with and without a sign."""
+"""Name, and the signed and unsigned types."""
 _TIMES = {
     FIELD_TYPE.DATE: ("date", ResultType.DATE, pa.date32()),
     FIELD_TYPE.NEWDATE: ("date", ResultType.DATE, pa.date32()),
@@ -84,7 +84,7 @@ def declare(field: Any) -> DeclaredColumn:
 
 
 def _decimal(field: Any) -> DeclaredColumn:
-    """The length counts the digits, a sign unless unsigned, and a point if there is a scale."""
+    """A decimal column, whose length includes a sign unless unsigned, and a point if it has a scale."""
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     digits = field.length - (not unsigned) - (field.scale > 0)
     arrow = pa.decimal128(digits, field.scale) if field.scale <= digits <= _DECIMAL128_DIGITS else pa.string()
@@ -113,7 +113,7 @@ def _size(length: int) -> str:
 
 
 def _bytes_per_character(charset_id: int) -> int:
-    """Lengths are in bytes of the result's character set; numbers that asyncmy does not know are newer utf8mb4 ones."""
+    """Bytes per character in the result's character set; ids unknown to asyncmy are newer utf8mb4 collations."""
     try:
         return _BYTES_PER_CHARACTER.get(charset_by_id(charset_id).name, 1)
     except KeyError:
@@ -121,12 +121,12 @@ def _bytes_per_character(charset_id: int) -> int:
 
 
 def column_reader(declared: DeclaredColumn) -> ColumnReader:
-    """What reads the column's values, which come as bytes."""
+    """A reader of the column's values, which arrive as bytes."""
     return _misfit_reader(declared, _read_texts)
 
 
 def _misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
-    """`read` raises pa.ArrowInvalid for values that the column's type cannot carry."""
+    """A reader around `read`, which raises pa.ArrowInvalid for values that the column's type cannot represent."""
     name, native = declared.column.name, declared.column.native_type
     refusal = (
         f"column `{name}` holds a value that type {native} cannot carry (a date out of the calendar)"
@@ -137,7 +137,7 @@ def _misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values
 
 
 def _read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
-    """Values as the server writes them. Raises pa.ArrowInvalid."""
+    """Parse values in the server's text format. Raises pa.ArrowInvalid."""
     if wanted == pa.binary():
         return pa.array(values, wanted)
     if wanted == pa.bool_():
@@ -148,7 +148,7 @@ def _read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 Spec = tuple[int, bool, int, None, None]
-"""How asyncmy unpacks a column: type, whether it is unsigned, and no decoding of texts."""
+"""asyncmy's description of a column: type code, whether it is unsigned, and no decoding of texts."""
 
 _WIDTHS = {
     FIELD_TYPE.TINY: 1,
@@ -160,11 +160,11 @@ _WIDTHS = {
     FIELD_TYPE.FLOAT: 4,
     FIELD_TYPE.DOUBLE: 8,
 }
-"""Bytes of numbers; all else stands behind its length."""
+"""Width of numbers in bytes; all other values are preceded by their length."""
 
 
 def row_specs(fields: Sequence[Any]) -> tuple[Spec, ...]:
-    """For asyncmy: numbers as they are; all else, dates and times too, as the bytes behind their length."""
+    """Specs that make asyncmy unpack numbers, and return all other values, including dates and times, as bytes."""
     return tuple(
         (
             field.type_code if field.type_code in _WIDTHS else FIELD_TYPE.VAR_STRING,
@@ -181,47 +181,47 @@ _LENGTH_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 _NULL = 0xFB
 
 
-def length_at(row: bytes, place: int) -> tuple[int, int] | None:
-    """A length and where it ends (MySQL: Protocol::LengthEncodedInteger); None when its bytes are not there."""
-    if place >= len(row):
+def length_at(row: bytes, offset: int) -> tuple[int, int] | None:
+    """A length and the offset after it (MySQL: Protocol::LengthEncodedInteger); None if its bytes are missing."""
+    if offset >= len(row):
         return None
-    width = _LENGTH_BYTES.get(row[place], 0)
-    end = place + 1 + width
+    width = _LENGTH_BYTES.get(row[offset], 0)
+    end = offset + 1 + width
     if end > len(row):
         return None
-    return (int.from_bytes(row[place + 1 : end], "little") if width else row[place]), end
+    return (int.from_bytes(row[offset + 1 : end], "little") if width else row[offset]), end
 
 
 def long_text_value(row: bytes, limit: int) -> int | None:
-    """The number of the first value of a text row that is longer than `limit`, as far as its bytes are there."""
-    place, number = 0, 0
-    while found := length_at(row, place):
-        is_null = row[place] == _NULL
-        length, place = found
+    """The index of the first value longer than `limit` in a text row, of which `row` may be only the beginning."""
+    offset, number = 0, 0
+    while prefix := length_at(row, offset):
+        is_null = row[offset] == _NULL
+        length, offset = prefix
         if not is_null and length > limit:
             return number
-        place += 0 if is_null else length
+        offset += 0 if is_null else length
         number += 1
     return None
 
 
 def long_binary_value(row: bytes, limit: int, specs: Sequence[Spec]) -> int | None:
-    """As `long_text_value`, of a binary row: a byte, a bit for each NULL, and the other values."""
-    place = 1 + (len(specs) + 9) // 8
-    nulls = int.from_bytes(row[1:place], "little") >> 2
+    """As `long_text_value` for a binary row: a header byte, a NULL bitmap, and the values."""
+    offset = 1 + (len(specs) + 9) // 8
+    nulls = int.from_bytes(row[1:offset], "little") >> 2
     for number, (code, *_) in enumerate(specs):
         if nulls >> number & 1:
             continue
         if code in _WIDTHS:
-            place += _WIDTHS[code]
+            offset += _WIDTHS[code]
             continue
-        found = length_at(row, place)
+        found = length_at(row, offset)
         if found is None:
             return None
-        length, place = found
+        length, offset = found
         if length > limit:
             return number
-        place += length
+        offset += length
     return None
 
 
@@ -231,7 +231,7 @@ _MOST_DIGITS = 6
 
 
 def binary_reader(field: Any, declared: DeclaredColumn) -> ColumnReader:
-    """What reads the column's values out of binary rows."""
+    """A reader of the column's values in binary rows."""
     code = field.type_code
     if code in _WIDTHS:
         return _misfit_reader(declared, _read_numbers)
@@ -250,14 +250,14 @@ def _read_numbers(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 _PARTS = {size: struct.Struct(form).unpack for size, form in ((4, "<HBB"), (7, "<HBBBBB"), (11, "<HBBBBBI"))}
-"""Zeros at the end are not sent."""
+"""Formats by length: trailing zeros are not sent."""
 
 
 def _read_moments(kind: type[date], text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
     if wanted != pa.string():
         try:
             return pa.array([None if value is None else kind(*_PARTS[len(value)](value)) for value in values], wanted)
-        except (KeyError, ValueError):  # out of the calendar
+        except (KeyError, ValueError):  # not a valid calendar date
             pass
     return _read_as_texts(text, wanted, values)
 
@@ -267,7 +267,7 @@ def _read_as_texts(text: Callable[[bytes], str], wanted: pa.DataType, values: Va
 
 
 def date_text(value: bytes) -> str:
-    """As the text protocol writes it; `value` has 0, 4, 7 or 11 bytes."""
+    """A date in the format of the text protocol; `value` has 0, 4, 7 or 11 bytes."""
     value = value.ljust(4, b"\0")
     return f"{int.from_bytes(value[:2], 'little'):04}-{value[2]:02}-{value[3]:02}"
 
@@ -282,7 +282,7 @@ _CLOCK = struct.Struct("<BIBBB").unpack_from
 
 
 def time_text(value: bytes, digits: int) -> str:
-    """`value`: whether it is negative, days, hours, minutes, seconds and microseconds: 0, 8 or 12 bytes."""
+    """A time as text. `value` has sign, days, hours, minutes, seconds and microseconds, in 0, 8 or 12 bytes."""
     negative, days, hours, minutes, seconds = _CLOCK(value.ljust(8, b"\0"))
     text = "%02d:%02d:%02d" % (days * 24 + hours, minutes, seconds)  # noqa: UP031 half the time of an f-string
     return f"{'-' if negative else ''}{text}{_fraction_text(value[8:], digits) if digits else ''}"

@@ -1,6 +1,6 @@
 """Metadata of Phoenix, from SYSTEM.CATALOG and the Query Server's call for columns, and loading of its tables.
 
-SYSTEM.CATALOG does not have the columns that a view inherits from its table: only the driver combines both.
+SYSTEM.CATALOG lacks the columns that a view inherits from its table, which only the driver adds.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ from queryserver.engines.protocol import (
     TableSummary,
 )
 
-# Positions in the rows of java.sql.DatabaseMetaData.getColumns, with the three that Phoenix adds at the end.
+# Indexes in the rows of java.sql.DatabaseMetaData.getColumns, with the three columns that Phoenix adds at the end.
 _SCHEMA, _TABLE, _NAME, _TYPE, _SIZE, _DIGITS, _NULLABLE, _DEFAULT, _POSITION, _KEY = 1, 2, 3, 5, 6, 8, 10, 12, 16, 28
 _UPDATABLE = 3  # in VIEW_TYPE
-# The row of a table itself, not of a column, a column family, or a link to another table or an index.
+# Selects the rows of tables, not of columns, column families, or links to other tables or indexes.
 _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
 
 
 class PhoenixCatalog(queries.SessionCatalog):
-    """A Catalog. A database is a schema; `""` is the schema without name, which always exists."""
+    """A Catalog. A database is a schema; `""` is the schema with an empty name, which always exists."""
 
     no_nested = "Phoenix cannot read the items of an array one by one."
 
@@ -89,7 +89,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         return ColumnStatistics(message="Phoenix keeps no statistics of columns.")
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """Phoenix lists no built-in functions, and its users' functions belong to no schema."""
+        """Always empty: Phoenix does not list built-in functions, and user-defined ones belong to no schema."""
         if database is not None:
             await self._schema(database)
         return []
@@ -123,7 +123,7 @@ class PhoenixCatalog(queries.SessionCatalog):
                     rows.append(tuple(row_values(row)))
         except (errors.OutcomeUnknown, errors.SessionLost) as error:
             raise errors.EngineUnavailable(error.message) from error
-        # The request has patterns, in which `_` matches any character.
+        # The request takes patterns, in which `_` matches any character.
         own = [row for row in rows if (row[_SCHEMA] or "", row[_TABLE]) == (schema, table)]
         return tuple(
             TableColumn(
@@ -137,7 +137,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         )
 
     async def _statistics(self, schema: str, table: str) -> Mapping[str, str]:
-        """Estimates of UPDATE STATISTICS; it makes none for small tables."""
+        """Estimates made by UPDATE STATISTICS, which makes none for small tables."""
         physical = [f"{schema}:{table}", f"{schema}.{table}"] if schema else [table]
         names = ", ".join(map(queries.escaped_literal, physical))
         rows = await self._rows(
@@ -155,14 +155,14 @@ def _in_schema(schema: str, column: str = "TABLE_SCHEM") -> str:
 
 ROW_ID = "row_id"
 _BATCH_BYTES = 512 * 1024
-_GAP_BITS = 44  # random, so that two appends at the same time do not give the same numbers to their rows
+_GAP_BITS = 44  # random bits, so that concurrent appends do not assign the same numbers
 _CLAIM_S = 300
-"""A claim holds at least this long; one of a server that died blocks the name of its table for at most twice that."""
+"""A claim lasts at least this long; that of a crashed server blocks its table name for at most twice as long."""
 _MOST_SWEPT = 20
 
 
 class PhoenixLoader:
-    """A TableLoader. A database is a schema, "" the one without name; the case of names is kept."""
+    """A TableLoader. A database is a schema, "" the one with an empty name; names keep their case."""
 
     def __init__(
         self, session: EngineSession, connection: PhoenixConnection, executor: Executor, *, schema: str, read_only: bool
@@ -191,22 +191,22 @@ class PhoenixLoader:
 
     async def drop(self, table: TableName) -> None:
         loading.refuse_changes(read_only=self._read_only)
-        await loading.execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
+        await loading.execute(self._session, f"DROP TABLE IF EXISTS {self._quoted(table)}")
 
     async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        given = next((column.name for column in load.columns if not column.nullable), None)
-        added = None if given is not None else _free_name(ROW_ID, load.columns)
+        key_column = next((column.name for column in load.columns if not column.nullable), None)
+        added = None if key_column is not None else _free_name(ROW_ID, load.columns)
 
         async def create() -> None:
             async with self._claimed(load.target):
-                await self._create(load.target, load.columns, key=given or "", added=added)
+                await self._create(load.target, load.columns, key=key_column or "", added=added)
 
         async with loading.made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             rows = await self._fill(load.target, load.columns, batches, numbers=added)
-            if given is not None:
-                count = await self._one(f"SELECT COUNT(*) FROM {self._place(load.target)}")
+            if key_column is not None:
+                count = await self._one(f"SELECT COUNT(*) FROM {self._quoted(load.target)}")
                 if int(str(count)) != rows:
-                    message = f'Column "{given}" cannot be the key: some of its values occur more than once.'
+                    message = f'Column "{key_column}" cannot be the key: some of its values occur more than once.'
                     raise errors.StatementRejected(message)
             filled.is_gone = True
         return rows
@@ -220,30 +220,30 @@ class PhoenixLoader:
         return rows
 
     async def _upsert_from_staging(self, load: TableLoad, rows: int, numbers: str) -> None:
-        given = [column.name for column in load.columns]
+        column_names = [column.name for column in load.columns]
         target = await PhoenixCatalog(self._session, self._connection).table(
             self._schema_of(load.target), load.target.name
         )
         keys = [column.name for column in target.columns if column.primary_key]
-        to = source = ", ".join(map(queries.identifier, given))
-        if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in given:
+        to = source = ", ".join(map(queries.identifier, column_names))
+        if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in column_names:
             # A table that an import has created: its numbers continue.
-            last = await self._one(f"SELECT MAX({queries.identifier(keys[0])}) FROM {self._place(load.target)}")
+            last = await self._one(f"SELECT MAX({queries.identifier(keys[0])}) FROM {self._quoted(load.target)}")
             start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
             to, source = f"{to}, {queries.identifier(keys[0])}", f"{source}, {queries.identifier(numbers)} + {start}"
         else:
             await self._refuse_repeated(load, keys, rows)
-        staging = self._place(load.staging)
+        staging = self._quoted(load.staging)
         await loading.execute(
-            self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}"
+            self._session, f"UPSERT INTO {self._quoted(load.target)} ({to}) SELECT {source} FROM {staging}"
         )
 
     async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
-        """Phoenix silently replaces a row by one with the same key."""
+        """Raises StatementRejected for duplicate keys, because Phoenix silently overwrites a row with the same key."""
         if not keys or not set(keys) <= {column.name for column in load.columns}:
-            return  # Phoenix refuses rows without a key itself
+            return  # Phoenix itself rejects rows without a key
         names = ", ".join(map(queries.identifier, keys))
-        staging, target = self._place(load.staging), self._place(load.target)
+        staging, target = self._quoted(load.staging), self._quoted(load.target)
         distinct = await self._one(f"SELECT COUNT(*) FROM (SELECT {names} FROM {staging} GROUP BY {names})")
         same = " AND ".join(f"s.{queries.identifier(key)} = t.{queries.identifier(key)}" for key in keys)
         shared = await self._one(
@@ -256,18 +256,18 @@ class PhoenixLoader:
 
     @asynccontextmanager
     async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
-        """Exclude other imports that would create the table, from any server, by sequences that claim its name.
+        """Exclude concurrent imports into a new table, on any server, by creating sequences that claim its name.
 
-        The slot after the present one is claimed too, so that claims made around the change of slots conflict.
-        Raises StatementRejected when another import has the claim.
+        Both the current time slot and the next are claimed, so that claims made around a slot change conflict.
+        Raises StatementRejected if another import has the claim.
         """
         slot = int(time.time()) // _CLAIM_S
         async with AsyncExitStack() as claims:
             claims.push_async_callback(self._sweep, table, slot - 1)
             for name in (_claim(table, slot + ahead) for ahead in (0, 1)):
-                place = self._place(TableName(table.database, name))
+                sequence = self._quoted(TableName(table.database, name))
                 try:
-                    await loading.execute(self._session, f"CREATE SEQUENCE {place}")
+                    await loading.execute(self._session, f"CREATE SEQUENCE {sequence}")
                 except errors.StatementDenied:
                     break  # Users without the right to create sequences can still create tables.
                 except errors.StatementRejected as error:
@@ -278,12 +278,12 @@ class PhoenixLoader:
                         )
                         raise errors.StatementRejected(message) from None
                     raise
-                # Only a claim that is certainly ours is released; one of unknown outcome ends soon with its slot.
-                claims.push_async_callback(self._release, place)
+                # Only a claim that is certainly ours is released; one with unknown outcome expires with its slot.
+                claims.push_async_callback(self._release, sequence)
             yield
 
     async def _sweep(self, table: TableName, slot: int) -> None:
-        """Drop claims of slots before `slot`, whose servers lost their connections; needs the right to list them."""
+        """Drop orphaned claims of slots before `slot`; needs the right to list them."""
         least = _claim(table, 0)
         where = _in_schema(self._schema_of(table), "SEQUENCE_SCHEMA")
         # Slots have seven digits until 2065, so they sort as numbers.
@@ -294,12 +294,12 @@ class PhoenixLoader:
         )
         with suppress(errors.EngineError):
             for (name,) in await queries.read_rows(self._session, sql, max_rows=_MOST_SWEPT):
-                if name.removeprefix(least[:-1]).isdecimal():  # else a table whose name begins alike
-                    await self._release(self._place(TableName(table.database, name)))
+                if name.removeprefix(least[:-1]).isdecimal():  # otherwise it belongs to a table with the same prefix
+                    await self._release(self._quoted(TableName(table.database, name)))
 
-    async def _release(self, place: str) -> None:
+    async def _release(self, sequence: str) -> None:
         with suppress(errors.EngineError):
-            await loading.execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
+            await loading.execute(self._session, f"DROP SEQUENCE IF EXISTS {sequence}")
 
     async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
         parts = list[str]()
@@ -310,7 +310,7 @@ class PhoenixLoader:
             )
         if added is not None:
             parts.append(f"{queries.identifier(added)} BIGINT NOT NULL PRIMARY KEY")
-        await loading.execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
+        await loading.execute(self._session, f"CREATE TABLE {self._quoted(table)} ({', '.join(parts)})")
 
     async def _fill(
         self,
@@ -320,19 +320,19 @@ class PhoenixLoader:
         *,
         numbers: str | None,
     ) -> int:
-        """Insert the rows. `numbers`: the column that gets the number of each row."""
-        given = [column.name for column in columns]
-        names = given if numbers is None else [*given, numbers]
+        """Insert the rows. `numbers` is the column that receives the number of each row."""
+        column_names = [column.name for column in columns]
+        names = column_names if numbers is None else [*column_names, numbers]
         listed, marks = ", ".join(map(queries.identifier, names)), ", ".join("?" * len(names))
-        statement = await self._connection.prepare(f"UPSERT INTO {self._place(table)} ({listed}) VALUES ({marks})")
+        statement = await self._connection.prepare(f"UPSERT INTO {self._quoted(table)} ({listed}) VALUES ({marks})")
         total = 0
         try:
-            async with loading.read_ahead(batches, partial(parameter_rows, given), self._executor) as written:
+            async with loading.read_ahead(batches, partial(parameter_rows, column_names), self._executor) as written:
                 async for rows in loading.statements_of(written, _BATCH_BYTES):
                     await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
                     total += len(rows)
         except asyncio.CancelledError:
-            # The server continues a batch whose caller is gone, until the connection is closed.
+            # The server continues a batch after its caller is lost, until the connection is closed.
             await asyncio.shield(self._connection.stop())
             raise
         await self._connection.close_statement(statement)
@@ -345,17 +345,17 @@ class PhoenixLoader:
     def _schema_of(self, table: TableName) -> str:
         return self._schema if table.database is None else table.database
 
-    def _place(self, table: TableName) -> str:
+    def _quoted(self, table: TableName) -> str:
         return queries.qualified(*filter(None, (self._schema_of(table), table.name)))
 
 
 def _claim(table: TableName, slot: int) -> str:
-    """The name of the sequence that claims the name of a table for a slot of time."""
+    """The name of the sequence that claims a table name for a time slot."""
     return f"_qs_import_{table.name}_{slot}"
 
 
 def _check_names(load: TableLoad) -> None:
-    """Raises StatementRejected for names that no quotes can hold, or that HBase would refuse in the end."""
+    """Raises StatementRejected for names that cannot be quoted, or that HBase would reject later."""
     if not re.fullmatch(r"[\w-]+", load.target.name):
         raise errors.StatementRejected(
             f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'

@@ -1,4 +1,4 @@
-"""The Query Server: its address and logins, HTTP, and connections of Avatica."""
+"""The Query Server: its address and logins, HTTP, and Avatica connections."""
 
 import asyncio
 import socket
@@ -34,27 +34,27 @@ class PhoenixTimeouts:
     """Limits in seconds."""
 
     connect_s: float = 10.0
-    answer_s: float = 30.0  # for an answer that needs no work of the database
-    stop_s: float = 5.0  # for each call that ends something
+    answer_s: float = 30.0  # for calls that need no work by the database
+    stop_s: float = 5.0  # for each call that stops or closes something
     beat_s: float = 20.0  # between two heartbeats; the server drops connections that are silent for ten minutes
-    silence_s: float = 60.0  # without any answer to heartbeats: then the server counts as dead
+    silence_s: float = 60.0  # without a response to heartbeats, after which the server counts as dead
 
 
 @dataclass(frozen=True, slots=True)
 class PhoenixAddress(HttpServer):
-    """A Query Server and what its connector says about logins (Contract platform 5.11: phoenix)."""
+    """The address of a Query Server and its login configuration (Contract platform 5.11: phoenix)."""
 
-    username: str | None = ""  # None: callers give theirs through create_session
+    username: str | None = ""  # None if callers log in themselves, through create_session
     password: str = field(default="", repr=False)
     authentication: PhoenixAuthentication = PhoenixAuthentication.NONE
     ssl_validate: bool = True
-    ssl_ca: str = ""  # PEM text of the authorities to trust instead of the system's
+    ssl_ca: str = ""  # PEM text of certificate authorities to trust instead of the system's
     timeouts: PhoenixTimeouts = field(default_factory=PhoenixTimeouts)
-    cell_max_bytes: int = 16 * 1024 * 1024  # largest value; frames that hold larger ones are not read to their end
+    cell_max_bytes: int = 16 * 1024 * 1024  # largest value; reading a frame stops at a larger one
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
-        """The login of a session; None where the server requires none. Raises CredentialsRequired."""
+        """The login of a session; None if the server requires none. Raises CredentialsRequired."""
         if options.credentials is not None:
             return options.credentials
         if self.username is None:
@@ -88,8 +88,8 @@ async def negotiate(host: str) -> str:
         raise errors.CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
 
 
-FRAME_CELLS = 4  # a frame is at most as large as this number of largest cells: the first one has as many rows
-# A peer that disappeared is detected within a minute and a half.
+FRAME_CELLS = 4  # largest size of a frame, in largest cells; the first frame has as many rows
+# A lost peer is detected within a minute and a half.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -100,7 +100,7 @@ _KEEP_ALIVE = (
 
 @dataclass(slots=True)
 class Route:
-    """The server that an Avatica connection lives in: all its requests go there.
+    """The server that holds an Avatica connection and must receive all its requests.
 
     `cookies` are those of a proxy that forwards to one of several servers.
     """
@@ -126,7 +126,9 @@ class PhoenixClient:
         return await self._address.rules.resolve(self._address.host, self._address.port)
 
     async def post(self, route: Route, body: bytes, *, within_s: float | None) -> bytes:
-        """The body of the answer. `within_s` None: the caller detects a dead server in another way.
+        """Send a request and return the body of the response.
+
+        With `within_s=None` there is no time limit, and the caller must detect a dead server in another way.
 
         Raises TimeoutError, HttpRefusal, httpx.TransportError, EngineUnavailable (closed).
         """
@@ -137,7 +139,7 @@ class PhoenixClient:
                 verify: ssl.SSLContext | bool = False
                 if self._address.is_tls:
                     validate, ca = self._address.ssl_validate, self._address.ssl_ca
-                    # Reading the system's certificates takes tens of milliseconds.
+                    # In a thread, because loading the system's certificates takes tens of milliseconds.
                     verify = await asyncio.to_thread(client_tls, self._address.host, validate=validate, ca=ca)
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
                 self._transport = httpx.AsyncHTTPTransport(
@@ -159,7 +161,7 @@ class PhoenixClient:
 
     async def _request(self, route: Route, body: bytes) -> httpx.Request:
         parts = urlsplit(self._address.url)
-        place = f"[{route.ip}]" if ":" in route.ip else route.ip
+        host = f"[{route.ip}]" if ":" in route.ip else route.ip
         headers = {"Host": parts.netloc.rpartition("@")[2], "Content-Type": "application/x-google-protobuf"}
         if self._address.authentication is PhoenixAuthentication.SPNEGO:
             headers["Authorization"] = f"Negotiate {await negotiate(self._address.host)}"
@@ -171,7 +173,7 @@ class PhoenixClient:
         connect_s = self._address.timeouts.connect_s
         return httpx.Request(
             "POST",
-            f"{parts.scheme}://{place}:{self._address.port}{parts.path or '/'}",
+            f"{parts.scheme}://{host}:{self._address.port}{parts.path or '/'}",
             headers=headers,
             content=body,
             extensions={"timeout": {"connect": connect_s, "pool": connect_s}, "sni_hostname": self._address.host},
@@ -202,11 +204,11 @@ ResultT = TypeVar("ResultT")
 
 
 class Overtaken(Exception):
-    """An event came before the result."""
+    """An event occurred before the result."""
 
 
 async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *, grace_s: float = 0) -> ResultT:
-    """The result of the exchange; Overtaken when it does not come before the event, or in `grace_s` after it."""
+    """The result of the exchange; raises Overtaken unless it arrives before the event or within `grace_s` after it."""
     request, waiting = asyncio.create_task(exchange, name="exchange"), asyncio.create_task(event.wait(), name="event")
     try:
         await asyncio.wait({request, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -220,17 +222,17 @@ async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *
 
 
 class PhoenixConnection:
-    """A connection of Avatica, opened by `connect`.
+    """An Avatica connection, opened by `connect`.
 
-    A request that may take as long as the statement has no time limit of its own: instead heartbeats check whether
-    the server still answers and still knows the connection.
+    A request that may take as long as its statement has no time limit. Instead, heartbeats check that the server
+    responds and still knows the connection.
     """
 
     def __init__(
         self, http: PhoenixClient, route: Route, timeouts: PhoenixTimeouts, properties: Mapping[str, str]
     ) -> None:
         self.id = str(uuid4())
-        self.schema = ""  # chosen when it was opened
+        self.schema = ""  # set when the connection is opened
         self._http = http
         self._route = route
         self._timeouts = timeouts
@@ -244,30 +246,30 @@ class PhoenixConnection:
 
     @property
     def is_lost(self) -> bool:
-        """The server is out of reach, or no longer knows the connection."""
+        """Whether the server is unreachable or no longer knows the connection."""
         return self._lost is not None
 
     async def open(self) -> None:
-        """Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
+        """Open the connection at the server. Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
         await self._open_at_server()
         self._beat = asyncio.create_task(self._send_heartbeats(), name="heartbeats")
 
     async def forbid_changes(self) -> None:
-        """Make the server refuse all changes, `USE` included. Raises EngineUnavailable."""
+        """Make the connection read-only, which also forbids `USE`. Raises EngineUnavailable."""
         await self._call(protocol.Phase.OPENING, "ConnectionSync", protocol.synchronize(self.id, read_only=True))
         self._read_only = True
 
     async def new_statement(self) -> int:
-        """The number of a new statement. Raises SessionLost when the connection is gone."""
+        """Create a statement and return its number. Raises SessionLost if the connection is lost."""
         if self._is_stopped:
             await self._open_again()
         return (await self._call(protocol.Phase.BEFORE, "CreateStatement", protocol.text(1, self.id))).number(2)
 
     async def stop(self) -> bool:
-        """End all work of the server for the connection; it is opened again, in its schema, for the next statement.
+        """Stop all work of the server for the connection, which is reopened in its schema for the next statement.
 
-        Closing only the statement would not stop one that the server had not begun. Settings of `ALTER SESSION` are
-        lost. False when the server did not confirm: then the connection is lost.
+        Closing only the statement would not stop one that the server has not yet begun. Settings made by `ALTER
+        SESSION` are lost. False if the server did not confirm, in which case the connection is lost.
         """
         self._is_stopped, limit_s = True, self._timeouts.stop_s
         try:
@@ -285,41 +287,41 @@ class PhoenixConnection:
         """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
         body += protocol.number(5, -1) + protocol.number(6, rows)  # no limit of rows; the size of the first frame
-        return await self._watched("PrepareAndExecute", body, protocol.executed)
+        return await self._call_while_connected("PrepareAndExecute", body, protocol.executed)
 
     async def prepare(self, sql: str) -> int:
-        """The number of a new statement with parameters. Raises SessionLost, StatementRejected."""
+        """Prepare a statement with parameters and return its number. Raises SessionLost, StatementRejected."""
         return protocol.Message(await self.prepared(sql)).number(2)
 
     async def prepared(self, sql: str) -> bytes:
-        """The `StatementHandle` of a new statement with parameters, number and signature. Raises as `prepare`."""
+        """Prepare a statement with parameters and return its `StatementHandle`. Raises as `prepare`."""
         if self._is_stopped:
             await self._open_again()
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, -1)
         return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).octets(1)
 
     async def execute_prepared(self, handle: bytes, values: Sequence[bytes], *, rows: int) -> protocol.Executed:
-        """As `execute`, of a prepared statement with a `TypedValue` for each place."""
+        """As `execute`, for a prepared statement with a `TypedValue` per parameter."""
         body = protocol.octets(1, handle) + b"".join(protocol.octets(2, value) for value in values)
         body += protocol.number(4, 1) + protocol.number(5, rows)
-        return await self._watched("Execute", body, protocol.executed)
+        return await self._call_while_connected("Execute", body, protocol.executed)
 
     async def execute_batch(self, statement: int, rows: Sequence[bytes]) -> None:
-        """Run a prepared statement once for each row, an UpdateBatch. Raises StatementRejected, OutcomeUnknown."""
+        """Run a prepared statement once per row (UpdateBatch). Raises StatementRejected, OutcomeUnknown."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         body += b"".join(protocol.octets(3, row) for row in rows)
-        if await self._watched("ExecuteBatch", body, lambda answer: answer.number(4)):
+        if await self._call_while_connected("ExecuteBatch", body, lambda answer: answer.number(4)):
             raise errors.OutcomeUnknown(protocol.GONE)
 
     async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.AvaticaFrame:
-        """The rows from number `offset` on, at most `rows`. Raises as `execute`."""
+        """At most `rows` rows from index `offset` on. Raises as `execute`."""
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
         # Servers before Avatica 1.10 read the size of the frame from field 4.
         body += protocol.number(4, rows) + protocol.number(5, rows)
-        return await self._watched("Fetch", body, protocol.fetched)
+        return await self._call_while_connected("Fetch", body, protocol.fetched)
 
     async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
-        """Rows of java.sql.DatabaseMetaData.getColumns for all tables that match these patterns of LIKE.
+        """Rows of java.sql.DatabaseMetaData.getColumns for all tables that match these LIKE patterns.
 
         Raises EngineUnavailable, StatementRejected.
         """
@@ -339,7 +341,7 @@ class PhoenixConnection:
         await self.close_statement(found.statement)
 
     async def close_statement(self, statement: int) -> bool:
-        """Free a statement; one that runs is stopped. False when the server did not confirm. Limited in time."""
+        """Close a statement, stopping it if it runs; False if the server did not confirm. Limited in time."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
             await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
@@ -348,11 +350,11 @@ class PhoenixConnection:
         return True
 
     async def close(self) -> None:
-        """Idempotent, limited in time."""
+        """Close the connection. Idempotent, limited in time."""
         await give_up(self._beat)
         if self._lost is None:
             self._lose(errors.SessionLost("The Phoenix session is closed."))
-            # Also after a stop: the connection may have been about to be opened again.
+            # Also after `stop`, because the connection may have been reopening.
             with suppress(errors.EngineError):
                 await self._call(
                     protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
@@ -376,20 +378,24 @@ class PhoenixConnection:
     async def _call(
         self, phase: protocol.Phase, name: str, body: bytes, *, within_s: float | None = 0
     ) -> protocol.Message:
-        """One exchange; 0 means the usual limit."""
+        """Send a request and decode the response; `within_s=0` means the usual time limit."""
         limit_s = self._timeouts.answer_s if within_s == 0 else within_s
         request = protocol.request(name, body)
         try:
             with protocol.avatica_errors(phase):
                 return protocol.response(name, await self._http.post(self._route, request, within_s=limit_s))
         except (errors.SessionLost, errors.OutcomeUnknown) as error:
-            # An error after a stop is no loss of the connection.
+            # After `stop`, an error does not mean that the connection is lost.
             if not self._is_stopped and not isinstance(error.__cause__, protocol.Missing):
                 self._lose(error)
             raise
 
-    async def _watched(self, name: str, body: bytes, read: Callable[[protocol.Message], ResultT]) -> ResultT:
-        """What `read` makes of the answer, unless the connection is lost first: then OutcomeUnknown."""
+    async def _call_while_connected(
+        self, name: str, body: bytes, read: Callable[[protocol.Message], ResultT]
+    ) -> ResultT:
+        """Make a call without a time limit and decode it with `read`. Raises OutcomeUnknown if the connection is
+        lost.
+        """
         exchange = self._call(protocol.Phase.SENT, name, body, within_s=None)
         try:
             answer = await unless(self._lost_now, exchange)
@@ -434,7 +440,7 @@ class PhoenixConnection:
 async def connect(
     http: PhoenixClient, address: PhoenixAddress, login: Credentials | None, properties: Mapping[str, str]
 ) -> PhoenixConnection:
-    """A new connection, at the first of the server's addresses that answers.
+    """Open a connection at the first of the server's addresses that responds.
 
     Raises EngineUnavailable, CredentialsRequired, StatementRejected.
     """
@@ -443,7 +449,7 @@ async def connect(
         connection = PhoenixConnection(http, Route(ip, login), address.timeouts, properties)
         try:
             await connection.open()
-        except BaseException:  # a cancel too: the connection must not stay open
+        except BaseException:  # cancellation too: the connection must not stay open
             await connection.close()
             raise
         return connection

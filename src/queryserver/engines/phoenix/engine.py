@@ -17,7 +17,7 @@ from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
 
 _CONVERTER_THREADS = 2
-# Phoenix silently accepts any property: these have a meaning for a session.
+# Phoenix silently accepts any property, so only those with an effect on a session are allowed.
 _SETTINGS = re.compile(
     r"CurrentSCN|TenantId|UpsertBatchSize(?:Bytes)?|Consistency|RequestMetric|LogLevel"
     r"|phoenix\.(?:query|mutate|scan|upsert|connection|server\.page|trace|log|default)\.[\w.]+"
@@ -25,10 +25,10 @@ _SETTINGS = re.compile(
 
 
 class PhoenixEngine:
-    """Statements on one Query Server. `SessionOptions.database` names a schema."""
+    """Runs statements on one Query Server. `SessionOptions.database` is the name of a schema."""
 
     dialect = "phoenix"
-    lists_functions = False  # SYSTEM.FUNCTION holds those of users; the built-in ones are in no catalogue
+    lists_functions = False  # SYSTEM.FUNCTION has only user-defined ones; the built-in ones are in no catalog
 
     def __init__(self, address: PhoenixAddress, *, read_only: bool = False) -> None:
         self._address = address
@@ -44,7 +44,7 @@ class PhoenixEngine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix has only logins
-        """A session in the schema of `options`; leaving it stops what still runs in it."""
+        """A session in the schema of `options`; leaving the context stops what still runs."""
         async with self._opened(options) as (session, _):
             yield session
 
@@ -83,7 +83,7 @@ class PhoenixEngine:
             await asyncio.shield(leave())
 
     async def ping(self) -> None:
-        """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
+        """Raises EngineUnavailable or CredentialsRequired if statements cannot be sent."""
         connection = await self._connect(SessionOptions())
         await asyncio.shield(connection.close())
 
@@ -100,8 +100,8 @@ class PhoenixEngine:
 
 
 async def _use(connection: PhoenixConnection, schema: str) -> None:
-    """Choose the schema of the session: the one of that name, else the one in upper case, as Phoenix folds names."""
-    if '"' in schema:  # no name can have one
+    """Select the session's schema: the exact name, else its upper-case form, because Phoenix folds names."""
+    if '"' in schema:  # names cannot contain quotes
         raise StatementRejected(f"Schema does not exist schemaName={schema}")
     try:
         await _run(connection, f"USE {identifier(schema)}")
@@ -117,7 +117,7 @@ async def _run(connection: PhoenixConnection, sql: str) -> None:
     statement = await connection.new_statement()
     try:
         await connection.execute(statement, sql, rows=1)
-    except EngineError:  # after a cancel the statement ends with the connection
+    except EngineError:  # after a cancellation the statement ends with the connection
         await connection.close_statement(statement)
         raise
     await connection.close_statement(statement)

@@ -1,6 +1,6 @@
-"""Avatica's messages as protocol buffers, values of parameters, and its errors (Avatica: Protocol Buffers Reference).
+"""Avatica's protocol buffer messages, parameter values and errors (Avatica: Protocol Buffers Reference).
 
-Every body is a WireMessage: the Java name of the message's class, and the message.
+Every body is a WireMessage: the name of the message's Java class, and the message.
 """
 
 import math
@@ -32,7 +32,7 @@ class Malformed(ValueError):
 
 
 def varint(value: int) -> bytes:
-    """A number below 2**64; negative ones in two's complement."""
+    """Encode a number below 2**64; negative ones in two's complement."""
     rest = value & _WORD
     out = bytearray()
     while rest > 0x7F:
@@ -48,7 +48,7 @@ def number(field: int, value: int) -> bytes:
 
 
 def octets(field: int, value: bytes) -> bytes:
-    """A field of type bytes or of a message."""
+    """A field of type bytes, or a nested message."""
     return varint(field << 3 | BYTES) + varint(len(value)) + value
 
 
@@ -77,7 +77,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields in order: numbers for varints, bytes for the rest. Raises Malformed."""
+    """The fields in order: numbers for varints, bytes for other types. Raises Malformed."""
     at, end = 0, len(data)
     while at < end:
         tag, at = read_varint(data, at)
@@ -99,9 +99,9 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Message:
-    """A decoded message; its methods raise Malformed for a field of another type.
+    """A decoded message, whose methods raise Malformed if a field has another type.
 
-    They give the last value of a field, and for an absent one the empty value of its type, as in proto3.
+    As in proto3, they return the last value of a field, and the type's empty value for an absent one.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -110,14 +110,14 @@ class Message:
             self._fields.setdefault(field, []).append(value)
 
     def number(self, field: int) -> int:
-        """Of an unsigned or boolean type."""
+        """The value of an unsigned or boolean field."""
         value = self._fields.get(field, [0])[-1]
         if isinstance(value, bytes):
             raise Malformed
         return value
 
     def signed(self, field: int) -> int:
-        """Of type int32 or int64, or of an unsigned type that holds a negative number."""
+        """The value of an int32 or int64 field, or of an unsigned one that contains a negative number."""
         return signed(self.number(field))
 
     def octets(self, field: int) -> bytes:
@@ -130,7 +130,7 @@ class Message:
         return self.octets(field).decode(errors="replace")
 
     def has(self, field: int) -> bool:
-        """True when the field was sent, even as a message without content."""
+        """Whether the field was sent, even as an empty message."""
         return field in self._fields
 
     def message(self, field: int) -> "Message":
@@ -148,18 +148,18 @@ class Message:
 
 
 def signed(value: int) -> int:
-    """A 64 bit number in two's complement."""
+    """Interpret a 64-bit number as two's complement."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def zigzag(value: int) -> int:
-    """The number that a sint32 or sint64 encodes."""
+    """Decode a sint32 or sint64."""
     return (value >> 1) ^ -(value & 1)
 
 
 @dataclass(frozen=True, slots=True)
 class AvaticaColumn:
-    """A column as the server declares it; sizes are 0 where it has none."""
+    """A column as declared by the server; precision and scale are 0 if it has none."""
 
     label: str
     type_name: str
@@ -169,7 +169,7 @@ class AvaticaColumn:
 
 @dataclass(frozen=True, slots=True)
 class AvaticaFrame:
-    """Rows, each still a message `Row`; `done` when no more follow."""
+    """Rows, each an encoded `Row` message; `done` if no more follow."""
 
     rows: Sequence[bytes]
     done: bool
@@ -177,16 +177,16 @@ class AvaticaFrame:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The first answer to a statement: columns and a frame, or a count of changed rows."""
+    """The first response to a statement: columns and a frame, or a count of changed rows."""
 
     columns: Sequence[AvaticaColumn]
     frame: AvaticaFrame
     update_count: int | None
-    statement: int = 0  # the server's number of the statement, where the server chose it
+    statement: int = 0  # number of the statement, if the server assigned it
 
 
 class ServerError(Exception):
-    """An ErrorResponse: `text` is the server's own, `traces` are its Java exceptions with their stacks."""
+    """An ErrorResponse: `text` is the server's message, `traces` its Java exceptions with stack traces."""
 
     def __init__(self, text: str, traces: Sequence[str], sqlstate: str = "") -> None:
         super().__init__(text)
@@ -196,7 +196,7 @@ class ServerError(Exception):
 
 
 class Missing(Exception):
-    """The server no longer has the statement, or its result."""
+    """The server no longer has the statement or its result."""
 
 
 def request(name: str, body: bytes) -> bytes:
@@ -204,7 +204,7 @@ def request(name: str, body: bytes) -> bytes:
 
 
 def response(name: str, body: bytes) -> Message:
-    """The message in the body of an answer to the request `name`. Raises ServerError, Missing, Malformed."""
+    """Decode the body of the response to the request `name`. Raises ServerError, Missing, Malformed."""
     wire = Message(body)
     kind = wire.text(1).rpartition("$")[2]
     if kind == "ErrorResponse":
@@ -222,7 +222,7 @@ def response(name: str, body: bytes) -> Message:
 def synchronize(
     connection: str, *, auto_commit: bool | None = None, read_only: bool | None = None, schema: str = ""
 ) -> bytes:
-    """ConnectionSyncRequest. None and "" leave a property as it is."""
+    """A ConnectionSyncRequest. None and "" leave a property unchanged."""
     properties = text(6, schema) if schema else b""
     if auto_commit is not None:
         properties += number(2, auto_commit) + number(7, 1)
@@ -232,7 +232,7 @@ def synchronize(
 
 
 def executed(message: Message) -> Executed:
-    """Of a PrepareAndExecute's ExecuteResponse. Raises Missing, Malformed."""
+    """Decode an ExecuteResponse. Raises Missing, Malformed."""
     if message.number(2):
         raise Missing
     for result in message.messages(1):
@@ -241,7 +241,7 @@ def executed(message: Message) -> Executed:
 
 
 def result_set(message: Message) -> Executed:
-    """A ResultSetResponse. Raises Malformed."""
+    """Decode a ResultSetResponse. Raises Malformed."""
     count = message.signed(6)
     declared = list[AvaticaColumn]()
     for one in message.message(4).messages(1):
@@ -253,7 +253,7 @@ def result_set(message: Message) -> Executed:
 
 
 def fetched(message: Message) -> AvaticaFrame:
-    """Of a FetchResponse. Raises Missing, Malformed."""
+    """Decode a FetchResponse. Raises Missing, Malformed."""
     if message.number(2) or message.number(3):
         raise Missing
     return _frame(message.message(1))
@@ -263,25 +263,25 @@ def _frame(message: Message) -> AvaticaFrame:
     return AvaticaFrame(list(message.each(3)), done=bool(message.number(2)))
 
 
-# Numbers of Avatica's enumeration `Rep`.
+# Values of Avatica's enum `Rep`.
 _BOOLEAN, _LONG, _DOUBLE, _TIME, _TIMESTAMP, _DATE, _STRING, _NULL, _BIG_DECIMAL = 8, 13, 15, 16, 17, 18, 21, 24, 26
 _BYTE_STRING = 20
-# Numbers of the fields of `TypedValue` that hold values.
+# Numbers of the value fields of `TypedValue`.
 _BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _BYTES_VALUE, _DOUBLE_VALUE, _IS_NULL = 2, 3, 4, 5, 6, 7
 
-_GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java reads earlier days in texts by the Julian calendar
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 timestamps of imports have no zone
+_GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java parses earlier dates in the Julian calendar
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 imported timestamps have no zone
 _LARGEST = 2**63 - 1
 
 Write = Callable[[Any], bytes]
 
 
 class _Unfit(ValueError):
-    """The reason why Phoenix cannot hold a value."""
+    """Phoenix cannot store a value, for the reason in the message."""
 
 
 def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
-    """The rows of a batch, each an `UpdateBatch`. Raises StatementRejected for values that Phoenix cannot hold."""
+    """The rows of a batch, each an `UpdateBatch`. Raises StatementRejected for values that Phoenix cannot store."""
     null = octets(1, number(1, _NULL) + number(_IS_NULL, 1))
     columns = list[list[bytes]]()
     for name, column in zip(names, batch.columns, strict=True):
@@ -294,7 +294,7 @@ def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
 
 
 def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
-    """The rows with one more parameter at their end: `first`, `first` + 1, …"""
+    """The rows with a consecutive number, starting at `first`, as an additional last parameter."""
     return [row + octets(1, _long(value)) for value, row in enumerate(rows, first)]
 
 
@@ -310,7 +310,7 @@ def _reason(one: Parameter) -> str | None:
 
 
 def _require_array(one: Parameter) -> None:
-    """Raises _Unfit for what `ARRAY[…]` cannot hold: Phoenix makes 0 of a NULL among numbers."""
+    """Raises _Unfit for values that `ARRAY[…]` cannot store, such as NULL among numbers, which would become 0."""
     if not one.elements:
         raise _Unfit("it has no empty arrays")
     types = {element.type for element in one.elements if element.value is not None}
@@ -329,12 +329,12 @@ PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAM
 
 
 def mark(number: int, one: Parameter) -> str:
-    """What stands in the place of a value. Arrays are literals: the Query Server damages those that it is sent."""
+    """The marker of a value. Arrays are written as literals, because the Query Server corrupts bound ones."""
     return LITERALS.write(number, one) if isinstance(one.value, tuple) else "?"
 
 
 def typed_value(one: Parameter) -> bytes:
-    """A value that is no array, as a `TypedValue`. Raises _Unfit; not for values that `PARAMETERS` permits."""
+    """Encode a value that is not an array as a `TypedValue`. Raises _Unfit, but not for values `PARAMETERS` permits."""
     match one.value:
         case None:
             return number(1, _NULL) + number(_IS_NULL, 1)
@@ -366,7 +366,7 @@ def _moment(value: date | time) -> bytes:
 
 
 def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
-    """A function that encodes a value, and the values in its form."""
+    """A function that encodes one value, and the values converted to its input type."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return lambda value: number(1, _BOOLEAN) + number(_BOOL_VALUE, value), column
@@ -410,7 +410,7 @@ def _clock(microseconds: int) -> bytes:
 
 
 def _timestamp(value: datetime) -> bytes:
-    """Numbers are milliseconds; only texts are finer."""
+    """A timestamp as text, because numbers are limited to milliseconds."""
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
     if value.microsecond % 1000:
@@ -428,14 +428,14 @@ _LOST = "The connection to the Query Server was lost while the statement ran."
 _UNREACHABLE = "No connection to the Query Server could be made."
 
 _MESSAGE_CHARS = 10_000
-# `org.apache.phoenix.schema.TableNotFoundException: `; the text after it may name the next one.
+# `org.apache.phoenix.schema.TableNotFoundException: `; the text after it may start with another one.
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: ?|$)")
 _STACK_LINE = re.compile(r"^\s+(?:at |\.\.\. \d+ more)")
 _DENIED = re.compile(r"AccessDeniedException|AccessControlException|Insufficient permissions|\(42000\).*permission")
 
 
 class Phase(Enum):
-    """How far a statement was when something failed."""
+    """The phase of a statement in which a failure occurred."""
 
     OPENING = auto()  # a session is being opened, or metadata requested: nothing was started
     BEFORE = auto()  # the session was open; the statement was not sent
@@ -443,7 +443,7 @@ class Phase(Enum):
 
 
 class HttpRefusal(Exception):
-    """An answer that is no message of Avatica, by its HTTP status."""
+    """An HTTP response that is not an Avatica message."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"HTTP {status}")
@@ -452,7 +452,7 @@ class HttpRefusal(Exception):
 
 @contextmanager
 def avatica_errors(phase: Phase) -> Generator[None]:
-    """Around work with the Query Server: raises only errors of the EngineError family."""
+    """Translate errors of the Query Server to EngineError."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:  # nothing was sent
@@ -487,14 +487,14 @@ def _server_error(phase: Phase, error: ServerError) -> errors.EngineError:
     if any(trace.partition(":")[0].endswith("NoSuchConnectionException") for trace in error.traces):
         return errors.OutcomeUnknown(GONE) if phase is Phase.SENT else errors.SessionLost(_SESSION_GONE)
     text = server_text(error.text, error.traces)
-    if "(TIM01)" in text:  # Phoenix's own time limit
+    if "(TIM01)" in text:  # Phoenix's own timeout
         return errors.EngineTimeout(text)
     refused = errors.StatementDenied(text) if any(map(_DENIED.search, error.traces)) else errors.StatementRejected(text)
     return refused.at(place_in(text, PHOENIX)).classed(error.sqlstate)
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:
-    """Phoenix's message without names of Java's classes and stacks: of several causes the first that has one."""
+    """Phoenix's message without Java class names and stack traces; the first cause with a message is used."""
     for trace in traces:
         for cause in re.split(r"^(?=Caused by: )", trace, flags=re.MULTILINE):
             if message := _message_of(cause):
@@ -508,7 +508,7 @@ def _message_of(cause: str) -> str:
     for line in cause.splitlines():
         if _STACK_LINE.match(line):
             break
-        while found := _CLASS.match(line):
-            line = line[found.end() :].lstrip()  # noqa: PLW2901
+        while match := _CLASS.match(line):
+            line = line[match.end() :].lstrip()  # noqa: PLW2901
         lines.append(line)
     return "\n".join(lines).strip()

@@ -1,7 +1,7 @@
-"""One statement on an Avatica connection: declared types, rows to Arrow, execution and stop.
+"""One statement on an Avatica connection: declared types, conversion to Arrow, execution and stop.
 
-When a statement is stopped during the request of its first rows, the server may answer with fewer rows as if these
-were all: rows that come after a stop are therefore dropped.
+If a statement is stopped while its first rows are fetched, the server may return fewer rows as if they were all. Rows
+that arrive after a stop are therefore discarded.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from queryserver.sql.splitter_scan import first_word
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
 
-# Dates come as days and times as milliseconds; Phoenix does not send finer fractions.
+# Dates arrive as days and times as milliseconds; Phoenix sends no finer fractions.
 _ARROW = {**PLAIN_TYPES, ResultType.STRING: pa.time32("ms"), ResultType.TIMESTAMP: pa.timestamp("ms")}
 _PLAIN = {
     name: (result, _ARROW[result])
@@ -51,7 +51,7 @@ def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
     result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
     if base == "DECIMAL":
         result = ResultType.DECIMAL
-        # Without a declared size each value has a scale of its own. Sums may have more digits than they declare.
+        # Without a declared size each value has its own scale. Sums may have more digits than declared.
         if metadata.precision and metadata.scale <= _DECIMAL_DIGITS:
             arrow = pa.decimal128(_DECIMAL_DIGITS, metadata.scale)
     elif base == "VARCHAR":
@@ -64,7 +64,7 @@ def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
 
 
 def native_type(name: str, size: int | None, scale: int | None) -> str:
-    """The type as in a CREATE TABLE."""
+    """The type as written in CREATE TABLE."""
     base, array, rest = name.partition(_ARRAY)
     if base == "DECIMAL" and size:
         base = f"DECIMAL({size},{scale or 0})"
@@ -79,7 +79,7 @@ Value = object
 
 
 def row_values(row: bytes) -> list[Value]:
-    """The values of a `Row`. Raises Malformed."""
+    """Decode the values of a `Row`. Raises Malformed."""
     return [cell_value(cell) for number, cell in protocol.fields(row) if number == 1 and isinstance(cell, bytes)]
 
 
@@ -98,7 +98,7 @@ class AvaticaRowReader:
 
 
 def _column_reader(declared: DeclaredColumn) -> ColumnReader:
-    """Decimals may become text."""
+    """A reader of one column, in which decimals may become text."""
     text = f"column {declared.column.name} holds a value that type {declared.column.native_type} cannot carry"
     misfits = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError)
     may_be_text = pa.types.is_decimal(declared.arrow)
@@ -122,17 +122,17 @@ def _fitting(wanted: pa.DataType, value: Value) -> Value:
 
 
 def cell_value(data: bytes) -> Value:
-    """A `ColumnValue`: a typed value, or the values of an array. Raises Malformed."""
+    """Decode a `ColumnValue`: a typed value, or the values of an array. Raises Malformed."""
     cell = protocol.Message(data)
     for value in cell.each(4):
         return typed_value(value)
-    # Avatica before 1.6 wrote either of them in field 1; newer servers send an array in both fields.
+    # Avatica before 1.6 sent both in field 1; newer servers send an array in both fields.
     old, items = (list(map(typed_value, cell.each(field))) for field in (1, 2))
     return old[0] if len(old) == 1 and not cell.number(3) else items or old
 
 
 def typed_value(data: bytes) -> Value:
-    """A `TypedValue`. Fields with the empty value of their type are not sent. Raises Malformed."""
+    """Decode a `TypedValue`, in which fields with their type's empty value are not sent. Raises Malformed."""
     if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent
         length, at = protocol.read_varint(data, 3)
         if at + length == len(data):
@@ -145,7 +145,7 @@ def _whole(value: protocol.Message) -> int:
     return protocol.zigzag(value.number(4))
 
 
-# By the numbers of Avatica's enumeration `Rep`, which says how a value is written; any other is a whole number.
+# By value of Avatica's enum `Rep`, which determines the encoding; all others are integers.
 _READERS: Mapping[int, Callable[[protocol.Message], Value]] = {
     **dict.fromkeys((0, 8), lambda value: bool(value.number(2))),
     **dict.fromkeys((6, 7, 14, 15), lambda value: struct.unpack("<d", value.octets(6) or bytes(8))[0]),
@@ -161,7 +161,7 @@ _READERS: Mapping[int, Callable[[protocol.Message], Value]] = {
 
 _Execution: TypeAlias = Callable[[], Coroutine[Any, Any, protocol.Executed]]
 
-FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds several copies of a frame
+FIRST_ROWS = 4  # few, because their width is still unknown and the Query Server holds several copies of a frame
 
 
 class PhoenixStatement(StatementSource):
@@ -232,7 +232,7 @@ class PhoenixStatement(StatementSource):
     async def interrupt(self) -> None:
         if self._statement is None or self._stopped.is_set() or self._connection.is_lost:
             return
-        # Set before the stop is sent: the first answer may be that of the interrupted request.
+        # Set before the stop is sent, because the response to the interrupted request may arrive first.
         self._stop_sent = True
         if await self._connection.stop():
             self._stopped.set()
@@ -252,9 +252,9 @@ class PhoenixStatement(StatementSource):
             await self._connection.close_statement(statement)
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """The result of the exchange, unless the statement is stopped meanwhile and no answer comes."""
+        """The result of the exchange, unless the statement is stopped in the meantime and no response arrives."""
         try:
-            # After the confirmation of the stop the server may do nothing more, and answer nothing.
+            # After confirming the stop, the server may never respond to the interrupted request.
             return await unless(self._stopped, exchange, grace_s=1.5)
         except Overtaken:
             if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:

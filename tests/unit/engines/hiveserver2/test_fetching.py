@@ -228,7 +228,7 @@ def fetcher(server: RowServer, *, skip: int = 0, again: bool = False) -> Fetcher
     async def can_repeat() -> bool:
         return server.keeps_rows
 
-    made = Fetcher(server, HANDLE, tells_more=False, can_repeat=can_repeat, skip=skip, again=again)  # type: ignore[arg-type]
+    made = Fetcher(server, HANDLE, has_reliable_more_rows=False, can_repeat=can_repeat, skip=skip, again=again)  # type: ignore[arg-type]
     made.columns = COLUMNS
     return made
 

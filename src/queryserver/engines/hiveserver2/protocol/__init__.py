@@ -1,1 +1,1 @@
-"""TCLIService: structs, methods, and messages to and from bytes, for clients and for servers."""
+"""TCLIService: structs, methods, and the encoding of messages, for clients and servers."""

@@ -1,6 +1,6 @@
-"""Calls and replies as bytes and back (thrift's binary protocol, strict form), from memory.
+"""Encodes and decodes calls and replies in memory (Thrift's strict binary protocol).
 
-Apache thrift's C extension, where it is installed, decodes about 5 million rows of five columns per second.
+Apache Thrift's C extension, if installed, decodes about 5 million rows of five columns per second.
 """
 
 import struct as packing
@@ -47,15 +47,15 @@ _LONGEST_NAME = 100
 
 
 class MalformedMessage(Exception):
-    """Bytes that are no message of this protocol."""
+    """The bytes are not a message of this protocol."""
 
 
 class IncompleteMessage(MalformedMessage):
-    """The beginning of a message; more bytes may complete it."""
+    """The bytes are the start of a message that more bytes may complete."""
 
 
 class ServerException(Exception):
-    """The server could not carry out the call (TApplicationException): an unknown method, an internal error."""
+    """The server could not handle the call (TApplicationException), such as an unknown method or an internal error."""
 
     def __init__(self, message: str, kind: int) -> None:
         super().__init__(message)
@@ -73,9 +73,9 @@ def encode_call(method: Method[RequestT, ReplyT], request: RequestT, sequence: i
 
 
 def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0) -> ReplyT:
-    """The reply in `raw`, which must hold nothing else.
+    """Decode the reply in `raw`, which must contain nothing else.
 
-    Raises IncompleteMessage when `raw` ends too early, MalformedMessage, ServerException.
+    Raises IncompleteMessage if `raw` ends too early, MalformedMessage, ServerException.
     """
     reader = _Reader(raw)
     name, kind, answered = reader.header()
@@ -91,7 +91,7 @@ def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0
 
 
 def encode_message(name: str, kind: int, sequence: int, body: Struct, *, field: int | None) -> bytes:
-    """The bytes of a message; `field`: the number of the body in the struct around it, None: there is none."""
+    """Encode a message. `field` is the number of the body within an enclosing struct; None without one."""
     target, text = TMemoryBuffer(), name.encode()
     body.write(TBinaryProtocolAccelerated(target))
     head = _HEADER.pack(_VERSION | kind, len(text)) + text + packing.pack(">i", sequence)
@@ -104,7 +104,7 @@ _AROUND: dict[tuple[type[Struct], int], type[Struct]] = {}
 
 
 class _Reader:
-    """Reads one message; a container never has more elements than the message has bytes."""
+    """Reads one message. Rejects containers with more elements than the message has bytes."""
 
     def __init__(self, raw: bytes, protocol: type[TBinaryProtocol] = TBinaryProtocolAccelerated) -> None:
         self._raw = raw
@@ -126,7 +126,7 @@ class _Reader:
         return self._raw[_HEADER.size : end].decode("utf-8", "replace"), version & 0xFF, sequence
 
     def wrapped(self, kind: type[StructT], *, field: int) -> StructT:
-        """The only field of the struct around: of a call's arguments (field 1) or of its result (field 0)."""
+        """The single field of the enclosing struct: the arguments of a call (field 1) or its result (field 0)."""
         around = _AROUND.get((kind, field))
         if around is None:
 
@@ -135,13 +135,13 @@ class _Reader:
 
             around = _AROUND[kind, field] = Around
         filled: Any = self.whole(around)
-        found: StructT | None = filled.body
-        if found is None:
+        body: StructT | None = filled.body
+        if body is None:
             raise MalformedMessage("the message is empty")
-        return found
+        return body
 
     def whole(self, kind: type[StructT]) -> StructT:
-        """The rest of the message, which is one struct."""
+        """The rest of the message as one struct."""
         one = kind()
         try:
             one.read(self._protocol)

@@ -1,6 +1,6 @@
-"""The structs of TCLIService.thrift as dataclasses that Apache thrift's C extension reads and writes itself.
+"""The structs of TCLIService.thrift as dataclasses that Apache Thrift's C extension reads and writes directly.
 
-Of optional fields only those that this product uses; the others are skipped.
+Only the optional fields that this product uses are declared; others are skipped.
 """
 
 from dataclasses import Field, dataclass, field, fields
@@ -13,7 +13,7 @@ from thrift.Thrift import TType
 
 @dataclass(frozen=True, slots=True)
 class WireType:
-    """A thrift type; `arguments` describe its elements or fields, as in `thrift_spec`."""
+    """A Thrift type; `arguments` describes its elements or fields, as in `thrift_spec`."""
 
     number: int
     arguments: Any = None
@@ -42,17 +42,17 @@ def struct_of(one: type["Struct"]) -> WireType:
 
 
 def wire(number: int, kind: WireType, *, default: Any = ...) -> Any:
-    """A field: its number and type on the wire; required where no default is given."""
+    """Declare a field with its number and type; required unless it has a default."""
     return field(default=None, metadata={"number": number, "kind": kind, "required": default is ...})
 
 
 @dataclass_transform(field_specifiers=(wire,), kw_only_default=True)
 class Struct(TBase):
-    """A thrift struct or union: each subclass becomes a dataclass with a `thrift_spec`. Fields not set are None."""
+    """A Thrift struct or union. Each subclass becomes a dataclass with a `thrift_spec`; unset fields are None."""
 
     thrift_spec: ClassVar[tuple[tuple[Any, ...] | None, ...]] = ()
-    required: ClassVar[tuple[str, ...]] = ()  # fields without which a decoded struct is useless
-    inner: ClassVar[tuple[str, ...]] = ()  # fields that hold structs or lists of structs
+    required: ClassVar[tuple[str, ...]] = ()  # fields that a decoded struct must have
+    inner: ClassVar[tuple[str, ...]] = ()  # fields that are structs or lists of structs
 
     def __init_subclass__(cls) -> None:
         dataclass(kw_only=True)(cls)
@@ -74,17 +74,17 @@ StructT = TypeVar("StructT", bound=Struct)
 
 
 def missing_field(one: Struct) -> str | None:
-    """The first required field that is not set, in `one` or in a struct within it; None when all are set."""
+    """The first required field that is unset in `one` or a nested struct; None if all are set."""
     for name in one.required:
         if getattr(one, name) is None:
             return f"{type(one).__name__}.{name}"
     for name in one.inner:
-        held: Any = getattr(one, name)
-        for each in held if isinstance(held, list) else ():
-            if found := missing_field(each):
-                return found
-        if isinstance(held, Struct) and (found := missing_field(held)):
-            return found
+        value: Any = getattr(one, name)
+        for each in value if isinstance(value, list) else ():
+            if missing := missing_field(each):
+                return missing
+        if isinstance(value, Struct) and (missing := missing_field(value)):
+            return missing
     return None
 
 
@@ -111,13 +111,13 @@ class TPrimitiveTypeEntry(Struct):
 
 
 class TTypeEntry(Struct):
-    """A union. No server sends one of its other members."""
+    """A union, of which servers send only this member."""
 
     primitive: TPrimitiveTypeEntry | None = wire(1, struct_of(TPrimitiveTypeEntry), default=None)
 
 
 class TTypeDesc(Struct):
-    """The first entry is the type itself: servers describe complex types, too, by one primitive entry."""
+    """The first entry is the type itself; servers describe even complex types by a single primitive entry."""
 
     types: list[TTypeEntry] = wire(1, list_of(struct_of(TTypeEntry)))
 
@@ -133,7 +133,7 @@ class TTableSchema(Struct):
 
 
 class ColumnValues(Struct):
-    """`nulls` is a bit mask, lowest bit first; it may be shorter than the column."""
+    """`nulls` is a bit mask, lowest bit first, that may be shorter than the column."""
 
     nulls: bytes = wire(2, BYTES)
 
@@ -163,7 +163,7 @@ class TDoubleColumn(ColumnValues):
 
 
 class TStringColumn(ColumnValues):
-    """Also TBinaryColumn. Texts are UTF-8; they stay bytes, which Arrow takes without a conversion to str."""
+    """Also TBinaryColumn. Texts are left as UTF-8 bytes, which Arrow accepts without conversion to str."""
 
     values: list[bytes] = wire(1, list_of(BYTES))
 
@@ -206,7 +206,7 @@ class TStatus(Struct):
 
 
 class THandleIdentifier(Struct):
-    """16 bytes that name something, and 16 that prove the right to it."""
+    """A 16-byte identifier, and a 16-byte secret that authorizes its use."""
 
     guid: bytes = wire(1, BYTES)
     secret: bytes = wire(2, BYTES)
@@ -216,7 +216,7 @@ class TSessionHandle(Struct):
     session_id: THandleIdentifier = wire(1, struct_of(THandleIdentifier))
 
 
-EXECUTE_STATEMENT = 0  # the only TOperationType that is requested
+EXECUTE_STATEMENT = 0  # the only TOperationType in use
 
 
 class TOperationHandle(Struct):
@@ -231,19 +231,19 @@ OPERATION = struct_of(TOperationHandle)
 
 
 class TFetchOrientation(IntEnum):
-    """Servers know NEXT and FIRST."""
+    """Servers support NEXT and FIRST only."""
 
     NEXT, PRIOR, RELATIVE, ABSOLUTE, FIRST, LAST = range(6)
 
 
 class FetchType(IntEnum):
-    """What FetchResults gives: rows, or the log."""
+    """What FetchResults returns: rows or the log."""
 
     ROWS, LOG = range(2)
 
 
 class TStatusResp(Struct):
-    """A reply with a status; nothing else for CloseSession, CancelOperation and CloseOperation."""
+    """A reply with a status, which is all that CloseSession, CancelOperation and CloseOperation return."""
 
     status: TStatus = wire(1, STATUS)
 
@@ -313,7 +313,7 @@ class TFetchResultsReq(TOperationReq):
 
 
 class TFetchResultsResp(TStatusResp):
-    """`has_more_rows` cannot be trusted: Hive and Spark always answer false."""
+    """`has_more_rows` is unreliable: Hive and Spark always send false."""
 
     has_more_rows: bool | None = wire(2, BOOL, default=None)
     results: TRowSet | None = wire(3, struct_of(TRowSet), default=None)
@@ -324,14 +324,14 @@ class TGetLogResp(TStatusResp):
 
 
 class TDmlResult(Struct):
-    """Rows by partition; the empty text stands for an unpartitioned table."""
+    """Number of rows by partition; the key of an unpartitioned table is empty."""
 
     rows_modified: dict[str, int] = wire(1, map_of(TEXT, I64))
     rows_deleted: dict[str, int] | None = wire(3, map_of(TEXT, I64), default=None)
 
 
 class TCloseImpalaOperationResp(TStatusResp):
-    """`dml_result` is set after a change of data."""
+    """`dml_result` is set after DML statements."""
 
     dml_result: TDmlResult | None = wire(2, struct_of(TDmlResult), default=None)
 
@@ -342,7 +342,7 @@ class TExecProgress(Struct):
 
 
 class TExecSummary(Struct):
-    """Only the part of the summary that gives the progress."""
+    """Only the progress of the summary."""
 
     progress: TExecProgress | None = wire(6, struct_of(TExecProgress), default=None)
 
