@@ -1,7 +1,7 @@
 """Metadata of a PostgreSQL database, read as the session's role. `<DB>` is a schema.
 
-The queries are on PostgreSQL's own catalogue (manual, chapter 53), which is much faster than information_schema. Names
-come in through `literal` only. All columns have types that every release gives as plain text, number or boolean.
+The queries read PostgreSQL's own catalog (manual, chapter 53), which is much faster than information_schema. Names are
+only inserted through `literal`. All result columns are plain texts, numbers or booleans in every release.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ _ORDERED = frozenset({
     "date", "timestamp", "time", "interval", "uuid", "bytea", "jsonb", "inet", "cidr", "oid", "money", "bit", "char",
     "macaddr",
 })  # fmt: skip
-"""Types whose values are known to have an order; json, xml and point have none."""
+"""Types whose values are known to be ordered; json, xml and point are not."""
 
 
 def literal(text: str) -> str:
-    """A string constant that reads the same whatever `standard_conforming_strings` is."""
+    """A string literal that is valid for any value of `standard_conforming_strings`."""
     escaped = text.replace("\\", "\\\\").replace("'", "''")
     return f"E'{escaped}'"
 
@@ -53,7 +53,7 @@ _IS_TABLE = "c.relkind IN ('r', 'p', 'v', 'm', 'f')"
 _MAY_USE = """(has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
         OR has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))"""
 
-# What no query can call: functions that take or give values inside the server.
+# Functions that no query can call, because they take or return internal types.
 _INTERNAL_TYPES = (
     "internal", "cstring", "trigger", "event_trigger", "language_handler", "fdw_handler", "index_am_handler",
     "table_am_handler", "tsm_handler",
@@ -65,7 +65,7 @@ class PostgresqlCatalog(SessionCatalog):
     """A Catalog."""
 
     async def databases(self) -> Sequence[str]:
-        """Schemas that the role may use."""
+        """The schemas that the role may use."""
         return [name for (name,) in await self._rows(_SCHEMAS)]
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
@@ -73,7 +73,7 @@ class PostgresqlCatalog(SessionCatalog):
         return protocol.DatabaseDescription(name, comment or "", owner_name=owner, owner_type="ROLE")
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """Those that the role has any right to: one join, no function call per row but the check of the right."""
+        """Tables on which the role has any privilege, in a single join that only calls the privilege check per row."""
         oid, *_ = await self._schema(database)
         rows = await self._rows(f"""
 SELECT c.relname, c.relkind::text, d.description
@@ -87,7 +87,7 @@ SELECT c.relname, c.relkind::text, d.description
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """Since release 14 a table that was never analyzed has -1 rows, before it had 0."""
+        """The row count of a table that was never analyzed is -1 since release 14, and was 0 before."""
         schema_oid, schema, *_ = await self._schema(database)
         names = spellings(table, Folding.LOWER)
         found = await self._rows(f"""
@@ -132,7 +132,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """What the server knows of the column; the role sees those that it may read."""
+        """Statistics from pg_stats, which shows the columns that the role may read."""
         declared = table.column(column)
         if table.kind.is_view and "numRows" not in table.statistics:
             return protocol.ColumnStatistics(message="A view has no statistics.")
@@ -153,7 +153,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
             least, most = await self._extremes(source, declared.type)
         counts = _counts(common, parts, rows) if declared.type == "boolean" else {}
         if distinct <= 0:
-            # Above 0 it is a count, below 0 a part of the rows, 0 is unknown (manual 53.27).
+            # Positive is a count, negative a fraction of the rows, 0 unknown (manual 53.27).
             distinct = None if not distinct or rows is None else -distinct * rows
         return protocol.ColumnStatistics(
             min=least,
@@ -176,7 +176,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
     async def sample_statement(
         self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        """Of nested paths PostgreSQL reads the elements of arrays. Values without an order are sorted as text."""
+        """A nested path can only lead to the elements of an array. Unordered values are sorted as text."""
         source = qualified(table.database, table.name)
         if column is None:
             return sample_query(source, None, kind)
@@ -199,7 +199,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         return f"ANALYZE {qualified(table.database, table.name)}{columns}"
 
     async def _schema(self, database: str) -> Row:
-        """Oid, name, whether it may be used, owner, comment; `""` is the first schema of the search path."""
+        """Oid, name, whether it may be used, owner and comment of a schema; `""` is the first in the search path."""
         names = spellings(database, Folding.LOWER)
         found = await self._rows(f"""
 SELECT n.oid, n.nspname, has_schema_privilege(n.oid, 'USAGE'), pg_get_userbyid(n.nspowner),
@@ -230,7 +230,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrel
         return table_columns(rows, is_view=is_view)
 
     async def _extremes(self, source: str, type_name: str) -> tuple[str | None, str | None]:
-        """The smallest and the largest value that the statistics hold, compared as the column's type compares them."""
+        """The smallest and largest value in the statistics, in the order of the column's type."""
         with suppress(
             errors.StatementRejected
         ):  # a type whose values have no order, or whose name is not visible any more
@@ -246,10 +246,10 @@ SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDE
         return None, None
 
     async def _functions(self, database: str | None, condition: str = "") -> list[protocol.FunctionDescription]:
-        """Of a schema, or all that need no schema before their name: the first overload's data, all signatures."""
-        place = "pg_function_is_visible(p.oid)"
+        """The functions of a schema, or all visible without a schema name; overloads share the first one's data."""
+        scope = "pg_function_is_visible(p.oid)"
         if database is not None:
-            place = f"p.pronamespace = {(await self._schema(database))[0]:d}"
+            scope = f"p.pronamespace = {(await self._schema(database))[0]:d}"
         rows = await self._rows(f"""
 SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), n.nspname = 'pg_catalog',
        d.description
@@ -257,14 +257,14 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
   JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
   LEFT JOIN pg_catalog.pg_description d
     ON d.objoid = p.oid AND d.classoid = 'pg_catalog.pg_proc'::regclass AND d.objsubid = 0
- WHERE {place}{condition} AND p.prokind IN ('f', 'a', 'w')
+ WHERE {scope}{condition} AND p.prokind IN ('f', 'a', 'w')
    AND NOT (n.nspname = 'pg_catalog'
             AND (p.prorettype = ANY ({_INTERNAL}) OR p.proargtypes::oid[] && {_INTERNAL}))
  ORDER BY p.proname, p.oid""")
         return merged_functions(rows, is_persistent="true")
 
     async def _can_run(self, statement: str) -> bool:
-        """Whether the server can plan the statement: values of an uncommon type may have no order."""
+        """Whether the server can plan the statement, which fails if it sorts values of an unordered type."""
         try:
             await read_rows(self._session, f"EXPLAIN {statement}")
         except errors.StatementRejected:
@@ -273,7 +273,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
 
 
 def _counts(common: str | None, parts: str | None, rows: int | None) -> dict[str, int]:
-    """How often true and false stand in a boolean column, from `{t,f}` and `{0.75,0.25}`."""
+    """The number of true and false values of a boolean column, from `{t,f}` and `{0.75,0.25}`."""
     if common is None or parts is None or rows is None:
         return {}
     values, shares = common.strip("{}").split(","), parts.strip("{}").split(",")

@@ -1,4 +1,4 @@
-"""One asyncpg connection at work: what its errors mean, cheap codecs, notices, and its statements."""
+"""An asyncpg connection and its statements: error translation, cheap codecs, and notices."""
 
 import asyncio
 import itertools
@@ -51,9 +51,9 @@ from queryserver.sql.splitter_scan import first_word
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
-"""bool, bytea, name, integers, oid, floats and the text family: asyncpg's own decoders are the cheapest for them."""
+"""bool, bytea, name, integers, oid, floats and the text family, for which asyncpg's own decoders are cheapest."""
 _AS_INTEGERS = {1082: "int4", 1114: "int8", 1184: "int8"}
-"""date, timestamp, timestamptz: days and microseconds since 2000 are what Arrow wants, and infinity survives."""
+"""date, timestamp and timestamptz are read as days or microseconds since 2000, as Arrow needs; infinity survives."""
 
 _COMMAND_TAG = re.compile(r"(?:INSERT \d+|UPDATE|DELETE|MERGE|SELECT) (\d+)")
 _COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)
@@ -61,7 +61,7 @@ _CHANGES_ROWS = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
 class PostgresqlConnection(asyncpg.Connection):
-    """A connection whose statements are described in full and whose notices go to `on_notice`."""
+    """A connection that returns complete column descriptions and passes notices to `on_notice`."""
 
     clean_up_s: float = 5
     """How long a server may take to confirm the end of a transaction or of the connection."""
@@ -81,9 +81,9 @@ class PostgresqlConnection(asyncpg.Connection):
             settings.set_builtin_type_codec(oid, codec, "pg_catalog", "scalar", codec, "binary")
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
-        """The prepared statement and its columns, none when it has no result set. Nothing is executed.
+        """Prepare a statement and return it with its columns, which are empty without a result set. Executes nothing.
 
-        The statement has a name, so that the server itself sees when a table changes before the rows are read.
+        The statement is a named one, so that the server notices a table that changes before the rows are read.
         """
         known = _NATIVE | _AS_INTEGERS.keys() | self._as_text
         tap = RowDescriptionTap(self._driver_protocol, known, self._read_as_text)
@@ -99,19 +99,19 @@ class PostgresqlConnection(asyncpg.Connection):
         )
 
     async def type_names(self, oids: Sequence[int]) -> Sequence[str]:
-        """The names of types for a cast that cuts nothing: `bpchar`, not `character`, which has a length of 1."""
-        found = await self.fetch(
+        """The names of types for use in a cast that does not truncate: `bpchar`, because `character` has length 1."""
+        rows = await self.fetch(
             "SELECT pg_catalog.format_type(number, -1) AS name"
             " FROM unnest($1::text::oid[]) WITH ORDINALITY AS wanted (number, place) ORDER BY place",
             f"{{{','.join(map(str, oids))}}}",
         )
-        return [row["name"] for row in found]
+        return [row["name"] for row in rows]
 
     @contextmanager
     def watched(self) -> Generator["RefusalTap"]:
-        """Around a COPY: shows at once that the server has refused a row, which asyncpg notices only at the end.
+        """Wrap a COPY to detect at once that the server has rejected a row, which asyncpg only detects at the end.
 
-        Raises ConnectionResetError where the event loop raises RuntimeError for writing to a lost connection.
+        Raises ConnectionResetError instead of the event loop's RuntimeError for writing to a lost connection.
         """
         tap = RefusalTap(self._driver_protocol)
         self._wire.set_protocol(tap)
@@ -127,7 +127,7 @@ class PostgresqlConnection(asyncpg.Connection):
 
     @contextmanager
     def counted(self) -> Generator["CompletionTap"]:
-        """Around `executemany`, of which asyncpg gives no counts."""
+        """Wrap `executemany` to count changed rows, which asyncpg does not report."""
         tap = CompletionTap(self._driver_protocol)
         self._wire.set_protocol(tap)
         try:
@@ -136,7 +136,7 @@ class PostgresqlConnection(asyncpg.Connection):
             self._wire.set_protocol(self._driver_protocol)
 
     def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
-        """Let the operating system detect a lost server: a silent one would be waited for."""
+        """Let the operating system detect a lost server, for which a statement would otherwise wait for ever."""
         connected: socket.socket | None = self._wire.get_extra_info("socket")
         if connected is None or connected.family == socket.AF_UNIX:
             return
@@ -153,11 +153,11 @@ class PostgresqlConnection(asyncpg.Connection):
         return is_clean and await self._confirms("DISCARD ALL")
 
     def forget_statements(self) -> None:
-        """Not to be closed one by one any more: DISCARD ALL has closed the statements of former sessions."""
+        """Forget the prepared statements of earlier sessions, which DISCARD ALL has already closed."""
         self._stmts_to_close.clear()
 
     async def end_transaction(self) -> bool:
-        """Undo the transaction that is open, if any; False when the server did not confirm it."""
+        """Roll back the open transaction, if any; False if the server did not confirm."""
         return await self._confirms("ROLLBACK")
 
     async def _confirms(self, command: str) -> bool:
@@ -169,16 +169,16 @@ class PostgresqlConnection(asyncpg.Connection):
         return True
 
     async def shut(self) -> None:
-        """Close the connection, by force when the server does not answer."""
+        """Close the connection, by force if the server does not respond."""
         self.on_notice = None
         self.guard.drop_rest()
         with suppress(*_DRIVER_ERRORS):
             await self.close(timeout=self.clean_up_s)
 
     def _read_as_text(self, oids: set[int]) -> None:
-        """Everything that JSON shows as text, or that is parsed here, travels as the server's own text: other types.
+        """Receive the values of all other types as the server's text, to be shown or parsed here.
 
-        asyncpg would query these types in the catalogue, and cannot decode all of them.
+        asyncpg would query the catalog for these types, and cannot decode all of them.
         """
         settings: Any = self.get_settings()
         if RECORD in oids:
@@ -194,9 +194,9 @@ class PostgresqlConnection(asyncpg.Connection):
 
 
 async def make_ready(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
-    """Apply the role, the schema and the settings in one round trip each; a fresh connection without them costs none.
+    """Apply role, schema and settings in one round trip each; without them there is none.
 
-    The role is not kept by DISCARD ALL.
+    The role must be set again because DISCARD ALL resets it.
     """
     connection.forget_statements()
     if role is not None:
@@ -215,7 +215,7 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
 
 
 class PostgresqlStatement(StatementSource):
-    """A portal, open from `execute` until its last row is read or `end` is called.
+    """A statement with a portal that is open from `execute` until its last row is read or `end` is called.
 
     `interrupt_process` sends the stop signal to a server process.
     """
@@ -234,9 +234,9 @@ class PostgresqlStatement(StatementSource):
         self._connection = connection
         self._values: PostgresqlValues | None = None
         self._sent: Sequence[str] = ()
-        self._rows_given: Bound | None = None
+        self._parameter_rows: Bound | None = None
         if isinstance(sql, Bound):
-            self._rows_given = sql if sql.rows else None
+            self._parameter_rows = sql if sql.rows else None
             self._values = PostgresqlValues(sql.rows[0] if sql.rows else sql)
             self._sent, sql = self._values.texts, self._values.sql()
         self._sql = sql
@@ -259,22 +259,23 @@ class PostgresqlStatement(StatementSource):
         connection = self._connection
         with statement_errors(started=False):
             if self._read_only:
-                # Anew for each statement: one before it may have switched the default off by set_config().
+                # Set for each statement, because an earlier one may have changed the default by set_config().
                 await connection.execute("SET default_transaction_read_only = on")
             prepared, fields = await self._prepare(self._sql, self._values)
             declared = await declare(connection, fields) if fields else ()
-            if self._rows_given is None:
+            if self._parameter_rows is None:
                 self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
         self._readers = list(map(column_reader, self._names, declared))
-        if self._rows_given is not None:
+        if self._parameter_rows is not None:
             go_on()
             with statement_errors(started=True):
-                self.modified_rows = await run_rows(connection, self._rows_given, self._prepare)
+                self.modified_rows = await run_rows(connection, self._parameter_rows, self._prepare)
             return
         if not fields or self._keyword == "CALL":
             go_on()
-            # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
+            # Not in a transaction of ours, in which the server would refuse a procedure's commit; its result is one
+            # row.
             with canceled_as(self._canceled), refusals(connection.guard, self._names), statement_errors(started=True):
                 self._whole = await prepared.fetch(*self._sent)
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
@@ -300,7 +301,7 @@ class PostgresqlStatement(StatementSource):
         return prepared, fields
 
     async def fetch(self, count: int) -> Rows:
-        """Only as many rows as weigh some MiB. After the last ones the transaction is committed.
+        """At most some MiB of rows. After the last ones the transaction is committed.
 
         Raises cell_too_large, RowTooLarge.
         """
@@ -339,9 +340,9 @@ class PostgresqlStatement(StatementSource):
     async def _end(self, verb: str) -> None:
         self.is_open = False
         if self._keyword in _CHANGES_ROWS:
-            # asyncpg gives no command tag for a portal, but every changed row was returned.
+            # asyncpg exposes no command tag for a portal, but every changed row was returned.
             self.modified_rows = self._rows_read
-        if self._connection.guard.held is not None:
+        if self._connection.guard.pending is not None:
             self._connection.guard.drop_rest()
         if self._connection.is_closed():
             return
@@ -353,7 +354,7 @@ class PostgresqlStatement(StatementSource):
 
 
 class _Portal(asyncpg.cursor.Cursor):
-    """A cursor of asyncpg that is bound together with the request for its first rows, in one round trip."""
+    """An asyncpg cursor that binds and requests its first rows in a single round trip."""
 
     def __init__(self, connection: PostgresqlConnection, prepared: Any, values: Sequence[str]) -> None:
         super().__init__(connection, prepared.get_query(), prepared._state, tuple(values), None)  # noqa: SLF001 nothing public gives it
@@ -363,32 +364,32 @@ class _Portal(asyncpg.cursor.Cursor):
         """The next chunk, of at most `count` rows."""
         self._guard.begin_chunk()
         try:
-            # Not by `fetch`: it takes a short chunk for the last one.
+            # Not `fetch`, which takes a short chunk for the last one.
             return await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
         finally:
             self._guard.in_chunk = False
 
     async def close(self) -> None:
-        """To be called inside a transaction that goes on: a portal holds its tables, also after its last row.
+        """Close the portal, inside a transaction that continues.
 
-        PostgreSQL would refuse to drop or alter them.
+        Even after its last row, a portal would prevent dropping or altering its tables.
         """
         if self._portal_name:
             await self._close_portal(None)
 
 
 def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
-    """What reads the column. The first values decide how many dimensions arrays have, and which fields records."""
-    way: Callable[[Values], pa.Array] | None = None
+    """A reader of the column. The first values determine the dimensions of arrays and the fields of records."""
+    convert: Callable[[Values], pa.Array] | None = None
 
     def read(wanted: pa.DataType, values: Values) -> pa.Array:
-        nonlocal way
+        nonlocal convert
         if wanted == pa.string():
             if declared.kind is ValueKind.RECORD:
                 return pa.array([None if one is None else record_text(one) for one in values], pa.string())
             return native_as_text(declared, values)
-        way = way or _way_for(declared, values)
-        return way(values)
+        convert = convert or _converter_for(declared, values)
+        return convert(values)
 
     refusal = (
         f'column "{name}" holds a value that type {declared.name} cannot carry'
@@ -398,7 +399,7 @@ def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
     return ColumnReader(pa.null() if is_nested else arrow_type(declared), read, refusal, misfits=(Unfit,))
 
 
-def _way_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
+def _converter_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
     if declared.kind is ValueKind.RECORD:
         return read_records
     if declared.kind not in NESTED:
@@ -409,9 +410,9 @@ def _way_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Arr
 
 @contextmanager
 def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
-    """Around the rows of a statement: raises the reason why the guard has ended the connection, not the loss.
+    """Translate the loss of a connection that the guard has closed to the guard's reason.
 
-    `rows_read`: rows of the chunks before.
+    `rows_read` is the number of rows in earlier chunks.
     """
     try:
         yield
@@ -430,7 +431,7 @@ def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) ->
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
 _CLIENT_HOST = re.compile(r'(?<= for )host "[^"]*", ')
-"""The address that the server saw us come from."""
+"""Matches the client's address as seen by the server."""
 _NOT_READY = (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
 _TIME_LIMITS = (
     asyncpg.IdleInTransactionSessionTimeoutError,
@@ -451,13 +452,13 @@ _CONNECTION_LOST = (
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Around the making of a connection: EngineUnavailable, CredentialsRequired or StatementRejected come out."""
+    """Translate errors of connecting to EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         yield
     except _REFUSED_LOGIN as error:
         raise errors.CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
-        # asyncpg names a server without TLS only in the text of a general error class.
+        # asyncpg reports a server without TLS only in the message of a generic error.
         without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
         reason = NO_TLS if without_tls else ""
         raise errors.EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
@@ -469,10 +470,10 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, started: bool) -> Generator[None]:
-    """Around work for a statement; `started`: whether the server may have begun to execute it.
+    """Translate errors of a statement; `started` says whether the server may have begun to execute it.
 
-    Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
-    ended the statement, else StatementRejected or StatementDenied with the server's text.
+    Raises SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if a time limit of the server ended
+    the statement, else StatementRejected or StatementDenied with the server's message.
     """
     try:
         yield
@@ -482,9 +483,9 @@ def statement_errors(*, started: bool) -> Generator[None]:
 
 @contextmanager
 def canceled_as(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
-    """Around the same work: a cancel is what `canceled` gives, if anything; the server's error stays its cause.
+    """Replace the error of a cancelled statement by that of `canceled`, with the server's error as its cause.
 
-    So is a full disk: the guard of the sample, which cancels what fills it, may be later, and the server names files.
+    Also replaces a disk-full error, which can precede the cancellation by the sample server's watch and names files.
     """
     try:
         yield
@@ -497,7 +498,7 @@ def canceled_as(canceled: Callable[[], errors.EngineError] | None) -> Generator[
 def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
         return errors.EngineTimeout(text_of(error))
-    # asyncpg names a closed connection only in the text of its general error class.
+    # asyncpg reports a closed connection only in the message of a generic error.
     is_closed = type(error) is asyncpg.InterfaceError and "clos" in str(error)
     if is_closed or isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)):
         if started:
@@ -506,14 +507,14 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     known = (
         errors.StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else errors.StatementRejected
     )(text_of(error))
-    # The server counts characters from 1; `internal_position`, within the body of a function, is another field.
+    # Counted in characters from 1. Positions inside function bodies are in `internal_position` instead.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
     known.classed(getattr(error, "sqlstate", None))
     return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
 
 
 def text_of(error: Exception) -> str:
-    """The server's message; detail, hint and position follow on lines of their own, where the server gave them."""
+    """The server's message, followed by detail, hint and position, if any, on separate lines."""
     if not isinstance(error, asyncpg.PostgresError):
         return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."
     fields = error.as_dict()

@@ -35,23 +35,23 @@ from queryserver.platform.threads import Tasks
 
 _CHECK_WITHIN_S = 5
 _KNOWN_FOR_S = 60.0
-"""A database that is moved or restored gets another identity."""
+"""How long an identity is cached, because a moved or restored database gets a new one."""
 _AGAIN_S = 5.0
-"""Until the attempt after one that failed: each takes up to twice `_CHECK_WITHIN_S`, for which all requests wait."""
+"""Pause after a failed attempt; each takes up to twice `_CHECK_WITHIN_S`, during which all requests wait."""
 
 _DATABASE = """
 SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {cluster} AS cluster
   FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"""
 _WITH_CLUSTER = _DATABASE.format(cluster="(SELECT system_identifier FROM pg_catalog.pg_control_system())")
 _WITHOUT_CLUSTER = _DATABASE.format(cluster="NULL::bigint")
-_NO_SUCH_CATALOGUE = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
-"""Of servers that only speak the protocol of PostgreSQL, and of administrators who revoke a function."""
+_NO_IDENTITY = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
+"""Errors of servers that only speak PostgreSQL's protocol, and of servers where the function was revoked."""
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NO_ANSWER = "The database of this service did not answer."
 
 
 class Queries(Protocol):
-    """A connection of asyncpg, or a test's."""
+    """An asyncpg connection, or a fake."""
 
     async def fetchrow(self, query: str, *, timeout: float | None = None) -> asyncpg.Record | None:
         """The first row."""
@@ -60,25 +60,25 @@ class Queries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """What its server calls a database: replicas share it, copies do not."""
+    """The identity of a database at its server, which replicas share and copies do not."""
 
     name: str
     number: int
     cluster: int | None
-    """None: this login may not read it."""
+    """None if the login may not read it."""
 
     def is_same(self, other: "DatabaseIdentity", *, on_one_server: bool) -> bool:
-        """Whether both are one database; `on_one_server` is what the addresses say."""
+        """Whether both are the same database; `on_one_server` says whether their addresses are the same server."""
         if self.cluster is None or other.cluster is None:
             return on_one_server and (self.name == other.name or self.number == other.number)
         return (self.cluster, self.number) == (other.cluster, other.number)
 
 
 class OwnDatabase:
-    """The database that the service itself uses, by its address `dsn`. Connects when its identity is first needed.
+    """The service's own database, at the address `dsn`. Connects when its identity is first needed.
 
-    While it is out of reach, its last known identity counts for other servers: statements there can be stopped. At its
-    own server nothing is served. `tasks` are to be closed after the engines that ask it.
+    While it is unreachable, its last known identity is used for connections to other servers, so that statements there
+    can be stopped, and connections to its own server are refused. `tasks` must be closed after the engines that use it.
     """
 
     def __init__(self, dsn: str, tasks: Tasks, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,16 +86,17 @@ class OwnDatabase:
         self._clock = clock
         self._tasks = tasks
         self._reading: asyncio.Task[None] | None = None
-        """Of no caller: one that is canceled must not end what others wait for. It ends by its time-outs."""
+        """Shared by all callers, so the cancellation of one must not end it. It is limited by its timeouts."""
         self._known: DatabaseIdentity | None = None
         self._failure = ""
-        """Of the last attempt to read it."""
+        """Message of the last failed attempt to read the identity."""
         self._read_again_at: float | None = None
 
     async def require_other(self, connection: Queries, *, on_own_server: bool) -> None:
-        """Raises HostRefused: `connection` leads to the service's database; EngineUnavailable: that is not known.
+        """Raises HostRefused if `connection` is to the service's database, EngineUnavailable if that is unknown.
 
-        With `on_own_server` its address is that of the service's server: there a database without identity is refused.
+        With `on_own_server`, which means that its address is that of the service's server, a database without identity
+        is refused.
         """
         try:
             found = await _identity(connection)
@@ -109,7 +110,7 @@ class OwnDatabase:
             self._reading = self._tasks.start(self._refresh(), "own-database")
         if (reading := self._reading) is not None:
             await asyncio.wait({reading})
-            if not reading.cancelled():  # when the service stops: then its database has not answered
+            if not reading.cancelled():  # cancelled when the service stops, without a response of its database
                 reading.result()
         if self._known is None or (on_own_server and self._failure):
             raise EngineUnavailable(self._failure)
@@ -120,7 +121,7 @@ class OwnDatabase:
     async def _refresh(self) -> None:
         self._failure = _NO_ANSWER
         try:
-            # Twice: the first one has timed out where this process was stopped for a while.
+            # Twice, because the first attempt times out if this process was suspended.
             self._known, self._failure = await self._read(tries=2), ""
         except EngineUnavailable as error:
             self._failure = error.message
@@ -147,7 +148,7 @@ class OwnDatabase:
 
 async def _identity(connection: Queries) -> DatabaseIdentity | None:
     for query in (_WITH_CLUSTER, _WITHOUT_CLUSTER):
-        with suppress(*_NO_SUCH_CATALOGUE):
+        with suppress(*_NO_IDENTITY):
             row = await connection.fetchrow(query, timeout=_CHECK_WITHIN_S)
             return None if row is None else DatabaseIdentity(row["name"], row["number"], row["cluster"])
     return None
@@ -158,7 +159,7 @@ _SESSION_DEFAULTS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "po
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """How the operating system detects a lost server while nothing is sent."""
+    """TCP keepalive, by which the operating system detects a lost server on an idle connection."""
 
     idle_s: int = 60
     interval_s: int = 15
@@ -167,9 +168,9 @@ class KeepAlive:
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlAddress(DatabaseAddress):
-    """One database of a server. `host` may be the directory of a unix socket.
+    """One database of a server. `host` may be the directory of a Unix socket.
 
-    `ssl` takes the values of libpq (`prefer`, `verify-full`, …), and so does `server_state` (`any`, `primary`, …).
+    `ssl` (`prefer`, `verify-full`, …) and `server_state` (`any`, `primary`, …) take the values of libpq.
     """
 
     product: ClassVar[str] = "PostgreSQL"
@@ -179,14 +180,14 @@ class PostgresqlAddress(DatabaseAddress):
     server_state: str = "any"
     keep_alive: KeepAlive | None = KeepAlive()
     own_database: OwnDatabase | None = None
-    """The service's, which this must not be."""
+    """The service's own database, to which connections are refused."""
     own_servers: AddressRules = field(default_factory=AddressRules)
-    """The servers that have the service's database."""
+    """Matches the servers of the service's own database."""
 
     async def connect(self, login: DatabaseLogin) -> PostgresqlConnection:
-        """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
+        """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
 
-        HostRefused, an EngineUnavailable, for a refused address, and for the service's own database.
+        Raises HostRefused, an EngineUnavailable, for a refused address and for the service's own database.
         """
         hosts = [self.host] if self.host.startswith("/") else list(await self.rules.resolve(self.host, self.port))
         with connect_errors():
@@ -213,28 +214,28 @@ class PostgresqlAddress(DatabaseAddress):
             try:
                 on_own_server = await asyncio.to_thread(self.own_servers.is_database_server, hosts, self.port)
                 await self.own_database.require_other(connection, on_own_server=on_own_server)
-            except BaseException:  # a cancel too: the connection must not stay open
+            except BaseException:  # cancellation too: the connection must not stay open
                 await connection.shut()
                 raise
         return connection
 
 
 _START_S = 60
-"""The server may start with this connection, and its cluster be made first: two seconds on an idle machine."""
+"""This connection may start the server and even create its cluster, which takes two seconds on an idle machine."""
 _CALL_S = 10
 _MOST_CONNECTIONS = 20
-"""Of one user."""
+"""Connections of one user."""
 
 _RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MOST_CONNECTIONS} VALID UNTIL 'infinity'"
 
 
 class UserLogins:
-    """Logins of users as roles of their own, made with `admin_dsn`, whose role may create roles and grant the groups.
+    """One role per user, created through `admin_dsn`, whose role may create roles and grant the groups.
 
-    Sessions act as `group`. A login inherits nothing of it, but only `login_group`, which may connect: the owner of an
-    object gives it to a role only while it has the rights of both, so no login can take over what `group` owns.
-    `role_of` names the role of a user, a plain identifier. Passwords derive from the one in `admin_dsn`, so that all
-    processes give a role the same password.
+    Sessions act as `group`. A login does not inherit from it, but only from `login_group`, which may connect. Changing
+    the owner of an object requires the rights of both roles, so no login can take over what `group` owns. `role_of`
+    returns the role name of a user, a plain identifier. Passwords are derived from the one in `admin_dsn`, so that all
+    processes set the same password for a role.
     """
 
     def __init__(
@@ -250,19 +251,19 @@ class UserLogins:
         self._making = WeakValueDictionary[str, asyncio.Lock]()
 
     def login(self, user_id: int) -> DatabaseLogin:
-        """The login of a user; `repair` before it is used."""
+        """The login of a user; call `repair` before using it."""
         role = self._role_of(user_id)
         self._roles.add(role)
         return DatabaseLogin(role, hmac.digest(self._key, role.encode(), "sha256").hex())
 
     def is_own(self, login: DatabaseLogin) -> bool:
-        """Whether it is the login of a user, and not that of the connector."""
+        """Whether this is a login made for a user, not that of the connector."""
         return login.user in self._roles
 
     async def repair(self, login: DatabaseLogin) -> None:
-        """Make the role, or restore its password, rules and group, without settings.
+        """Create the role, or reset its password, limits, group and settings.
 
-        A transaction of the user that changes the role delays the user's own connections. Raises EngineUnavailable,
+        If the user has an open transaction that changes the role, this waits for it. Raises EngineUnavailable,
         StatementRejected.
         """
         role = login.user
@@ -276,11 +277,11 @@ class UserLogins:
                     await connection.close(timeout=_CALL_S)
 
     async def _make(self, connection: asyncpg.Connection, role: str, password: str) -> None:
-        # Two changes of one role at once would collide, also those of two processes.
+        # Concurrent changes of a role would conflict, including those of other processes.
         await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($1))", role)
         if not await connection.fetchval("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = $1", role):
             await connection.execute(f"CREATE ROLE {role}")
-        # The password is hexadecimal: no quoting is needed.
+        # The password is hexadecimal and needs no quoting.
         await connection.execute(f"ALTER ROLE {role} {_RULES} PASSWORD '{password}'")
         await connection.execute(f"GRANT {self._login_group} TO {role}")
         await connection.execute(f"GRANT {self.group} TO {role} WITH INHERIT FALSE, SET TRUE")
@@ -289,14 +290,14 @@ class UserLogins:
 
 
 _NICENESS = 5
-"""Of the processes of our own server that work on statements. They share locks with those that serve the service."""
+"""Niceness of the embedded server's processes for users; low, because they share locks with the service's own."""
 
 
 class PostgresqlEngine:
-    """Statements on one database of one server. `SessionOptions.database` names a schema.
+    """Runs statements on one database of one server. `SessionOptions.database` is the name of a schema.
 
-    With `user_logins` each user's sessions log in as a role of their own. `canceled` gives the error of a statement
-    that something else than this engine has canceled; without it the error is the server's.
+    With `user_logins` each user's sessions log in as a role of their own. `canceled` returns the error for a statement
+    that was not cancelled through this engine; without it, the error is the server's.
     """
 
     dialect = "postgresql"
@@ -320,11 +321,11 @@ class PostgresqlEngine:
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:
-        """A session whose `search_path` is the schema of `options`; leaving it stops what still runs in it."""
+        """A session whose `search_path` is the schema of `options`; leaving the context stops what still runs."""
         login = self._login(user, options)
 
         async def interrupt(process_id: int) -> None:
-            # The same login may stop its statements.
+            # A login may stop its own statements.
             signal = f"SELECT pg_cancel_backend({process_id:d})"
             await self._sessions.interrupt(login, lambda connection: connection.execute(signal))
 
@@ -363,6 +364,6 @@ class PostgresqlEngine:
             return await self._address.connect(login)
         await self._user_logins.repair(login)
         connection = await self._address.connect(login)
-        # Only a server that is our own makes such logins: its processes run beside this one.
+        # Only the embedded server has such logins, and its processes run on this machine.
         lower_priority(connection.get_server_pid(), niceness=_NICENESS)
         return connection

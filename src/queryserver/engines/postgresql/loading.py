@@ -1,7 +1,7 @@
-"""Tables of PostgreSQL from Arrow batches: COPY into a staging table that only its transaction sees.
+"""Loads tables of PostgreSQL from Arrow batches: COPY into a staging table visible only to its transaction.
 
-The staging table gets the target's name at the end of the transaction, or its rows go to the target there; a failure
-at any place, also the end of this server, undoes all of it. So nothing is entered in the ledger of staging tables.
+At the end of the transaction the staging table is renamed to the target, or its rows are inserted into the target. Any
+failure, even a crash of this server, rolls all of it back, so nothing needs to be recorded in the ledger.
 """
 
 import asyncio
@@ -20,36 +20,38 @@ from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
 
-# The server cuts longer names without an error.
+# The server silently truncates longer names.
 _refuse_cut_names = partial(loading.refuse_long_names, longest=63, unit="bytes", size=lambda name: len(name.encode()))
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
-# All names have their schema: types and tables of users may come first along the session's search_path.
-_PLACE = "COALESCE($1::pg_catalog.text, pg_catalog.current_schema()::pg_catalog.text)"
+# All names are qualified, because types and tables of users may come first in the session's search_path.
+_SCHEMA = "COALESCE($1::pg_catalog.text, pg_catalog.current_schema()::pg_catalog.text)"
 _TARGET = f"""
     SELECT place.schema, COALESCE(c.relkind IN ('r', 'p', 'v', 'm', 'f'), false) AS is_there,
         c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = c.oid) AS is_plain
-    FROM (SELECT {_PLACE} AS schema) AS place
+    FROM (SELECT {_SCHEMA} AS schema) AS place
     LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = place.schema
     LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2::pg_catalog.text
 """
-# Types whose names are no keywords would be searched along the session's search_path.
+# Types whose names are not keywords would be looked up in the session's search_path.
 _NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
-"""All texts between quotes, NULL as nothing without quotes: so COPY distinguishes '' from NULL."""
+"""Quotes all texts and writes NULL as an empty unquoted field, so that COPY can distinguish '' from NULL."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What there is by the name of a table."""
+class _ExistingTable:
+    """The object that has the name of a table, if any."""
 
     schema: str | None
-    """Where the table is, or would be made."""
+    """The schema where the table is or would be created."""
     is_there: bool
     is_plain: bool | None
-    """Whether it may be replaced: a partitioned table would take its partitions with it, a partition the rows of its
-    parent. None: nothing has the name.
+    """Whether it is a plain table, which may be replaced; None if nothing has the name.
+
+    Dropping a partitioned table would also drop its partitions, and dropping a partition would delete rows of its
+    parent.
     """
 
     @property
@@ -59,13 +61,13 @@ class _Found:
         return self.schema
 
     def refuse_replacing(self, load: TableLoad) -> None:
-        """Raises StatementRejected for what is no plain table; the server refuses one that other objects need."""
+        """Raises StatementRejected unless it is a plain table; the server refuses one that other objects depend on."""
         if load.replace and self.is_plain is False:
             raise loading.no_table(load.target)
 
 
 class PostgresqlLoader:
-    """A TableLoader. After a cancel the connection is closed."""
+    """A TableLoader. After a cancellation the connection is closed."""
 
     def __init__(
         self,
@@ -75,14 +77,14 @@ class PostgresqlLoader:
         read_only: bool,
         canceled: Callable[[], EngineError] | None = None,
     ) -> None:
-        """`canceled` as that of PostgresqlEngine."""
+        """`canceled` is that of PostgresqlEngine."""
         self._canceled = canceled
         self._connection = connection
         self._executor = executor
         self._read_only = read_only
 
     async def exists(self, table: TableName) -> bool:
-        return (await self._found(table)).is_there
+        return (await self._find(table)).is_there
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         del ledger
@@ -91,7 +93,7 @@ class PostgresqlLoader:
         _refuse_cut_names(names)
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
             raise loading.passing(load.target.database)
-        found = await self._found(load.target)
+        found = await self._find(load.target)
         schema = found.required_schema
         found.refuse_replacing(load)
         loading.refuse_target(load, exists=found.is_there)
@@ -99,7 +101,7 @@ class PostgresqlLoader:
             with canceled_as(self._canceled):
                 return await self._load(load, schema, batches)
         except asyncio.CancelledError:
-            # The stop signal may still be on its way to the server's process, which must serve no other session.
+            # A stop signal may still be in flight to the server process, which must not serve another session.
             await asyncio.shield(self._roll_back(then_shut=True))
             raise
         except loading.RowsFailed as error:
@@ -112,14 +114,14 @@ class PostgresqlLoader:
     async def drop(self, table: TableName) -> None:
         loading.refuse_changes(read_only=self._read_only)
         _refuse_cut_names([table.database or "", table.name])
-        schema = (await self._found(table)).required_schema
+        schema = (await self._find(table)).required_schema
         with statement_errors(started=True):
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
 
-    async def _found(self, table: TableName) -> "_Found":
+    async def _find(self, table: TableName) -> "_ExistingTable":
         with statement_errors(started=False):
             [row] = await self._connection.fetch(_TARGET, table.database, table.name, timeout=_DROP_S)
-        return _Found(*row)
+        return _ExistingTable(*row)
 
     async def _load(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
         kind = "UNLOGGED TABLE" if load.append else "TABLE"
@@ -129,14 +131,14 @@ class PostgresqlLoader:
         ]
         source, target = qualified(schema, load.staging.name), qualified(schema, load.target.name)
         columns = loading.column_definitions(resolved, identifier)
-        # DROP TABLE refuses a view, and a table that views or keys of other tables need.
+        # DROP TABLE refuses a view, and a table that views or foreign keys depend on.
         steps = loading.publishing_steps(load, source, target)
         with statement_errors(started=True):
             creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"
             await self._connection.execute(creation)
             rows = await self._copy(load, schema, batches)
             if load.replace:
-                (await self._found(load.target)).refuse_replacing(load)
+                (await self._find(load.target)).refuse_replacing(load)
             await self._connection.execute("; ".join(steps))
             await loading.to_the_end(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
@@ -150,32 +152,32 @@ class PostgresqlLoader:
                     source=_pieces(encoded, tap),
                     format="csv",
                     encoding="utf-8",
-                    # No other transaction sees the table yet: its rows need no check of their age later on.
+                    # Possible because no other transaction sees the table; saves vacuuming its rows later.
                     freeze=True,
                 )
         return int(tag.removeprefix("COPY "))
 
     async def _roll_back(self, *, then_shut: bool = False) -> None:
-        """End the transaction, or the connection with it."""
+        """Roll back the transaction, or close the connection if that fails."""
         if not self._connection.is_closed() and (not await self._connection.end_transaction() or then_shut):
             await self._connection.shut()
 
 
 def _encode(batch: pa.RecordBatch) -> pa.Buffer:
-    """The rows as COPY reads them."""
+    """The rows in the format of COPY."""
     columns = list(batch.columns)
-    for place, column in enumerate(columns):
+    for number, column in enumerate(columns):
         if pa.types.is_duration(column.type):
-            columns[place] = loading.duration_text(column)
+            columns[number] = loading.duration_text(column)
         elif pa.types.is_binary(column.type):
-            columns[place] = loading.hex_texts(column, before="\\x")
+            columns[number] = loading.hex_texts(column, before="\\x")
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
     return sink.getvalue()
 
 
 async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGenerator[memoryview]:
-    """What is sent, up to a row that the server refuses."""
+    """The data in pieces, up to a row that the server rejects."""
     async for buffer in encoded:
         view = memoryview(buffer)
         for start in range(0, len(view), _PIECE_BYTES):

@@ -1,4 +1,4 @@
-"""A statement that runs once for each of many rows of values (`parameter_rows`), sent without waiting for each."""
+"""Runs a statement once per row of parameters (`parameter_rows`), pipelined without waiting for each row."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +16,7 @@ Prepare = Callable[[str, PostgresqlValues | None], Awaitable[tuple[PreparedState
 
 
 class Counting(Protocol):
-    """What is needed of a connection."""
+    """The parts of a connection that are needed here."""
 
     def is_in_transaction(self) -> bool: ...
 
@@ -28,10 +28,10 @@ class Counting(Protocol):
 
 
 async def run_rows(connection: Counting, statement: Bound, prepare: Prepare) -> int:
-    """How many rows were changed, in the open transaction or in one of its own; rows of RETURNING are dropped.
+    """Run the rows, in the open transaction or one of its own, and return the number of changed rows.
 
-    Neighbours whose values have the same types, and NULL in the same places, are sent together. Raises what asyncpg
-    does, with the number of the row that failed in `statement.row`.
+    Rows of RETURNING are discarded. Adjacent rows with the same types and NULLs are sent together. Raises asyncpg's
+    errors, with the number of the failed row in `statement.row`.
     """
     is_own = not connection.is_in_transaction()
     if is_own:

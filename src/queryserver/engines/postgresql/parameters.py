@@ -1,7 +1,8 @@
-"""Values of parameters for PostgreSQL: `$1`, each sent as text, with a cast to the type that it has.
+"""Parameters for PostgreSQL: `$1`, …, each sent as text with a cast to its type.
 
-So the server reads them as it reads a quoted literal with a cast. A text without a type is bare at first: the server
-says which type its place wants. A plain null is the word NULL, which may stand where a parameter without type may not.
+So the server treats them like quoted literals with a cast. A text without a type is sent without a cast at first, and
+the server reports the type it expects. An untyped null is written as NULL, which is valid where an untyped parameter
+is not.
 """
 
 import math
@@ -21,7 +22,7 @@ PARAMETERS = ParameterSupport(
 )
 
 _TEXTS = frozenset({18, 19, 25, 1042, 1043})
-"""char, name, text, bpchar, varchar: what a text may be bound to as it is."""
+"""char, name, text, bpchar and varchar, to which a text can be bound directly."""
 _INT = 2**31
 _TYPES: Mapping[ParameterType, str] = MappingProxyType({
     T.BOOLEAN: "boolean",
@@ -38,7 +39,7 @@ _TYPES: Mapping[ParameterType, str] = MappingProxyType({
 
 
 class PostgresqlValues:
-    """The values of one statement: its text with their numbers, and the texts to be sent. NULLs have no number."""
+    """The parameters of one statement: its text with markers, and the texts to send. NULLs have no marker."""
 
     def __init__(self, statement: Bound) -> None:
         self._statement = statement
@@ -47,31 +48,31 @@ class PostgresqlValues:
         self.texts: Sequence[str] = tuple(_text(values[number]) for number in self._sent)
 
     def sql(self, wanted: Sequence[str] = ()) -> str:
-        """`wanted`: the names of the types that the server found for the numbers, in their order."""
-        places = {number: place for place, number in enumerate(self._sent)}
+        """The text with markers. `wanted` has the names of the types that the server inferred for them, in order."""
+        markers = {number: marker for marker, number in enumerate(self._sent, start=1)}
 
         def write(number: int, one: Parameter) -> str:
             if one.type is None:
                 return "NULL"
             if one.value is None:
                 return f"CAST(NULL AS {type_name(one)})"
-            place = places[number]
+            marker = markers[number]
             name = type_name(one)
             if one.type is T.VARCHAR and one.is_plain:
                 if not wanted:
-                    return f"${place + 1}"
-                name = wanted[place]
-            return f"CAST(${place + 1}::text AS {name})"
+                    return f"${marker}"
+                name = wanted[marker - 1]
+            return f"CAST(${marker}::text AS {name})"
 
         return written(self._statement, write)
 
     def has_other_types(self, wanted: Sequence[Type]) -> bool:
-        """Whether a bare text stands where the server wants no text."""
+        """Whether the server expects another type than text for any text sent without a cast."""
         return len(wanted) == len(self.texts) and any(one.oid not in _TEXTS for one in wanted)
 
 
 def type_name(one: Parameter) -> str:
-    """The type of a value. An integer without one has that of the same digits in a statement."""
+    """The type of a value; an untyped integer has the type that the same digits have in a statement."""
     if one.type is T.ARRAY:
         return f"{_element_name(one)}[]"
     if one.type is T.BIGINT and one.is_plain and isinstance(one.value, int) and -_INT <= one.value < _INT:
@@ -81,10 +82,10 @@ def type_name(one: Parameter) -> str:
 
 def _element_name(one: Parameter) -> str:
     kinds = {leaf.type for leaf in one.leaves}
-    if len(kinds) > 1:  # numbers of several types
+    if len(kinds) > 1:  # mixed numeric types
         return "double precision" if T.DOUBLE in kinds else "numeric"
     names = {type_name(leaf) for leaf in one.leaves}
-    # Integers alone have two names.
+    # Only integers can have two names.
     return names.pop() if len(names) == 1 else _TYPES[T.BIGINT] if names else "text"
 
 
@@ -109,7 +110,7 @@ def _text(one: Parameter) -> str:
 
 
 def _element(one: Parameter) -> str:
-    """In an array, where only NULL and inner arrays stand without quotes."""
+    """An array element; all are quoted except NULL and inner arrays."""
     if one.value is None:
         return "NULL"
     text = _text(one)

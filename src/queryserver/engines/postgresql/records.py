@@ -1,6 +1,6 @@
-"""Anonymous records, such as `row(1, 'a')`, in the binary form of PostgreSQL: only that names the types of the fields.
+"""Anonymous records, such as `row(1, 'a')`, in PostgreSQL's binary format, the only one with the types of fields.
 
-record_send (rowtypes.c): the number of fields, then of each its type, its length (-1: NULL) and its value.
+record_send (rowtypes.c): the number of fields, then for each its type, its length (-1 for NULL) and its value.
 """
 
 import struct
@@ -35,9 +35,9 @@ Field = tuple[int, bytes | None]
 
 
 def read_records(values: Sequence[bytes | None]) -> pa.Array:
-    """The records as structs with the fields `field0`, `field1`, … of the types of the first one.
+    """The records as structs with fields `field0`, `field1`, …, with the types of the first record.
 
-    Raises Unfit when all are NULL, or have different fields: then `record_text` makes text of them.
+    Raises Unfit if all are NULL or their fields differ; `record_text` then converts them to text.
     """
     rows = [None if value is None else _fields(value) for value in values]
     first = next((row for row in rows if row is not None), None)
@@ -52,7 +52,7 @@ def read_records(values: Sequence[bytes | None]) -> pa.Array:
 
 
 def record_text(value: bytes) -> str:
-    """`(1,a)`, about as PostgreSQL writes it."""
+    """A record as `(1,a)`, similar to PostgreSQL's text format."""
     return "(" + ",".join("" if raw is None else _text(oid, raw) for oid, raw in _fields(value)) + ")"
 
 
@@ -86,7 +86,7 @@ def _column(oid: int, raws: Sequence[bytes | None]) -> pa.Array:
 
 
 def _elements(raw: bytes) -> list[bytes | None]:
-    """Of an array of one dimension (array_send, arrayfuncs.c). Raises Unfit for one of several."""
+    """The elements of a one-dimensional array (array_send, arrayfuncs.c). Raises Unfit for more dimensions."""
     dimensions, _, _ = struct.unpack_from("!iiI", raw)
     if dimensions > 1:
         raise Unfit
@@ -111,7 +111,7 @@ _MOMENTS = frozenset({ValueKind.DATE, ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ
 
 
 def _text(oid: int, raw: bytes) -> str:
-    """The server's text of a value; of a type that is not known here its characters, or its bytes in hexadecimal."""
+    """A value in the server's text format; for an unknown type, its characters or hexadecimal bytes."""
     if (read := _TEXTS.get(oid)) is not None:
         return read(raw)
     if (form := _NUMBERS.get(oid)) is not None:
@@ -131,8 +131,8 @@ def _numeric_text(raw: bytes) -> str:
         return word
     digits = struct.unpack_from(f"!{count}H", raw, _NUMERIC.size)
 
-    def group(place: int) -> str:
-        return f"{digits[place]:04}" if 0 <= place < count else "0000"
+    def group(position: int) -> str:
+        return f"{digits[position]:04}" if 0 <= position < count else "0000"
 
     whole = "".join(group(place) for place in range(weight + 1)).lstrip("0") or "0"
     groups = -(-scale // _UNIT_DIGITS)
@@ -158,7 +158,7 @@ def _timetz_text(raw: bytes) -> str:
 
 
 def _interval_text(raw: bytes) -> str:
-    """As the style `postgres` of IntervalStyle writes it."""
+    """An interval in the style `postgres` of IntervalStyle."""
     microseconds, days, months = struct.unpack("!qii", raw)
     years, months = int(months / 12), months - 12 * int(months / 12)
     parts, follows_negative = list[str](), False

@@ -1,4 +1,4 @@
-"""Types and values of PostgreSQL as Arrow: declared types, the text forms of nested values, dates of any year."""
+"""Types and values of PostgreSQL as Arrow: declared types, nested values in text format, dates of any year."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from queryserver.formats.odd_values import with_odd_values
 
 
 class ValueKind(Enum):
-    """How the values of a type arrive, and how they are read."""
+    """How the values of a type are encoded and read."""
 
     BOOL = auto()
     NUMBER = auto()
@@ -38,7 +38,7 @@ class ValueKind(Enum):
 class DeclaredType:
     """A type with its modifiers; `precision` is None for a numeric without bounds.
 
-    `fields` are those of a composite type, `element` and `delimiter` those of an array.
+    `fields` belongs to a composite type, `element` and `delimiter` to an array.
     """
 
     kind: ValueKind
@@ -82,7 +82,7 @@ _BUILTIN: Mapping[int, DeclaredType] = {
     ),
     **_texts({28: "xid", 600: "point", 829: "macaddr", 2205: "regclass", 2278: "void"}, ResultType.USER_DEFINED),
 }  # fmt: skip
-"""Types that need no query: their oids are fixed."""
+"""Types with fixed oids, which need no query."""
 
 _BUILTIN_ARRAYS: Mapping[int, int] = {
     1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1014: 1042, 1015: 1043, 1016: 20, 1021: 700, 1022: 701,
@@ -107,12 +107,12 @@ def builtin_type(oid: int) -> DeclaredType | None:
 
 
 def element_oid(oid: int) -> int | None:
-    """The type of the elements of a built-in array type."""
+    """The oid of the element type of a built-in array type; None for any other."""
     return _BUILTIN_ARRAYS.get(oid)
 
 
 async def declare(connection: asyncpg.Connection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
-    """The declared type of each column. Only types that are not built in are queried."""
+    """The declared type of each column. Queries the catalog only for types that are not built in."""
     types = _Types(connection)
     declared = [await types.resolve(field.type_oid, field.modifier) for field in fields]
     unnamed = list[int]()
@@ -135,14 +135,14 @@ def columns(fields: Sequence[Field], declared: Sequence[DeclaredType]) -> tuple[
 
 
 class _Types:
-    """Reads the catalogue, each type once. Arrays, domains and composite types lead to further types."""
+    """Reads types from the catalog, each once, following arrays, domains and composite types."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
         self._rows: dict[int, asyncpg.Record] = {}
 
     async def resolve(self, oid: int, modifier: int) -> DeclaredType:
-        """The type of that oid; `modifier` is the one of the column or field."""
+        """The type with this oid and the modifier of the column or field."""
         if oid in _BUILTIN:
             return _modified(oid, modifier)
         if oid in _BUILTIN_ARRAYS:
@@ -185,7 +185,7 @@ def _modified(oid: int, modifier: int) -> DeclaredType:
 
 
 def numeric_shape(modifier: int) -> tuple[int, int]:
-    """Precision and scale: 16 bits each, the scale signed in its lower 11 bits (numeric.c: make_numeric_typmod)."""
+    """Decode precision (16 bits) and scale (signed, lower 11 bits) (numeric.c: make_numeric_typmod)."""
     packed = modifier - _MODIFIER_OFFSET
     return packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400
 
@@ -202,7 +202,7 @@ _PAIR = re.compile(rf"{_QUOTED}=>(?:{_QUOTED}|(NULL))(?:, |$)", re.DOTALL)
 
 
 def array_literal(text: str, delimiter: str) -> list[Nested]:
-    """`{1,NULL,"a b"}` as a list, inner arrays as lists; leaves are text or None."""
+    """Parse `{1,NULL,"a b"}` to a list, inner arrays to lists; leaves are text or None."""
     body = _DIMENSIONS.sub("", text, count=1)
     if "{" not in body[1:] and '"' not in body and "\\" not in body:
         items = body[1:-1]
@@ -229,7 +229,7 @@ def _bare(item: str) -> str | None:
 
 
 def composite_attributes(text: str) -> list[str | None]:
-    """`(1,,"a b")` as texts; an attribute without any character is NULL."""
+    """Parse `(1,,"a b")` to texts; an empty attribute is NULL."""
     found: list[str | None] = []
     body, position = text[1:-1], 0
     while match := _ATTRIBUTE.match(body, position):
@@ -246,7 +246,7 @@ def composite_attributes(text: str) -> list[str | None]:
 
 
 def hstore_pairs(text: str) -> list[tuple[str, str | None]]:
-    """`"a"=>"1", "b"=>NULL` as pairs."""
+    """Parse `"a"=>"1", "b"=>NULL` to pairs."""
     return [(_ESCAPE.sub(r"\1", m[1]), None if m[3] else _ESCAPE.sub(r"\1", m[2])) for m in _PAIR.finditer(text)]
 
 
@@ -255,7 +255,9 @@ TIMESTAMP_INFINITY = 2**63 - 1
 
 
 def date_text(days: int) -> str:
-    """`days` since 2000-01-01 as ISO text; `infinity`, `-infinity`, years beyond 9999 and `BC` as the server's."""
+    """Days since 2000-01-01 as ISO text; `infinity`, `-infinity`, years after 9999 and `BC` as the server writes
+    them.
+    """
     if days == DATE_INFINITY:
         return "infinity"
     if days == -DATE_INFINITY - 1:
@@ -265,7 +267,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(microseconds: int, zone: str = "") -> str:
-    """Microseconds since 2000-01-01 as ISO text with `zone` behind the time; a fraction only when not zero."""
+    """Microseconds since 2000-01-01 as ISO text with `zone` after the time; a zero fraction is omitted."""
     if microseconds == TIMESTAMP_INFINITY:
         return "infinity"
     if microseconds == -TIMESTAMP_INFINITY - 1:
@@ -291,15 +293,15 @@ _USUAL = {
     ValueKind.TIMESTAMPTZ: rf"^{_DAY} {_CLOCK}[+-][0-9:]+$",
     ValueKind.NUMERIC: r"^-?[0-9.]+$",
 }
-"""Texts of values that their Arrow types hold; others are those of infinities, of other years, and NaN."""
+"""Match values that fit their Arrow types, unlike infinities, years out of range, and NaN."""
 
 
 class Unfit(Exception):
-    """A value has no place in the Arrow type of its column."""
+    """A value does not fit the Arrow type of its column."""
 
 
 def arrow_type(declared: DeclaredType) -> pa.DataType:
-    """The Arrow type of single values: text where no other type holds every digit."""
+    """The Arrow type of scalar values; text if no other type preserves every digit."""
     if declared.kind is ValueKind.NUMERIC and declared.precision is not None:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
@@ -310,9 +312,9 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
 
 
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
-    """Values as the connection's codecs give them: dates and timestamps are integers, `numeric` is text.
+    """Convert values from the connection's codecs, where dates and timestamps are integers and `numeric` is text.
 
-    Those that Arrow's type has no place for are odd values.
+    Values that do not fit the Arrow type become odd values (`with_odd_values`).
     """
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.DATE:
@@ -325,7 +327,7 @@ def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
 
 
 def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
-    """Values in the server's text form, as inside arrays and composite values. Raises Unfit."""
+    """Convert values in the server's text format, as used inside arrays and composite values. Raises Unfit."""
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.BYTEA:
         return pa.array([None if v is None else bytes.fromhex(v.removeprefix("\\x")) for v in values], wanted)
@@ -351,7 +353,7 @@ def _matches(texts: pa.Array, pattern: str) -> pa.Array:
 
 
 def native_as_text(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
-    """The same values as text, for a column that holds one that is unfit."""
+    """The same values as text, for a column with a value that does not fit."""
     write = _WRITERS.get(declared.kind)
     if write is None:
         return pa.array(values, pa.string())
@@ -368,7 +370,7 @@ _WRITERS: dict[ValueKind, Callable[[int], str]] = {
 def _moved(
     declared: DeclaredType, values: Sequence[Any], storage: pa.DataType, limits: tuple[int, int], offset: int
 ) -> pa.Array:
-    """The values plus `offset`; as odd values those outside of `limits`."""
+    """The values plus `offset`; those outside `limits` become odd values."""
     wanted, numbers = arrow_type(declared), pa.array(values, storage)
     extremes = pc.call_function("min_max", [numbers])
     lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()
@@ -385,7 +387,7 @@ NESTED = frozenset({ValueKind.ARRAY, ValueKind.COMPOSITE, ValueKind.HSTORE})
 
 
 def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensions: int = 1) -> pa.Array:
-    """Values from the server's text form; an array has `dimensions`. Raises Unfit."""
+    """Convert values in the server's text format; arrays have `dimensions` dimensions. Raises Unfit."""
     if declared.kind is ValueKind.ARRAY:
         arrays = [None if text is None else array_literal(text, declared.delimiter) for text in texts]
         return _lists(declared, arrays, dimensions)
@@ -398,7 +400,7 @@ def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensio
 
 
 def dimensions_of(declared: DeclaredType, texts: Sequence[str | None]) -> int:
-    """The most dimensions of the given arrays, which the declared type leaves open."""
+    """The largest number of dimensions among the arrays, which their declared type does not determine."""
     most = 1
     for text in texts:
         value: Nested = None if text is None else array_literal(text, declared.delimiter)

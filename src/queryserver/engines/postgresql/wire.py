@@ -1,7 +1,7 @@
-"""Between the transport and asyncpg's protocol: what bounds messages, and what keeps what asyncpg drops.
+"""Filters between the transport and asyncpg's protocol, which limit messages and read parts that asyncpg ignores.
 
-`MessageGuard` bounds chunks, rows and values. asyncpg drops the type modifier (the `20` of varchar(20)) from the
-server's RowDescription: `RowDescriptionTap` keeps a copy of it.
+`MessageGuard` limits the size of chunks, rows and values. `RowDescriptionTap` reads the type modifiers (the `20` of
+varchar(20)) from the server's RowDescription, because asyncpg drops them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ NO_MODIFIER = -1
 
 
 class Tap(asyncio.Protocol):
-    """Stands between the transport and asyncpg's protocol, and passes all calls on."""
+    """A filter between the transport and asyncpg's protocol that passes all calls on."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
@@ -49,19 +49,19 @@ _ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
 """PortalSuspended, CommandComplete."""
 _OF_A_CHUNK: Final = frozenset({*_ENDS_OF_CHUNK, _DATA_ROW, _READY, _ERROR_RESPONSE})
 _SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
-"""PortalSuspended, ReadyForQuery inside a transaction: portals live nowhere else."""
+"""PortalSuspended and ReadyForQuery inside a transaction, the only state in which portals exist."""
 _LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
-"""RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
+"""RowDescription, NoData, ErrorResponse, ReadyForQuery; after the first of them no further description follows."""
 _FIELD = struct.Struct("!IhIhih")
 _COUNT = struct.Struct("!h")
 
 CHUNK_BYTES = 8 * 1024 * 1024
-"""A chunk ends with the row with which it is larger than this."""
+"""A chunk ends with the row that makes it larger than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """What was too large: in the row of the chunk, counted from 0, a value or the row itself; else a message."""
+    """What exceeded the limit: a value or row in a chunk, with `row` counted from 0, or any other message."""
 
     limit_bytes: int
     row: int | None
@@ -69,7 +69,7 @@ class TooLarge:
 
 
 class _Cells:
-    """Finds the first value of a DataRow above the limit as the row arrives, by the length before each value."""
+    """Finds the first value of a DataRow above the limit while the row arrives, from the length before each value."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -79,7 +79,7 @@ class _Cells:
         self.seen_bytes = 0
 
     def find(self, piece: bytes) -> int | None:
-        """The number of the column, once its length has come."""
+        """The index of the column, once its length has arrived; None so far."""
         self.seen_bytes += len(piece)
         at = 0
         while at < len(piece):
@@ -101,7 +101,7 @@ class _Cells:
 
 
 class MessageGuard(Tap):
-    """Passes messages on to asyncpg. Until `limit` is called any size is let through."""
+    """Passes messages on to asyncpg, and enforces limits once `limit` has been called."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport) -> None:
         super().__init__(protocol)
@@ -112,52 +112,52 @@ class MessageGuard(Tap):
         self._is_dropped = False
         self._cells: _Cells | None = None
         self.in_chunk = False
-        """Set by `begin_chunk`, to be reset when the chunk has come, or failed."""
+        """Set by `begin_chunk`; reset it when the chunk has arrived or failed."""
         self._rows = 0
         self._bytes = 0
         self._owed = 0
         self._has_failed = False
-        self.held: list[bytes] | None = None
-        """What came behind a chunk that was ended early."""
+        self.pending: list[bytes] | None = None
+        """Data received after a chunk that was ended early."""
         self.was_cut = False
-        """Whether the last chunk was ended early: rows follow."""
+        """Whether the last chunk was ended early, so that more rows follow."""
         self.refusal: TooLarge | None = None
-        """Why the connection was ended."""
+        """The reason for which the guard closed the connection."""
 
     def limit(self, cell_bytes: int) -> None:
-        """From now on values of rows have at most so many bytes, rows and other messages a few times as many."""
+        """Limit values to `cell_bytes`, and rows and other messages to a few times as much."""
         self._cell_bytes = cell_bytes
 
     def begin_chunk(self) -> None:
-        """To be called just before asyncpg requests rows of a portal."""
+        """Call this just before asyncpg requests rows of a portal."""
         self.in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
         self._rows = self._bytes = 0
-        if self.held is not None:
-            # asyncpg takes rows only once it waits for them.
+        if self.pending is not None:
+            # Deferred, because asyncpg accepts rows only once it waits for them.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def drop_rest(self) -> None:
-        """Drop the rows behind a chunk that was ended early: another request follows."""
+        """Drop the rows after a chunk that was ended early, before another request."""
         self.in_chunk = False
         self._go_on()
 
     def data_received(self, data: bytes) -> None:
-        if self.held is not None:
-            self.held.append(data)
+        if self.pending is not None:
+            self.pending.append(data)
         elif self.refusal is None:
             self._take(self._header + data if self._header else bytes(data))
 
     def _go_on(self) -> None:
-        held, self.held = self.held, None
-        if held is None:
+        pending, self.pending = self.pending, None
+        if pending is None:
             return
         if not self._transport.is_closing():
             self._transport.resume_reading()
-        for data in held:
+        for data in pending:
             self.data_received(data)
 
     def _take(self, data: bytes) -> None:
-        """Pass on what is to be passed on of some bytes, in one piece where nothing of them is dropped."""
+        """Pass on the bytes that asyncpg must see, in one piece if none are dropped."""
         self._header = b""
         at, begin, size = 0, 0, len(data)
         while at < size and self.refusal is None:
@@ -174,7 +174,7 @@ class MessageGuard(Tap):
                 self._pass_on(data[begin:at])
                 self.in_chunk, self.was_cut = False, True
                 self._owed += 1
-                self.held = [data[at:]] if at < size else []
+                self.pending = [data[at:]] if at < size else []
                 self._transport.pause_reading()
                 self._pass_on(_SUSPENDED)
                 return
@@ -193,7 +193,7 @@ class MessageGuard(Tap):
             self._pass_on(data[begin:size])
 
     def _skip_rows(self, data: bytes, at: int, size: int) -> int:
-        """Where the rows end that have arrived as a whole and are to be passed on: nearly all of a result."""
+        """The end of the complete rows that can be passed on as they are, which is nearly all of a result."""
         unpack, most = _HEADER.unpack_from, self._cell_bytes or size
         most_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
         rows, begin = 0, at
@@ -224,12 +224,12 @@ class MessageGuard(Tap):
             self._refuse(TooLarge(ROW_CELLS * limit, None, None))
 
     def _is_swallowed(self, kind: bytes) -> bool:
-        """Whether asyncpg must not see a message: it belongs to a chunk whose end was announced before."""
+        """Whether to hide a message from asyncpg, because it belongs to a chunk whose end was already signaled."""
         if kind == _READY:
             self._owed -= 1
             return True
         if kind == _ERROR_RESPONSE:
-            # The first has the reason; later ones only say that the transaction has failed.
+            # The first has the reason; later ones only report that the transaction has failed.
             swallowed, self._has_failed = self._has_failed or not self.in_chunk, True
             return swallowed
         return kind in _ENDS_OF_CHUNK or not self.in_chunk
@@ -248,7 +248,7 @@ class MessageGuard(Tap):
 
     @property
     def _ends_chunk(self) -> bool:
-        """Whether the row that has just come as a whole makes the chunk large enough."""
+        """Whether the row that was just completed makes the chunk large enough."""
         is_large = self.in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
         return is_large and self._kind == _DATA_ROW and not self._rest
 
@@ -259,7 +259,7 @@ class MessageGuard(Tap):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column as RowDescription declares it; `modifier` is -1 where there is none."""
+    """One column as declared by RowDescription; `modifier` is -1 without one."""
 
     name: str
     type_oid: int
@@ -271,22 +271,22 @@ class RefusalTap(Tap):
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__(protocol)
-        self._kept = bytearray()
+        self._buffer = bytearray()
         self.has_refused = False
         self.is_lost = False
 
     def data_received(self, data: bytes) -> None:
-        self._kept += data
-        while len(self._kept) >= _HEADER.size:
-            kind, length = _HEADER.unpack_from(self._kept)
+        self._buffer += data
+        while len(self._buffer) >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._buffer)
             self.has_refused = self.has_refused or kind == _ERROR_RESPONSE
-            if len(self._kept) <= length:
+            if len(self._buffer) <= length:
                 break
-            del self._kept[: length + 1]
+            del self._buffer[: length + 1]
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncpg's COPY would wait for ever for room to write; when resumed it fails by itself."""
+        """Resume writing, so that asyncpg's COPY fails instead of waiting for ever."""
         self.has_refused = self.is_lost = True
         super().connection_lost(exc)
         self.resume_writing()
@@ -304,16 +304,16 @@ class CompletionTap(Tap):
         self.changed_rows = 0
 
     def data_received(self, data: bytes) -> None:
-        at, kept = 0, self._header + data
-        while at < len(kept):
+        at, buffer = 0, self._header + data
+        while at < len(buffer):
             if self._rest:
-                piece = kept[at : at + self._rest]
+                piece = buffer[at : at + self._rest]
                 at += len(piece)
                 self._rest -= len(piece)
                 if self._tag is not None:
                     self._tag += piece
-            elif len(kept) - at >= _HEADER.size:
-                kind, length = _HEADER.unpack_from(kept, at)
+            elif len(buffer) - at >= _HEADER.size:
+                kind, length = _HEADER.unpack_from(buffer, at)
                 at += _HEADER.size
                 self._rest = length + 1 - _HEADER.size
                 self._tag = bytearray() if kind == _COMMAND_COMPLETE else None
@@ -321,11 +321,11 @@ class CompletionTap(Tap):
                 break
             if self._tag is not None and not self._rest:
                 self._note(bytes(self._tag))
-        self._header = kept[at:]
+        self._header = buffer[at:]
         super().data_received(data)
 
     def _note(self, tag: bytes) -> None:
-        """`INSERT 0 5`, `UPDATE 5`: the last word is the number."""
+        """Count the rows of a tag such as `INSERT 0 5` or `UPDATE 5`, whose last word is the number."""
         self.commands += 1
         last = tag.rstrip(b"\0").rpartition(b" ")[2]
         self.changed_rows += int(last) if last.isdigit() else 0
@@ -333,41 +333,41 @@ class CompletionTap(Tap):
 
 
 class RowDescriptionTap(Tap):
-    """`learn` gets the type oids of the first RowDescription that are not `known`, before asyncpg sees its end."""
+    """Passes the oids of the first RowDescription that are not `known` to `learn`, before asyncpg sees its end."""
 
     def __init__(self, protocol: asyncio.Protocol, known: AbstractSet[int], learn: Callable[[set[int]], None]) -> None:
         super().__init__(protocol)
         self._known = known
         self._learn = learn
-        self._kept: bytearray | None = bytearray()
+        self._buffer: bytearray | None = bytearray()
         self.described: list[tuple[int, int]] = []
         """Type oid and modifier by column."""
 
     def data_received(self, data: bytes) -> None:
-        if self._kept is not None:
-            self._kept += data
-            self._look_at(self._kept)
+        if self._buffer is not None:
+            self._buffer += data
+            self._look_at(self._buffer)
         super().data_received(data)
 
-    def _look_at(self, kept: bytearray) -> None:
+    def _look_at(self, buffer: bytearray) -> None:
         position = 0
-        while position + _HEADER.size <= len(kept):
-            kind, length = _HEADER.unpack_from(kept, position)
+        while position + _HEADER.size <= len(buffer):
+            kind, length = _HEADER.unpack_from(buffer, position)
             end = position + 1 + length
-            if end > len(kept):
+            if end > len(buffer):
                 return
             if kind == b"T":
-                self.described = _types(bytes(kept[position + _HEADER.size : end]))
+                self.described = _types(bytes(buffer[position + _HEADER.size : end]))
                 if unknown := {oid for oid, _ in self.described} - self._known:
                     self._learn(unknown)
             if kind in _LAST_OF_INTEREST:
-                self._kept = None
+                self._buffer = None
                 return
             position = end
 
 
 def _types(body: bytes) -> list[tuple[int, int]]:
-    """Type oid and modifier of each field of a RowDescription: a name that ends with NUL, then six numbers."""
+    """Type oid and modifier of each field of a RowDescription: a NUL-terminated name, then six numbers."""
     (count,) = _COUNT.unpack_from(body)
     found: list[tuple[int, int]] = []
     position = _COUNT.size

@@ -1,1 +1,1 @@
-"""Engines that run in confined processes of their own: the program in the process, and its sessions in the server."""
+"""Engines that run in separate confined processes: the program of the process, and its sessions in the server."""

@@ -1,7 +1,7 @@
 """Frames over a Unix socket between the server and an engine process.
 
-A frame is a JSON object and bytes; the server may pass open descriptors with one. The server trusts no frame of a
-process: sizes are limited, nothing but JSON and Arrow is read, and descriptors are accepted in the process only.
+A frame is a JSON object and bytes; the server may also pass open descriptors. The server does not trust frames of a
+process: sizes are limited, only JSON and Arrow are parsed, and only the process accepts descriptors.
 """
 
 import array
@@ -18,17 +18,17 @@ import orjson
 import pyarrow as pa
 
 _HEAD = struct.Struct("<IQB")
-"""Bytes of the JSON, bytes of the content, number of descriptors."""
+"""Size of the JSON, size of the content, number of descriptors."""
 MOST_MESSAGE_BYTES = 32 * 1024 * 1024
 MOST_CONTENT_BYTES = 1024 * 1024 * 1024
 MOST_DESCRIPTORS = 64
-"""The kernel takes 253 with one message."""
+"""The kernel's limit is 253 per message."""
 
 Content = bytes | bytearray | memoryview | pa.Buffer
 
 
 class ChannelClosed(Exception):
-    """The other side has closed the channel, or does not keep to the form of frames."""
+    """The peer has closed the channel or sent an invalid frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ def _message(body: bytes | bytearray) -> Mapping[str, Any]:
 
 
 class AsyncChannel:
-    """The server's side. One task receives at a time; any number of tasks send.
+    """The server's end. One task receives at a time; any number of tasks send.
 
-    A send or receive that fails or is cancelled midway leaves half a frame behind: the channel is closed then.
+    If a send or receive fails or is cancelled midway, the channel is closed, because the stream is out of sync.
     """
 
     def __init__(self, end: socket.socket, *, most_content_bytes: int = MOST_CONTENT_BYTES) -> None:
-        """`most_content_bytes`: of a frame that is received."""
+        """`most_content_bytes` limits the content of a received frame."""
         end.setblocking(False)
         self._socket = end
         self._most_content_bytes = most_content_bytes
@@ -109,19 +109,19 @@ class AsyncChannel:
             return Frame(_message(bytes(body)), content)
 
     async def finished(self) -> None:
-        """Send nothing more; returns once the other side has closed its end. What it still sends is dropped."""
-        place = bytearray(64 * 1024)
+        """Stop sending, and wait until the peer has closed its end; what it still sends is discarded."""
+        buffer = bytearray(64 * 1024)
         with suppress(ChannelClosed):
             async with self._whole():
                 self._socket.shutdown(socket.SHUT_WR)
-                while await self._loop.sock_recv_into(self._socket, place):
+                while await self._loop.sock_recv_into(self._socket, buffer):
                     pass
 
     def close(self) -> None:
-        """Idempotent. A task that waits in `receive` or `send` gets ChannelClosed."""
+        """Close the channel. Tasks waiting in `receive` or `send` get ChannelClosed. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
-            with suppress(OSError):  # wakes the tasks that wait
+            with suppress(OSError):  # wakes waiting tasks
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._let_go()
 
@@ -143,21 +143,23 @@ class AsyncChannel:
             self._let_go()
 
     def _let_go(self) -> None:
-        """The descriptor is closed after the last call: the loop must not watch the next file with its number."""
+        """Close the descriptor after the last call, so that the loop does not watch another file with the same
+        number.
+        """
         if self.is_closed and not self._calls:
             self._socket.close()
 
-    async def _received(self, place: memoryview) -> memoryview:
+    async def _received(self, buffer: memoryview) -> memoryview:
         done = 0
-        while done < len(place):
-            count = await self._loop.sock_recv_into(self._socket, place[done:])
+        while done < len(buffer):
+            count = await self._loop.sock_recv_into(self._socket, buffer[done:])
             if not count:
                 raise ChannelClosed
             done += count
-        return place
+        return buffer
 
     async def _send_descriptors(self, head: bytes, descriptors: Sequence[int]) -> int:
-        """Descriptors go with the first bytes of a frame; the number of bytes sent."""
+        """Send descriptors with the first bytes of a frame; returns the number of bytes sent."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         while True:
             try:
@@ -172,7 +174,7 @@ class AsyncChannel:
 
 
 class Channel:
-    """The side of the process: blocking. One thread receives at a time; any number of threads send."""
+    """The process's end, with blocking calls. One thread receives at a time; any number of threads send."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(True)
@@ -220,11 +222,11 @@ class Channel:
             descriptors += received
         return head, descriptors
 
-    def _received(self, place: memoryview) -> memoryview:
+    def _received(self, buffer: memoryview) -> memoryview:
         done = 0
-        while done < len(place):
-            count = self._socket.recv_into(place[done:])
+        while done < len(buffer):
+            count = self._socket.recv_into(buffer[done:])
             if not count:
                 raise ChannelClosed
             done += count
-        return place
+        return buffer

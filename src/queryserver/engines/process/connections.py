@@ -1,4 +1,4 @@
-"""The sessions and loaders of one engine whose databases are in processes of their own."""
+"""The sessions and loaders of one engine whose databases are opened by separate processes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Hashable
@@ -16,7 +16,7 @@ from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.fair_queue import FairPlaces
 
 _LEAST_SHARE = 2
-"""Places of one user where there are few."""
+"""Least number of slots that one user may occupy."""
 
 _OPEN_TRIES = 3
 
@@ -24,30 +24,36 @@ OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 
 
 class ProcessConnections:
-    """To be closed by the engine. `place` names the file that one process has open; None: each user has a process.
+    """Opens connections; the engine closes this object.
 
-    `max_statements` are at work at a time, of one user half of them.
+    `file_key` identifies the file that one process opens; with None each user has a process. At most `max_statements`
+    run at a time, and at most half of them for one user.
     """
 
     def __init__(
-        self, processes: EngineProcesses, place: Hashable | None, configuration: Configuration, *, max_statements: int
+        self,
+        processes: EngineProcesses,
+        file_key: Hashable | None,
+        configuration: Configuration,
+        *,
+        max_statements: int,
     ) -> None:
         self._processes = processes
-        self._place = place
+        self._file_key = file_key
         self._configuration = configuration
         share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
-        self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
+        self._slots = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._open = set[ProcessSession | ProcessLoader]()
         self._is_closed = False
 
     @property
     def busy(self) -> int:
-        """Statements for which a process is at work."""
-        return self._places.held
+        """Number of statements that processes are working on."""
+        return self._slots.held
 
     @asynccontextmanager
     async def session(self, user_id: int, options: SessionOptions) -> AsyncGenerator[ProcessSession]:
-        """Raises EngineUnavailable, StatementRejected, TooManyRequests."""
+        """Open a session. Raises EngineUnavailable, StatementRejected, TooManyRequests."""
         async with (
             self._connected(user_id, options) as (connection, takes_rows),
             self._ended(ProcessSession(connection, takes_rows=takes_rows)) as session,
@@ -56,7 +62,7 @@ class ProcessConnections:
 
     @asynccontextmanager
     async def loader(self, user_id: int, options: SessionOptions, *, read_only: bool) -> AsyncGenerator[ProcessLoader]:
-        """Raises as `session`."""
+        """Open a loader. Raises as `session`."""
         async with (
             self._connected(user_id, options, is_loader=True) as (connection, _),
             self._ended(ProcessLoader(connection, read_only=read_only)) as loader,
@@ -64,12 +70,12 @@ class ProcessConnections:
             yield loader
 
     async def ping(self) -> None:
-        """Raises as `session`."""
+        """Open and close a session. Raises as `session`."""
         async with self.session(NO_USER, SessionOptions()):
             pass
 
     async def close(self) -> None:
-        """Statements that still run are stopped. Idempotent."""
+        """Stop running statements and end the sessions. Idempotent."""
         self._is_closed = True
         await asyncio.gather(*(opened.end() for opened in list(self._open)))
         await self._processes.leave(self)
@@ -78,10 +84,10 @@ class ProcessConnections:
     async def _connected(
         self, user_id: int, options: SessionOptions, *, is_loader: bool = False
     ) -> AsyncGenerator[tuple[Connection, bool]]:
-        """A connection, and whether it takes statements with many rows of values."""
+        """A connection, and whether it accepts statements with several rows of parameters."""
         if self._is_closed:
             raise EngineUnavailable("The engine is closed.")
-        losses = self._processes.losses_of(self, self._place)
+        losses = self._processes.losses_of(self, self._file_key)
         losses.require_admitted(user_id)
         async with AsyncExitStack() as stack:
             requests = SessionRequests(files=options.files, results=options.results)
@@ -89,14 +95,14 @@ class ProcessConnections:
             while True:
                 process = await stack.enter_async_context(self._process(user_id))
                 session = connected(
-                    process, user_id, options, places=self._places, losses=losses, requests=requests,
+                    process, user_id, options, slots=self._slots, losses=losses, requests=requests,
                     is_loader=is_loader,
                 )  # fmt: skip
                 try:
                     connection, first = await stack.enter_async_context(session)
                     break
                 except EngineUnavailable:
-                    # It has ended, by what another session did: nothing of this one has begun.
+                    # Another session has ended the process before this one began anything.
                     if not process.has_ended or tries == _OPEN_TRIES or self._is_closed:
                         raise
                     tries += 1
@@ -104,9 +110,9 @@ class ProcessConnections:
             yield connection, first.message.get("takes_rows") is True
 
     def _process(self, user_id: int) -> AbstractAsyncContextManager[EngineProcess]:
-        if self._place is None:
+        if self._file_key is None:
             return self._processes.of_user(self, user_id, self._configuration)
-        return self._processes.of_place(self, self._place, self._configuration)
+        return self._processes.of_file(self, self._file_key, self._configuration)
 
     @asynccontextmanager
     async def _ended(self, opened: OpenedT) -> AsyncGenerator[OpenedT]:

@@ -1,4 +1,4 @@
-"""An engine process as the server sees it: started, given its database, its sessions opened, its end explained."""
+"""The server's side of an engine process: its start and configuration, its sessions, and the reason for its end."""
 
 import asyncio
 import itertools
@@ -28,43 +28,43 @@ from queryserver.formats.columns import ROW_CELLS
 log = structlog.get_logger(__name__)
 
 START_S = 60.0
-"""Until the program is loaded and the database open, on a busy machine."""
+"""Time limit for loading the program and opening the database on a busy machine."""
 STOP_S = 5.0
 """How long a database may take to close."""
 _PROGRESS_S = 1.0
-_KEPT_LINES = 20
+_STDERR_LINES = 20
 _LINE_BYTES = 2_000
 _CALL_BYTES = 64 * 1024 * 1024
-"""The largest content of a call; files are written in pieces of a few MiB."""
+"""Largest content of a call; files are written in pieces of a few MiB."""
 _MOST_CALLS = 32
-"""Calls of one process that the server works on at a time."""
+"""Calls of one process that the server handles concurrently."""
 
 _SILENT_S = 30.0
-"""A process that answers nothing for so long is ended at the next request: its thread of control does not work."""
+"""A process that does not respond for this long is killed at the next request, because its control thread hangs."""
 _STDERR_S = 1.0
 _STDERR_BYTES = 64 * 1024
 _STDERR_PAUSE_S = 0.02
-"""Between two reads of so many bytes, so that a process that writes without end does not occupy the loop."""
+"""Pause between reads, so that a process that writes endlessly does not occupy the event loop."""
 
 _FRAME_BYTES = 32 * 1024 * 1024
-"""What a frame of rows takes beyond the largest row, for its structure and for text that is no UTF-8."""
+"""Allowance of a frame beyond the largest row, for its structure and for text that is not UTF-8."""
 
 _MEMORY_SIGNS = re.compile(
     r"bad_alloc|memoryerror|malloc of size|memory allocation of \d+ bytes failed"  # C++, Python, Arrow, Rust
     r"|cannot allocate|can't allocate|out of memory|error allocating"  # glibc, libraries, jemalloc
-    r"|can't start new thread|resource temporarily unavailable",  # the stack of a thread takes addresses, too
+    r"|can't start new thread|resource temporarily unavailable",  # no address space for a thread's stack
     re.IGNORECASE,
 )
-"""What a process that has no more memory says last. One that crashes for that reason may say nothing."""
+"""Last messages of a process that is out of memory, which may also crash without one."""
 
 _ENVIRONMENT = {
-    # The default allocator of Arrow reserves more addresses than the process may have, and starts a thread, which
-    # Landlock would not hold.
+    # Arrow's default allocator reserves more address space than the process may use, and starts a thread that
+    # Landlock would not confine.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OMP_NUM_THREADS": "1",
-    # What a statement has freed goes back to the system, or the next one would find no addresses left: one arena for
-    # all threads, large blocks mapped by themselves, and no ranges kept by the allocator of DuckDB.
+    # Freed memory must return to the system, or the next statement would run out of address space: one arena for all
+    # threads, large blocks mapped separately, and no ranges retained by DuckDB's allocator.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1024 * 1024),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 1024 * 1024),
@@ -74,32 +74,32 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a call of a process."""
+    """The reply to a call of a process."""
 
     message: Mapping[str, Any] = field(default_factory=dict[str, Any])
     content: Content = field(default=b"", repr=False)
     descriptors: Sequence[int] = ()
-    """Open files that the process gets; the server closes its own after that."""
+    """Open files to pass to the process; the server closes its copies afterwards."""
 
 
 Answer = Callable[[str, Mapping[str, Any], Content], Awaitable[Reply]]
-"""Answers the calls of one session: method, arguments, content. Raises domain errors."""
+"""Handles the calls of one session, given method, arguments and content. Raises domain errors."""
 
 
 class Cause(Enum):
-    """Why the server has ended a process."""
+    """Why a process was ended."""
 
     CLOSED = auto()
     UNRESPONSIVE = auto()
-    """It did not stop a statement, or does not answer at all."""
+    """It did not stop a statement, or does not respond at all."""
     BROKEN = auto()
-    """What it sends makes no sense."""
+    """It sent invalid messages."""
     FAILED = auto()
-    """It has said that its database has ended by an internal error, and ends itself."""
+    """It has reported that an internal error invalidated its database, and exits."""
 
 
 class EngineProcess:
-    """A process for one database, or not yet for any. To be closed by its owner."""
+    """A process for one database, or for none before `open`. The owner closes it."""
 
     def __init__(self, process: asyncio.subprocess.Process, control: AsyncChannel, calls: AsyncChannel) -> None:
         self._process = process
@@ -108,22 +108,22 @@ class EngineProcess:
         self._numbers = itertools.count(1)
         self._progress = dict[int, asyncio.Future[int | None]]()
         self._answers = dict[int, Answer]()
-        self._last_lines = deque[str](maxlen=_KEPT_LINES)
+        self._last_lines = deque[str](maxlen=_STDERR_LINES)
         self._cause: Cause | None = None
         self._culprit = 0
         self._at_work_at_its_end: frozenset[int] | None = None
         self._frame_bytes = MOST_CONTENT_BYTES
         self._silent_since: float | None = None
-        """The first request that has no answer yet, though the client may have given it up."""
+        """When the oldest unanswered request was sent, even if its client has given up."""
         self._tasks = set[asyncio.Task[None]]()
         self._stderr = asyncio.create_task(self._read_stderr(), name="engine-process-stderr")
         self._ended = asyncio.create_task(self._watch(), name="engine-process")
         self.running: set[int] = set()
-        """Sessions with a statement at work."""
+        """Sessions that are running a statement."""
 
     @classmethod
     async def started(cls, program: str) -> Self:
-        """A process that has loaded `program`, Python text. Raises EngineUnavailable."""
+        """Start a process that loads `program`, Python source. Raises EngineUnavailable."""
         pairs = [socket.socketpair() for _ in range(2)]
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         numbers = [end.fileno() for end in theirs]
@@ -147,15 +147,15 @@ class EngineProcess:
         started = cls(process, control, calls)
         try:
             await started._expected("ready")
-        except BaseException:  # a process without an owner must not stay
+        except BaseException:  # no process may remain without an owner
             await started.close()
             raise
         return started
 
     async def open(self, configuration: Mapping[str, Any]) -> None:
-        """Give it its database. Raises what the opening raises, and EngineUnavailable.
+        """Open the database. Raises the errors of opening it, and EngineUnavailable.
 
-        With its `cell_max_bytes`, no frame of a session is larger than a row may be.
+        If `configuration` has `cell_max_bytes`, it limits the frames of sessions, too.
         """
         if (cell_max_bytes := configuration.get("cell_max_bytes")) is not None:
             self._frame_bytes = ROW_CELLS * cell_max_bytes + _FRAME_BYTES
@@ -169,7 +169,7 @@ class EngineProcess:
 
     @property
     def has_ended(self) -> bool:
-        """No further session can be opened."""
+        """Whether no further session can be opened."""
         return self._cause is not None or self._control.is_closed or self._process.returncode is not None
 
     @property
@@ -180,9 +180,9 @@ class EngineProcess:
     async def session(
         self, user_id: int, options: SessionOptions, answer: Answer | None, *, is_loader: bool = False
     ) -> AsyncGenerator[tuple[int, AsyncChannel, Frame]]:
-        """Number, channel and first frame of a new session.
+        """Open a session and yield its number, channel and first frame.
 
-        Raises its domain error, and EngineUnavailable when the process ends meanwhile: no statement has begun.
+        Raises its domain error, and EngineUnavailable if the process ends before any statement has begun.
         """
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
@@ -190,7 +190,7 @@ class EngineProcess:
         message = {"kind": "session", "session": number, "is_loader": is_loader}
         request = self._control_sent(message, packed((user_id, options)), descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
-        # Not before it is sent, also when the caller is cancelled: the number would be that of another file.
+        # Only after sending, even if the caller is cancelled: the descriptor number could be reused for another file.
         sending.add_done_callback(lambda _: theirs.close())
         self._keep(sending)
         self._note_request()
@@ -219,12 +219,12 @@ class EngineProcess:
         raise EngineUnavailable("The process of the database has ended; try again.")
 
     def interrupt(self, session: int, request: int) -> None:
-        """Stop that request of the session; no effect on others."""
+        """Stop one request of a session, if it is still running."""
         message = {"kind": "interrupt", "session": session, "request": request}
         self._keep(asyncio.create_task(self._control_sent(message), name="engine-process-interrupt"))
 
     async def progress(self, session: int) -> int | None:
-        """0..100 of what the session has at work, None where that is not known. One request of a session at a time."""
+        """Progress of the session's statement, 0..100, None if unknown. Sends one request per session at a time."""
         question = self._progress.get(session)
         if question is None:
             question = self._progress[session] = asyncio.get_running_loop().create_future()
@@ -235,19 +235,19 @@ class EngineProcess:
         return question.result() if question.done() else None
 
     def kill(self, cause: Cause, session: int = 0) -> None:
-        """End it at once; `failure` says why. `session`: the one that is the reason."""
+        """Kill the process; `failure` then reports `cause`. `session` is the one responsible."""
         self.note_end(cause, session)
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def note_end(self, cause: Cause, session: int = 0) -> None:
-        """It ends, or has to: no session is opened any more. The first cause counts."""
+        """Record that the process has ended or must end, after which no session is opened. The first cause counts."""
         if self._cause is None and (cause is Cause.FAILED or not self.has_ended):
             self._cause, self._culprit = cause, session
 
     async def close(self) -> None:
-        """Close its database and end it, within `STOP_S`. Idempotent."""
+        """Close the database and end the process within `STOP_S`. Idempotent."""
         self.note_end(Cause.CLOSED)
         self._keep(asyncio.create_task(self._control_sent({"kind": "stop"}), name="engine-process-stop"))
         with suppress(TimeoutError):
@@ -257,9 +257,9 @@ class EngineProcess:
         await self.ended()
 
     async def failure(self) -> errors.EngineError:
-        """What a closed channel means for a statement that it was sent: waits for the end of the process.
+        """The error for a statement whose channel was closed; waits for the end of the process.
 
-        Never one of the errors that say that the statement was not started.
+        Never an error that claims the statement was not started.
         """
         await self._gone()
         if self._cause is None and _MEMORY_SIGNS.search("\n".join(self._last_lines)):
@@ -267,7 +267,7 @@ class EngineProcess:
         return engine_process_lost()
 
     def share_of_loss(self, session: int) -> float:
-        """How far a session is the reason why the process has ended: 0 to 1."""
+        """The share of a session in the loss of the process, from 0 to 1."""
         if self._cause is Cause.CLOSED:
             return 0.0
         if self._culprit:
@@ -277,11 +277,11 @@ class EngineProcess:
 
     @property
     def was_unresponsive(self) -> bool:
-        """The server has ended it because it did not stop a statement."""
+        """Whether the server has killed the process because it did not stop a statement."""
         return self._cause is Cause.UNRESPONSIVE
 
     async def ended(self) -> None:
-        """Returns when the process is gone."""
+        """Wait until the process has exited."""
         await asyncio.shield(self._ended)
 
     def _note_request(self) -> None:
@@ -291,7 +291,9 @@ class EngineProcess:
             self.kill(Cause.UNRESPONSIVE)
 
     async def _gone(self) -> None:
-        """Returns when the process, which has closed a channel, is gone: it has no reason to close one before."""
+        """Wait until a process that has closed a channel exits; it is killed if it does not, since it had no reason
+        to.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await self.ended()
@@ -303,7 +305,7 @@ class EngineProcess:
         code = await self._process.wait()
         self._at_work_at_its_end = frozenset(self.running)
         await asyncio.wait({self._stderr}, timeout=_STDERR_S)
-        self._stderr.cancel()  # where the kernel permits that it starts others, one may still have the pipe
+        self._stderr.cancel()  # a child process, where the kernel permits one, may still have the pipe open
         self._control.close()
         self._calls.close()
         for question in self._progress.values():
@@ -322,7 +324,7 @@ class EngineProcess:
         while part := await self._process.stderr.read(_STDERR_BYTES):
             *lines, rest = (rest + part).split(b"\n")
             rest = rest[-_LINE_BYTES:]
-            said = (line[:_LINE_BYTES].decode(errors="replace") for line in lines[-_KEPT_LINES:] if line.strip())
+            said = (line[:_LINE_BYTES].decode(errors="replace") for line in lines[-_STDERR_LINES:] if line.strip())
             self._last_lines.extend(said)
             if len(part) == _STDERR_BYTES:
                 await asyncio.sleep(_STDERR_PAUSE_S)
@@ -345,7 +347,9 @@ class EngineProcess:
     async def _control_sent(
         self, message: Mapping[str, Any], content: Content = b"", *, descriptors: Sequence[int] = ()
     ) -> None:
-        """As a task, so that a frame is sent whole when the caller is cancelled."""
+        """Send a control message. Run as a task, so that the frame is sent completely even if the caller is
+        cancelled.
+        """
         with suppress(ChannelClosed):
             await self._control.send(message, content, descriptors=descriptors)
 
@@ -361,14 +365,14 @@ class EngineProcess:
                     question.set_result(progress if is_share else None)
 
     async def _serve_calls(self) -> None:
-        """Answer the calls of the process, each in a task."""
-        places = asyncio.Semaphore(_MOST_CALLS)
+        """Handle the calls of the process, each in a task."""
+        slots = asyncio.Semaphore(_MOST_CALLS)
         with suppress(ChannelClosed):
             while True:
                 frame = await self._calls.receive()
-                await places.acquire()
+                await slots.acquire()
                 task = asyncio.create_task(self._answer(frame), name="engine-process-call")
-                task.add_done_callback(lambda _: places.release())
+                task.add_done_callback(lambda _: slots.release())
                 self._keep(task)
 
     async def _answer(self, frame: Frame) -> None:
@@ -382,7 +386,7 @@ class EngineProcess:
                 os.close(descriptor)
 
     async def _reply(self, frame: Frame) -> Reply:
-        """What its session answers; an error as a message."""
+        """The session's reply to a call, or its error as a message."""
         answer = self._answers.get(_number(frame, "session"))
         method, arguments = frame.message.get("method"), frame.message.get("arguments")
         if answer is None or not isinstance(method, str) or not isinstance(arguments, dict):
@@ -391,17 +395,17 @@ class EngineProcess:
             return await answer(method, arguments, frame.content)
         except QueryServerError as error:
             return Reply({"error": error_message(error)})
-        except Exception:  # the outer wall of a task: the statement gets an error, the log the rest
+        except Exception:  # the outermost handler of a task: the statement gets an error, the log the details
             log.exception("call of an engine process failed", method=method)
             return Reply({"error": error_message(errors.StorageUnavailable("The server could not answer the call."))})
 
     def _keep(self, task: asyncio.Task[None]) -> None:
-        """Until it is done, or the process has ended."""
+        """Keep a reference to a task until it is done or the process has ended."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 def _number(frame: Frame, name: str) -> int:
-    """A number of a message; 0 for anything else."""
+    """An integer field of a message; 0 if it is missing or has another type."""
     number = frame.message.get(name)
     return number if isinstance(number, int) else 0

@@ -1,4 +1,4 @@
-"""The files of a session, called from its process. All of it blocks; any thread may call."""
+"""Access to a session's files from the engine process. All calls block; callable from any thread."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,11 +9,11 @@ from queryserver.engines.process.channel import Content, Frame
 from queryserver.engines.reach import StoredFile
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Of one call that writes."""
+"""Largest piece written by one call."""
 
 
 class FileMethod(StrEnum):
-    """The calls that `FileRequests` answers."""
+    """The calls handled by `FileRequests`."""
 
     GLOB = "glob"
     STATUS = "status"
@@ -29,13 +29,13 @@ class FileMethod(StrEnum):
 
 
 class Caller(Protocol):
-    """`ServerCalls`, or what stands for it."""
+    """`ServerCalls`, or a fake."""
 
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame: ...
 
 
 class CalledFiles:
-    """As `StatementFiles`, of the session of that number; raises the same domain errors, and SessionLost."""
+    """`StatementFiles` of the session with number `session`; raises the same domain errors, and SessionLost."""
 
     def __init__(self, caller: Caller, session: int) -> None:
         self._caller = caller
@@ -58,7 +58,7 @@ class CalledFiles:
         return self._caller.call(self.session, FileMethod.READ, arguments).content.to_pybytes()
 
     def begin_write(self, path: str, *, overwrite: bool) -> int:
-        """The number of the write for the calls below."""
+        """Begin to write a file; returns the number of the write for `send`, `commit_write` and `abort_write`."""
         arguments = {"path": path, "overwrite": overwrite}
         return self._caller.call(self.session, FileMethod.BEGIN, arguments).message["write"]
 

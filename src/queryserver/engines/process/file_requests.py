@@ -1,6 +1,6 @@
-"""Calls of an engine process about files, answered with the rights of the session that makes them.
+"""Handles calls of an engine process about files, with the rights of the calling session.
 
-The process names paths and bytes; whether its session may use them is decided by `StatementFiles`, at each call.
+The process specifies paths and bytes; at each call, `StatementFiles` decides whether its session may use them.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _Handler = Callable[[Mapping[str, Any], bytes], Coroutine[Any, Any, Reply]]
 
 
 class FileRequests:
-    """The calls of one session. To be closed when the session ends: what it still writes is given up."""
+    """The file calls of one session. Closing it at the end of the session aborts unfinished writes."""
 
     def __init__(self, files: StatementFiles) -> None:
         self._files = files
@@ -44,23 +44,23 @@ class FileRequests:
         }
 
     async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:
-        """Raises what `StatementFiles` raises, InvalidParameter, and Interrupted after `interrupt`."""
+        """Handle a call. Raises the errors of `StatementFiles`, InvalidParameter, and Interrupted after `interrupt`."""
         handler = self._handlers.get(method)
         if handler is None:
             raise errors.InvalidParameter("There is no such call about files.")
         try:
-            if method in _CLEANING:  # also of a statement that is stopped
+            if method in _CLEANING:  # allowed even while the statement is being stopped
                 return await handler(arguments, b"")
             return await self._calls.answered(handler(arguments, memoryview(content).tobytes()))
         except (KeyError, TypeError, ValueError):
             raise errors.InvalidParameter("The call about files is not complete.") from None
 
     def interrupt(self) -> None:
-        """End the calls under way."""
+        """Cancel the calls in progress."""
         self._calls.interrupt()
 
     async def close(self) -> None:
-        """Give up what is under way. Idempotent."""
+        """Cancel calls and abort unfinished writes. Idempotent."""
         self.interrupt()
         writes = list(self._writes.values())
         self._writes.clear()
@@ -82,8 +82,8 @@ class FileRequests:
     async def _read(self, arguments: Mapping[str, Any], _: bytes) -> Reply:
         offset, length = int(arguments["offset"]), int(arguments["length"])
         version = _text(arguments, "version")
-        found = await self._files.read(_text(arguments, "path"), offset=offset, length=length, version=version)
-        return Reply(content=found)
+        content = await self._files.read(_text(arguments, "path"), offset=offset, length=length, version=version)
+        return Reply(content=content)
 
     async def _begin(self, arguments: Mapping[str, Any], _: bytes) -> Reply:
         write = _Write(self._files, _text(arguments, "path"), overwrite=bool(arguments["overwrite"]))
@@ -91,7 +91,7 @@ class FileRequests:
         self._writes[number] = write
         try:
             await write.begun()
-        except BaseException:  # the process does not learn the number
+        except BaseException:  # the process does not receive the number
             self._writes.pop(number, None)
             await write.abort()
             raise
@@ -144,7 +144,7 @@ def _files(files: Sequence[StoredFile]) -> Reply:
 
 
 class _Write:
-    """One file that is written, in a task of its own: the block of `StatementFiles.write` lasts over many calls."""
+    """One file being written, in a task that stays inside the context of `StatementFiles.write` over many calls."""
 
     def __init__(self, files: StatementFiles, path: str, *, overwrite: bool) -> None:
         self._files = files
@@ -155,29 +155,29 @@ class _Write:
         self._task = asyncio.create_task(self._stored(), name="file write")
 
     async def begun(self) -> None:
-        """The target is checked. Raises what the store raises."""
+        """Wait until the store has accepted the target. Raises what the store raises."""
         await asyncio.wait({self._sink, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if not self._sink.done():
             self._require()
 
     async def send(self, content: bytes) -> None:
-        """Returns when the store can take more. Raises what the store raises."""
+        """Write bytes; returns once the store can accept more. Raises what the store raises."""
         if self._task.done():
             self._require()
         await self._sink.result().send(content)
 
     async def commit(self) -> None:
-        """The file is there, complete. Raises what the store raises; then it is not."""
+        """Make the complete file appear. If the store raises an error, it does not."""
         self._may_leave.set()
         await asyncio.wait({self._task})
         self._require()
 
     async def abort(self) -> None:
-        """Nothing is left of it, unless it is committed. Idempotent."""
+        """Discard the file unless it is committed. Idempotent."""
         self._task.cancel()
         await asyncio.wait({self._task})
         if not self._task.cancelled():
-            self._task.exception()  # raised where the file was written, else of no interest
+            self._task.exception()  # marks it as retrieved; it was already raised by the write, or is irrelevant
 
     def _require(self) -> None:
         with suppress(asyncio.CancelledError):

@@ -1,7 +1,7 @@
-"""The program of an engine process: it opens one database for the server and runs the sessions of its users.
+"""The program of an engine process, which opens one database for the server and runs its sessions.
 
-It has three kinds of channels: one for control, one on which it calls the server, and one for each session, which a
-thread of its own serves. All of it blocks; only the thread of control must answer at any time.
+It has a control channel, a channel for calls to the server, and one channel per session, each served by a thread. All
+calls block; only the control thread must always respond.
 """
 
 import itertools
@@ -40,38 +40,38 @@ from queryserver.sql.places import Bound
 
 _TRACE_LINES = -20
 _CALL_S = 120.0
-"""How long the server may take for a call of the process."""
+"""Time limit for the server to handle a call of the process."""
 _LEAVE_S = 2.0
-_FULL, _KEPT = 0.7, 0.25
-"""Of the addresses of a process: how many are in use when it has no room left, and how many one statement has kept."""
+_FULL, _RETAINED = 0.7, 0.25
+"""Shares of the address space: in use when a process counts as full, and retained by a single statement."""
 _OPEN_FILES = 1024
 _NICENESS = 10
-"""The event loop of the server runs first."""
+"""Gives the server's event loop priority."""
 
 
 class HostedDatabase(Protocol):
-    """The open database of a process. Called in the threads of sessions; raises domain errors."""
+    """The open database of a process. Called from the threads of sessions; raises domain errors."""
 
     def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DriverConnection:
-        """A connection for the session of that number; `is_loader`: for `writer`."""
+        """Open a connection for session number `session`; with `is_loader` it is passed to `writer`."""
         ...
 
     def writer(self, connection: DriverConnection) -> TableWriter:
-        """What makes tables over the connection."""
+        """Create a TableWriter over the connection."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """An internal error has ended it: the process must end, too."""
+        """Whether an internal error has invalidated the database, so that the process must exit."""
         ...
 
     def close(self) -> None:
-        """Called once, when all connections are closed."""
+        """Close the database. Called once, after all connections are closed."""
         ...
 
 
 class ServerCalls:
-    """Calls of the process to the server, from any thread, many at a time."""
+    """Calls from the process to the server; callable concurrently from any thread."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -82,9 +82,9 @@ class ServerCalls:
         threading.Thread(target=self._receive, name="calls", daemon=True).start()
 
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame:
-        """The answer of the server for the session of that number; with descriptors, which the caller must close.
+        """Call the server on behalf of a session and return its reply, whose descriptors the caller must close.
 
-        Raises domain errors, and SessionLost when the server does not answer.
+        Raises domain errors, and SessionLost if the server does not reply.
         """
         number, reply = next(self._numbers), _Reply()
         with self._lock:
@@ -112,7 +112,7 @@ class ServerCalls:
                 frame = self._channel.receive()
                 with self._lock:
                     reply = self._waiting.get(frame.message.get("call", 0))
-                if reply is None:  # the call has been given up
+                if reply is None:  # the caller has given up
                     for descriptor in frame.descriptors:
                         os.close(descriptor)
                 else:
@@ -132,7 +132,7 @@ class _Reply:
 
 
 class _Session:
-    """One session, served by a thread."""
+    """One session, served by a thread of its own."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class _Session:
         self._feed: _Feed | None = None
         self._statement: str | Bound | None = None
         self._at_work = threading.Lock()
-        """Held while the request changes: an interrupt must not reach the next one."""
+        """Held while the request changes, so that an interrupt does not hit the next one."""
         self._request: int | None = None
         self._addresses_before = 0
-        """What the process had mapped when the request began."""
+        """Address space of the process when the request began."""
 
     def start(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
         threading.Thread(
@@ -170,7 +170,7 @@ class _Session:
         return self._request is not None
 
     def interrupt(self, request: int | None = None) -> None:
-        """Stop that request, by default any, if it is at work. From the thread of control."""
+        """Stop the request, by default the current one, if it is running. Called by the control thread."""
         with self._at_work:
             if self._request is None or request not in (None, self._request):
                 return
@@ -185,7 +185,7 @@ class _Session:
         return self._connection.progress() if self._connection is not None and self._writer is None else None
 
     def refuse(self, error: QueryServerError) -> None:
-        """Instead of `start`."""
+        """Reject the session with an error, instead of `start`."""
         with suppress(ChannelClosed):
             self._send_error(error, ends=False)
         self._channel.close()
@@ -216,13 +216,13 @@ class _Session:
             self._request = request
 
     def _reply(self, work: Callable[[], None]) -> None:
-        """Do it, and send its error instead of its answer. Raises ChannelClosed."""
+        """Run `work`, which sends its reply; on failure, send the error instead. Raises ChannelClosed."""
         failed: QueryServerError | None = None
         try:
             work()
         except QueryServerError as error:
             failed = error.with_traceback(None)
-            failed.__cause__ = failed.__context__ = None  # they hold what the statement has made
+            failed.__cause__ = failed.__context__ = None  # they keep the statement's objects alive
         except MemoryError:
             failed = engine_memory_exceeded()
         except ChannelClosed:
@@ -236,13 +236,17 @@ class _Session:
             _leave(1)
 
     def _leaves_no_memory(self, error: QueryServerError) -> bool:
-        """Whether the failed request keeps so much that the process has no room for others: a new one has.
+        """Whether a failed request retains so much memory that the process must be replaced by a new one.
 
-        What sessions have stored is no reason: it stays for them.
+        Memory that sessions have deliberately filled is no reason, because it belongs to them.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         mapped = address_space_bytes()
-        if limit == resource.RLIM_INFINITY or mapped < _FULL * limit or mapped - self._addresses_before < _KEPT * limit:
+        if (
+            limit == resource.RLIM_INFINITY
+            or mapped < _FULL * limit
+            or mapped - self._addresses_before < _RETAINED * limit
+        ):
             return False
         return error.code == engine_memory_exceeded.code or not self._others_at_work(self._number)
 
@@ -278,7 +282,7 @@ class _Session:
                 self._channel.send({"kind": "dropped"})
             case "load":
                 self._load(unpacked(frame.content, TableLoad))
-            case _:  # what is left of a load that has failed
+            case _:  # remaining frames of a failed load
                 pass
 
     @property
@@ -294,12 +298,14 @@ class _Session:
         answer = self._answer = self._connection.run(statement)
         columns = None if answer.columns is None else columns_message(answer.columns)
         self._channel.send({"kind": "answer", "columns": columns, "modified_rows": answer.modified_rows})
-        if columns is not None:  # without a request: the first rows follow their columns
+        if columns is not None:  # the first rows follow the columns without a request
             self._batches = BatchWriter()
             self._send_rows()
 
     def _send_rows(self) -> None:
-        """As much as one batch may have: a vector of large values is more, and the server has a frame in memory."""
+        """Send rows up to the size of a batch, because the server holds a frame in memory and a vector may be
+        larger.
+        """
         answer = self._answer
         assert answer is not None  # noqa: S101 the server has seen its columns
         if not self._unsent:
@@ -318,7 +324,7 @@ class _Session:
             answer.close()
 
     def _load(self, load: TableLoad) -> None:
-        """The batches follow on the channel until `end`, also when the load has failed before."""
+        """Load batches, which follow on the channel until `end`, even if the load fails earlier."""
         feed = self._feed = _Feed(self._channel)
         try:
             rows = self._writing.write(load, feed.batches())
@@ -329,7 +335,7 @@ class _Session:
 
 
 class _Feed:
-    """The batches of a load, from the channel of its session."""
+    """The batches of a load, read from the channel of its session."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -338,7 +344,7 @@ class _Feed:
         self.is_stopped = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises FeedStopped when the server gives the load up."""
+        """The batches. Raises FeedStopped if the server abandons the load."""
         while not self._is_over:
             frame = self._channel.receive()
             match frame.kind:
@@ -352,13 +358,13 @@ class _Feed:
                 raise FeedStopped("the load has ended")
 
     def drain(self) -> None:
-        """Drop what the server still sends: it reads the answer behind that."""
+        """Discard the remaining frames of the load, after which the server reads the reply."""
         while not self._is_over:
             self._is_over = self._channel.receive().kind != "batches"
 
 
 class Host:
-    """The sessions of a process, and what the server controls."""
+    """Handles control messages of the server, and owns the sessions of the process."""
 
     def __init__(self, control: Channel, database: HostedDatabase) -> None:
         self._control = control
@@ -367,7 +373,7 @@ class Host:
         self._lock = threading.Lock()
 
     def serve(self) -> None:
-        """Until the server closes the channel, or says so."""
+        """Serve until the server closes the channel or sends `stop`."""
         try:
             with suppress(ChannelClosed):
                 while (frame := self._control.receive()).kind != "stop":
@@ -391,7 +397,7 @@ class Host:
                     self._sessions[number] = session
                 try:
                     session.start(user_id, options, is_loader=frame.message["is_loader"])
-                except RuntimeError:  # there is no memory for the stack of a thread
+                except RuntimeError:  # no memory for the stack of a thread
                     self._forget(number)
                     session.refuse(engine_memory_exceeded())
             case "interrupt" if session is not None:
@@ -411,7 +417,7 @@ class Host:
             self._sessions.pop(number, None)
 
     def _close(self) -> None:
-        """Sessions have a moment to leave; the database is closed when they have, and is safe when they have not."""
+        """Give sessions a moment to end, and close the database if they have; otherwise it is safe to exit without."""
         pause = threading.Event()
         for _ in range(int(_LEAVE_S / 0.05)):
             with self._lock:
@@ -426,13 +432,15 @@ class Host:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process now: threads of a driver may not be joined."""
+    """Exit immediately, because the threads of a driver may never end."""
     sys.stderr.flush()
     os._exit(code)
 
 
 def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) -> None:
-    """From now on this process writes below `writable` only, those that exist, and has `memory_bytes` more memory."""
+    """Confine this process: it can only write below the existing ones of `writable`, and use `memory_bytes` more
+    memory.
+    """
     confine(
         Confinement(
             writable=tuple(folder for folder in writable if folder.is_dir()),
@@ -445,11 +453,10 @@ def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) 
 
 
 def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedDatabase]) -> None:
-    """The main function of an engine process: `sys.argv` has the descriptors of its channels.
+    """The main function of an engine process, with the descriptors of its channels in `sys.argv`.
 
-    `open_database` gets the server's configuration and the channel of `ServerCalls`, confines the process and opens
-    the database; it raises domain errors. Before that, the process waits for its configuration, with all that it
-    imports in place.
+    Waits for the configuration once all modules are imported. `open_database` receives the configuration and the
+    channel for `ServerCalls`, confines the process and opens the database; it raises domain errors.
     """
     control, calls = (Channel(socket.socket(fileno=int(number))) for number in sys.argv[1:3])
     try:

@@ -1,4 +1,4 @@
-"""Calls of an engine process that end when their statement is stopped."""
+"""Calls of an engine process that are cancelled when their statement is stopped."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,13 +9,13 @@ from queryserver.engines.threaded import Interrupted
 
 
 class InterruptibleCalls:
-    """Those of one session that are under way."""
+    """The calls in progress of one session."""
 
     def __init__(self) -> None:
         self._work = set[asyncio.Task[Reply]]()
 
     async def answered(self, work: Coroutine[Any, Any, Reply]) -> Reply:
-        """What `work` answers. Raises what it raises, and Interrupted after `interrupt`."""
+        """Run `work` and return its reply. Raises what it raises, and Interrupted after `interrupt`."""
         task = asyncio.create_task(work, name="call of an engine process")
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -30,6 +30,6 @@ class InterruptibleCalls:
         return task.result()
 
     def interrupt(self) -> None:
-        """End them: a store that does not answer must not hold up the end of a statement."""
+        """Cancel the calls, so that an unresponsive store does not delay the end of a statement."""
         for work in self._work:
             work.cancel()

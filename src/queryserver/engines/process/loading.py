@@ -16,7 +16,7 @@ from queryserver.errors.statements import SessionLost
 
 
 class ProcessLoader:
-    """A TableLoader over one connection, which `end` closes."""
+    """A TableLoader on one connection, which `end` closes."""
 
     def __init__(self, connection: Connection, *, read_only: bool) -> None:
         self._connection = connection
@@ -31,9 +31,9 @@ class ProcessLoader:
         refuse_changes(read_only=self._read_only)
         refuse_target(load, exists=await self.exists(load.target))
         async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
-            async with self._connection.places.place(self._connection.user_id):
+            async with self._connection.slots.place(self._connection.user_id):
                 rows, is_late = await self._write(load, batches)
-            await staging.publish(asyncio.sleep(0))  # the process has already taken the last step
+            await staging.publish(asyncio.sleep(0))  # the process has already performed the last step
             if is_late:
                 deliver_cancel(None)
             return rows
@@ -43,20 +43,20 @@ class ProcessLoader:
         await self._short("drop", table)
 
     async def end(self) -> None:
-        """Stop what runs and close the connection. Limited in time, idempotent."""
+        """Stop the running call and close the connection. Limited in time, idempotent."""
         if not self._over:
             self._over = True
             await self._stop()
             await self._connection.leave()
 
     async def _write(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch]) -> tuple[int, bool]:
-        """The number of rows, and whether a cancel came when they were already committed."""
+        """The number of rows, and whether a cancellation arrived after they were committed."""
         before = self._call
         try:
             call = await self._begun("load", load)
             await self._feed(batches, call)
             return count_of(await asyncio.shield(call), "rows") or 0, False
-        except BaseException as error:  # a cancel too: the process must not go on
+        except BaseException as error:  # cancellation too: the process must not continue
             await asyncio.shield(self._stop())
             call = self._call
             has_succeeded = call is not before and call is not None and not call.cancelled() and not call.exception()
@@ -65,7 +65,7 @@ class ProcessLoader:
             return count_of(call.result(), "rows") or 0, True
 
     async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
-        """Send all batches, or those that come before the process fails: it reads up to the end in any case."""
+        """Send the batches until the process fails, then `end`, up to which the process always reads."""
         writer = BatchWriter()
         async for batch in batches:
             if call.done():
@@ -75,7 +75,9 @@ class ProcessLoader:
         await self._send({"kind": "end"})
 
     async def _send(self, message: dict[str, object], *contents: pa.Buffer) -> None:
-        """A frame is sent whole, also when the caller is cancelled. A lost process shows in the answer."""
+        """Send a frame completely, even if the caller is cancelled. The loss of the process is reported by the
+        reply.
+        """
         sending = asyncio.ensure_future(self._connection.channel.send(message, *contents))
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())
         with suppress(ChannelClosed):
@@ -85,7 +87,7 @@ class ProcessLoader:
         return await asyncio.shield(await self._begun(kind, table))
 
     async def _begun(self, kind: str, content: TableName | TableLoad) -> "asyncio.Task[Frame]":
-        """A request, once the one before it has come to its end, which a cancel may have left behind."""
+        """Start a request, after waiting for the end of a previous one that a cancellation left running."""
         if self._call is not None and not self._call.done():
             await asyncio.wait({self._call}, timeout=STOP_S)
         if self._over or (self._call is not None and not self._call.done()):
@@ -97,7 +99,7 @@ class ProcessLoader:
 
         call = self._call = asyncio.create_task(request(), name=kind)
         call.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.sleep(0)  # the request goes before the batches
+        await asyncio.sleep(0)  # so that the request is sent before the batches
         return call
 
     async def _stop(self) -> None:

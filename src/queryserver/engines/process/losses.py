@@ -1,4 +1,4 @@
-"""Users whose statements end the process of a database again and again wait before their next one."""
+"""Delays the statements of users who have repeatedly crashed the process of a database."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from math import ceil
 from queryserver.errors.base import TooManyRequests
 
 _FREE = 2.0
-"""So many lost processes have no consequence."""
+"""Number of lost processes without consequences."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 300.0
 _HALF_LIFE_S = 600.0
 
@@ -17,20 +17,20 @@ _HALF_LIFE_S = 600.0
 @dataclass(slots=True)
 class _Record:
     score: float = 0.0
-    """Lost processes; an old one counts half after ten minutes."""
+    """Number of lost processes, which decays by half every ten minutes."""
     lost_at: float = 0.0
     waits_until: float = 0.0
 
 
 class Losses:
-    """Of the processes of one database, by user. Each wait is twice as long as the one before."""
+    """Process losses of one database, by user. Each further loss doubles the wait."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._records = dict[int, _Record]()
 
     def require_admitted(self, user_id: int) -> None:
-        """Raises TooManyRequests while the user has to wait."""
+        """Raises TooManyRequests while the user must wait."""
         record = self._records.get(user_id)
         if record is not None and (left := record.waits_until - self._clock()) > 0:
             raise TooManyRequests(
@@ -40,7 +40,7 @@ class Losses:
             )
 
     def note(self, user_id: int, share: float) -> None:
-        """A process was lost while statements of the user ran; `share`: 1 divided by all statements that ran."""
+        """Record the loss of a process that ran statements of the user; `share` is the user's share of it, 0 to 1."""
         now = self._clock()
         self._records = {user: one for user, one in self._records.items() if now - one.lost_at < 8 * _HALF_LIFE_S}
         record = self._records.setdefault(user_id, _Record())

@@ -1,6 +1,6 @@
-"""What crosses the channels of an engine process: errors, columns, session options and record batches.
+"""Encoding of errors, columns, session options and record batches for the channels of an engine process.
 
-Requests of the server may be pickles, which the process trusts. Nothing of a process is unpickled.
+Requests of the server may be pickles, because the process trusts the server. The server never unpickles anything.
 """
 
 import pickle
@@ -19,28 +19,28 @@ from queryserver.errors.statements import Character, EngineError, ErrorExcerpt, 
 from queryserver.formats.columns import Column, ResultType
 from queryserver.sql.places import Bound
 
-_PLACES = {kind.__name__: kind for kind in (Character, Octet, LineColumn, ErrorExcerpt, Rest)}
+_POSITION_CLASSES = {kind.__name__: kind for kind in (Character, Octet, LineColumn, ErrorExcerpt, Rest)}
 _TEXTS = frozenset({"shown", "text", "unit"})
 _INTERRUPTED = "Interrupted"
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
-Sent = TypeVar("Sent")
+SentT = TypeVar("SentT")
 
 
 def packed(value: object) -> bytes:
-    """A value for the process, which reads it with `unpacked`."""
+    """Encode a value for the process, which decodes it with `unpacked`."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked(content: Content, kind: type[Sent]) -> Sent:
-    """In the process: what the server has sent."""
+def unpacked(content: Content, kind: type[SentT]) -> SentT:
+    """In the process, decode a value sent by the server."""
     value = pickle.loads(content)  # noqa: S301 the server wrote it, which the process trusts
     assert isinstance(value, kind)  # noqa: S101 both sides are one program
     return value
 
 
 def error_message(error: QueryServerError) -> dict[str, Any]:
-    """An error as JSON."""
+    """Encode an error as JSON."""
     message: dict[str, Any] = {
         "class": _INTERRUPTED if isinstance(error, Interrupted) else type(error).__name__,
         "code": error.code,
@@ -58,7 +58,7 @@ def error_message(error: QueryServerError) -> dict[str, Any]:
 
 
 def error_of(message: Mapping[str, Any]) -> QueryServerError:
-    """The error that `error_message` wrote. Raises ChannelClosed for anything else."""
+    """Decode an error encoded by `error_message`. Raises ChannelClosed for anything else."""
     try:
         name, code, text = message["class"], message["code"], message["message"]
         if name == _INTERRUPTED:
@@ -83,11 +83,11 @@ def _place(name: str, fields: dict[str, Any]) -> Any:
             raise ChannelClosed
     if "unit" in fields:
         fields = fields | {"unit": Unit[fields["unit"]]}
-    return _PLACES[name](**fields)
+    return _POSITION_CLASSES[name](**fields)
 
 
 def count_of(frame: Frame, name: str) -> int | None:
-    """A number of rows in a message; None for anything else."""
+    """A row count in a message; None for anything else."""
     count = frame.message.get(name)
     return count if type(count) is int and 0 <= count < 2**63 else None
 
@@ -97,7 +97,7 @@ def columns_message(columns: Sequence[Column]) -> list[list[str]]:
 
 
 def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Raises ChannelClosed."""
+    """Decode columns. Raises ChannelClosed."""
     try:
         for texts in message:
             if not all(type(text) is str for text in texts):
@@ -108,7 +108,7 @@ def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
 
 
 def written_message(statement: "str | Bound") -> dict[str, Any] | None:
-    """What a Bound notes of the text that was written last, in the process, for positions and values in errors."""
+    """Encode what a Bound in the process has recorded about its last text, for error positions and redaction."""
     if isinstance(statement, str):
         return None
     one = statement.rows[statement.row] if statement.rows else statement
@@ -117,7 +117,7 @@ def written_message(statement: "str | Bound") -> dict[str, Any] | None:
 
 
 def note_written(statement: "str | Bound", message: Mapping[str, Any] | None) -> None:
-    """Note it in the server's own. Raises ChannelClosed."""
+    """Record it in the server's Bound. Raises ChannelClosed."""
     if isinstance(statement, str) or message is None:
         return
     try:
@@ -131,13 +131,13 @@ def note_written(statement: "str | Bound", message: Mapping[str, Any] | None) ->
 
 
 class BatchWriter:
-    """Record batches as parts of frames; a schema is sent when it is not that of the batch before."""
+    """Encodes record batches as parts of frames; a schema is only sent if it differs from the previous one."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
 
     def parts(self, batches: Sequence[pa.RecordBatch]) -> tuple[list[list[int]], list[pa.Buffer]]:
-        """Sizes of schema (0: as before) and batch for each batch, and their bytes."""
+        """For each batch the sizes of its schema (0 if unchanged) and content, and all their bytes."""
         sizes, contents = list[list[int]](), list[pa.Buffer]()
         for batch in batches:
             schema_bytes = 0
@@ -153,16 +153,16 @@ class BatchWriter:
 
 
 class BatchReader:
-    """The batches that a BatchWriter wrote; their columns lie within the bytes of the frames."""
+    """Decodes the batches of a BatchWriter, whose columns reference the bytes of the frames."""
 
     def __init__(self, columns: int | None = None) -> None:
-        """`columns`: so many must each batch have; None where the writer is trusted."""
+        """`columns` is the required number of columns; None if the writer is trusted."""
         self._columns = columns
         self._schema: pa.Schema | None = None
         self._checked = pa.schema([])
 
     def batches(self, frame: Frame) -> Iterator[pa.RecordBatch]:
-        """Raises ChannelClosed."""
+        """The batches of a frame. Raises ChannelClosed."""
         at = 0
         try:
             for schema_bytes, batch_bytes in frame.message["parts"]:
@@ -175,7 +175,7 @@ class BatchReader:
                 body = frame.content.slice(at, batch_bytes)
                 batch = pa.ipc.read_record_batch(body, self._schema)
                 if self._columns is not None:
-                    # All offsets and texts: what reads them later does not look whether they are within the bytes.
+                    # Validates all offsets and texts, because later readers do not check that they are within bounds.
                     pa.ipc.read_record_batch(body, self._checked).validate(full=True)
                     if batch.num_columns != self._columns:
                         raise ChannelClosed
@@ -186,7 +186,7 @@ class BatchReader:
 
 
 def _layout_of(kind: pa.DataType) -> pa.DataType:
-    """A type of the same bytes without bounds of its values: DuckDB has 39 digits where Arrow has 38, and 24:00:00."""
+    """A type of the same layout without value limits: DuckDB has 39 digits where Arrow allows 38, and 24:00:00."""
     if pa.types.is_decimal(kind):
         return pa.binary(kind.bit_width // 8)
     if pa.types.is_time32(kind):

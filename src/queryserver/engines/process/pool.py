@@ -1,4 +1,4 @@
-"""The processes of all engines of one kind: one for each file, one for each user of databases in memory."""
+"""The processes of all engines of one kind: one per file, and one per user of in-memory databases."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping
@@ -11,20 +11,20 @@ from queryserver.engines.process.losses import Losses
 from queryserver.errors.statements import EngineUnavailable
 
 Configuration = Mapping[str, Any]
-"""What the program gets. Engines with equal ones share a process."""
+"""The configuration passed to the program. Engines with equal ones share a process."""
 
 _TURN_S = 30.0
-"""How long an engine with other settings may go on with the same file until the wait for it is given up."""
+"""How long to wait for an engine that uses the same file with other settings."""
 _CHECK_AGAIN_S = 0.05
 _IDLE_S = 60.0
 """How long a process without sessions is kept for its user."""
 MOST_USERS = 64
-"""Processes of databases in memory that the engines of one kind have at most: an idle one takes some 50 MiB."""
+"""Limit of processes for in-memory databases, of which an idle one takes some 50 MiB."""
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """A process with the sessions that use it."""
+class _PooledProcess:
+    """A process, and the number of sessions that use it."""
 
     configuration: Configuration
     process: EngineProcess
@@ -33,12 +33,12 @@ class _Held:
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _DatabaseFile:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the process starts or ends."""
-    held: _Held | None = None
+    """Locked while the process starts or ends."""
+    pooled: _PooledProcess | None = None
     engines: set[object] = field(default_factory=set[object])
-    """Those that have used it and are not closed."""
+    """Engines that have used the file and are not closed."""
     losses: Losses = field(default_factory=Losses)
 
 
@@ -49,80 +49,80 @@ class _Starting:
 
 
 class EngineProcesses:
-    """Shared by the engines of one kind in a server, each of which calls `leave` when it is closed.
+    """The processes shared by a server's engines of one kind, each of which calls `leave` when it is closed.
 
-    `program` is the Python text that a process runs. Beyond `most_users` with databases in memory, idle processes make
-    way, and users wait.
+    `program` is the Python source that a process runs. Beyond `most_users` processes for in-memory databases, idle ones
+    are ended, and otherwise users wait.
     """
 
     def __init__(self, program: str, *, most_users: int = MOST_USERS) -> None:
         self._program = program
         self._most_users = most_users
-        self._places = dict[Hashable, _Place]()
-        self._users = dict[tuple[object, int], _Held]()
+        self._files = dict[Hashable, _DatabaseFile]()
+        self._users = dict[tuple[object, int], _PooledProcess]()
         self._starting = dict[tuple[object, int], _Starting]()
-        self._begun = 0
-        """Processes of users that are being started."""
+        self._starting_count = 0
+        """Number of processes that are being started for users."""
         self._memory_engines = dict[object, Losses]()
         self._spare: asyncio.Task[EngineProcess] | None = None
         self._ending = set[asyncio.Task[None]]()
 
     @asynccontextmanager
-    async def of_place(self, engine: object, name: Hashable, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
-        """The process that has the file of that name open, in use while inside.
+    async def of_file(self, engine: object, name: Hashable, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
+        """The process that has the named file open; it counts as in use inside the context.
 
-        Engines with other settings take turns: an idle one makes way, one at work is waited for. Raises
+        Engines with other settings take turns: an idle process is replaced, and a busy one is waited for. Raises
         EngineUnavailable.
         """
-        place = self._places.setdefault(name, _Place())
-        place.engines.add(engine)
-        held = await self._shared(place, wanted)
+        file = self._files.setdefault(name, _DatabaseFile())
+        file.engines.add(engine)
+        pooled = await self._shared(file, wanted)
         try:
-            yield held.process
+            yield pooled.process
         finally:
-            held.uses -= 1
+            pooled.uses -= 1
 
     @asynccontextmanager
     async def of_user(self, engine: object, user_id: int, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
-        """The process of a user's databases in memory, in use while inside. Raises EngineUnavailable."""
+        """The process for a user's in-memory databases; in use inside the context. Raises EngineUnavailable."""
         key = engine, user_id
         starting = self._starting.setdefault(key, _Starting())
         starting.waiting += 1
         try:
             async with starting.lock:
-                held = self._users.get(key)
-                if held is None or held.process.has_ended:
-                    held = await self._of_new_user(key, wanted)
-                held.uses += 1
+                pooled = self._users.get(key)
+                if pooled is None or pooled.process.has_ended:
+                    pooled = await self._of_new_user(key, wanted)
+                pooled.uses += 1
         finally:
             starting.waiting -= 1
             if not starting.waiting:
                 del self._starting[key]
-        if held.idle is not None:
-            held.idle.cancel()
-            held.idle = None
+        if pooled.idle is not None:
+            pooled.idle.cancel()
+            pooled.idle = None
         try:
-            yield held.process
+            yield pooled.process
         finally:
-            held.uses -= 1
-            if not held.uses and self._users.get(key) is held:
+            pooled.uses -= 1
+            if not pooled.uses and self._users.get(key) is pooled:
                 loop = asyncio.get_running_loop()
-                held.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
+                pooled.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
 
     def losses_of(self, engine: object, name: Hashable | None) -> Losses:
-        """Of the file of that name; None: of the engine's databases in memory."""
+        """The losses of the named file; with None, those of the engine's in-memory databases."""
         if name is None:
             return self._memory_engines.setdefault(engine, Losses())
-        return self._places.setdefault(name, _Place()).losses
+        return self._files.setdefault(name, _DatabaseFile()).losses
 
     async def leave(self, engine: object) -> None:
         """End the processes that no other engine uses. Idempotent."""
-        for place in self._places.values():
-            if engine in place.engines:
-                async with place.lock:
-                    place.engines.discard(engine)
-                    if not place.engines and place.held is not None:
-                        await self._end_shared(place)
+        for file in self._files.values():
+            if engine in file.engines:
+                async with file.lock:
+                    file.engines.discard(engine)
+                    if not file.engines and file.pooled is not None:
+                        await self._end_shared(file)
         self._memory_engines.pop(engine, None)
         for key in [key for key in self._users if key[0] is engine]:
             self._end_later(self._users.pop(key))
@@ -132,30 +132,32 @@ class EngineProcesses:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    async def _shared(self, place: _Place, wanted: Configuration) -> _Held:
-        """The process with these settings, counted as in use."""
+    async def _shared(self, file: _DatabaseFile, wanted: Configuration) -> _PooledProcess:
+        """The process with these settings, already counted as in use."""
         give_up = asyncio.get_running_loop().time() + _TURN_S
         while asyncio.get_running_loop().time() < give_up:
-            async with place.lock:
-                held = place.held
-                if held is not None and (held.process.has_ended or (held.configuration != wanted and not held.uses)):
-                    held = await self._end_shared(place)
-                if held is None:
-                    held = place.held = _Held(wanted, await self._started(wanted))
-                if held.configuration == wanted:
-                    held.uses += 1
-                    return held
+            async with file.lock:
+                pooled = file.pooled
+                if pooled is not None and (
+                    pooled.process.has_ended or (pooled.configuration != wanted and not pooled.uses)
+                ):
+                    pooled = await self._end_shared(file)
+                if pooled is None:
+                    pooled = file.pooled = _PooledProcess(wanted, await self._started(wanted))
+                if pooled.configuration == wanted:
+                    pooled.uses += 1
+                    return pooled
             await asyncio.sleep(_CHECK_AGAIN_S)
         raise EngineUnavailable(
             "The database file is in use with other settings; try again when those statements have ended."
         )
 
-    async def _of_new_user(self, key: tuple[object, int], wanted: Configuration) -> _Held:
-        """A new process, once there is room for it."""
+    async def _of_new_user(self, key: tuple[object, int], wanted: Configuration) -> _PooledProcess:
+        """A new process, as soon as the limit allows one."""
         self._end_later(self._users.pop(key, None))
         give_up = asyncio.get_running_loop().time() + _TURN_S
-        while len(self._users) + self._begun >= self._most_users:
-            idle = next((one for one, held in self._users.items() if not held.uses), None)
+        while len(self._users) + self._starting_count >= self._most_users:
+            idle = next((one for one, pooled in self._users.items() if not pooled.uses), None)
             if idle is not None:
                 self._end_later(self._users.pop(idle))
                 break
@@ -164,40 +166,40 @@ class EngineProcesses:
                     "Too many users have databases in memory; try again when some of their sessions are closed."
                 )
             await asyncio.sleep(_CHECK_AGAIN_S)
-        self._begun += 1
+        self._starting_count += 1
         try:
-            held = self._users[key] = _Held(wanted, await self._started(wanted))
+            pooled = self._users[key] = _PooledProcess(wanted, await self._started(wanted))
         finally:
-            self._begun -= 1
+            self._starting_count -= 1
         self._warm()
-        return held
+        return pooled
 
-    async def _end_shared(self, place: _Place) -> None:
-        """The caller has the lock. The file is free when this returns."""
-        held, place.held = place.held, None
-        if held is not None:
-            await asyncio.shield(held.process.close())
+    async def _end_shared(self, file: _DatabaseFile) -> None:
+        """End a file's process; the file is free when this returns. The caller holds the lock."""
+        pooled, file.pooled = file.pooled, None
+        if pooled is not None:
+            await asyncio.shield(pooled.process.close())
 
-    def _end_later(self, held: _Held | None) -> None:
-        if held is not None:
-            if held.idle is not None:
-                held.idle.cancel()
-            self._keep_ending(held.process.close())
+    def _end_later(self, pooled: _PooledProcess | None) -> None:
+        if pooled is not None:
+            if pooled.idle is not None:
+                pooled.idle.cancel()
+            self._keep_ending(pooled.process.close())
 
     async def _started(self, configuration: Configuration) -> EngineProcess:
-        """A process with that database open; the spare one if there is one."""
+        """A process with the database open; uses the spare process if there is one."""
         process = None
         while process is None or process.has_ended:
             process = await self._loaded()
         try:
             await process.open(configuration)
-        except BaseException:  # a process without an owner must not stay
+        except BaseException:  # no process may remain without an owner
             await asyncio.shield(process.close())
             raise
         return process
 
     async def _loaded(self) -> EngineProcess:
-        """One that has loaded its program. When the caller is cancelled, the next one gets it."""
+        """A process that has loaded its program. If the caller is cancelled, it is kept for the next one."""
         starting, self._spare = self._spare, None
         is_spare = starting is not None
         if starting is None:
@@ -219,7 +221,7 @@ class EngineProcesses:
         return asyncio.create_task(EngineProcess.started(self._program), name="engine-process-start")
 
     def _warm(self) -> None:
-        """Have a process ready for the next user."""
+        """Start a spare process for the next user."""
         if self._spare is None:
             self._spare = self._start()
 

@@ -1,4 +1,4 @@
-"""The stored results that a session may read, called from its process. All of it blocks; any thread may call."""
+"""Access to a session's stored results from the engine process. All calls block; callable from any thread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from queryserver.engines.reach import ResultPiece
 from queryserver.formats.columns import Column
 
 FILES_AT_ONCE = 32
-"""Descriptors of one answer."""
+"""Most descriptors in one reply."""
 
 
 class ResultMethod(StrEnum):
-    """The calls that `ResultRequests` answers."""
+    """The calls handled by `ResultRequests`."""
 
     OPEN = "open_result"
     FILES = "result_files"
@@ -24,20 +24,20 @@ class ResultMethod(StrEnum):
 
 
 class Caller(Protocol):
-    """`ServerCalls`, or what stands for it."""
+    """`ServerCalls`, or a fake."""
 
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CalledResults:
-    """As `StatementResults`, of the session of that number; raises the same domain errors, and SessionLost."""
+    """`StatementResults` of the session with number `session`; raises the same domain errors, and SessionLost."""
 
     caller: Caller
     session: int
 
     def open(self, operation_id: str) -> "CalledResult":
-        """To be closed by the caller."""
+        """Open a result; the caller closes it."""
         message = self.caller.call(self.session, ResultMethod.OPEN, {"operation_id": operation_id}).message
         pieces = tuple(ResultPiece(rows, size_bytes) for rows, size_bytes in message["pieces"])
         return CalledResult(self, message["result"], columns_of(message["columns"]), pieces)
@@ -45,7 +45,7 @@ class CalledResults:
 
 @dataclass(frozen=True, slots=True)
 class CalledResult:
-    """As `OpenResult`."""
+    """An open result, as `OpenResult`."""
 
     results: CalledResults
     number: int
@@ -53,14 +53,14 @@ class CalledResult:
     pieces: tuple[ResultPiece, ...]
 
     def files(self, first: int) -> Sequence[int]:
-        """Descriptors of the pieces from `first` on, at most `FILES_AT_ONCE`; the caller closes them.
+        """Descriptors of at most `FILES_AT_ONCE` pieces from `first` on; the caller closes them.
 
-        None at all: the pieces are in no files of this machine.
+        Empty if the pieces are not in local files.
         """
         return self._call(ResultMethod.FILES, first=first, count=FILES_AT_ONCE).descriptors
 
     def read(self, piece: int, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of a piece, fewer where it is shorter."""
+        """The bytes [start, stop) of a piece, fewer at its end."""
         return self._call(ResultMethod.READ, piece=piece, start=start, stop=stop).content.to_pybytes()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Calls of an engine process about stored results, answered with the rights of the session that makes them.
+"""Handles calls of an engine process about stored results, with the rights of the calling session.
 
-The process names operations and pieces; whether its session may read them is decided by `StatementResults`.
+The process specifies operations and pieces; `StatementResults` decides whether its session may read them.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from queryserver.engines.process.result_calls import ResultMethod
 from queryserver.engines.reach import OpenResult, StatementResults
 
 _MOST_OPEN = 1000
-"""Of one statement."""
+"""Results that one statement may open."""
 _MOST_BYTES = 256 * 1024 * 1024
-"""Of one call that reads: more than a segment has."""
+"""Most bytes of one read call, which is more than a segment has."""
 
 _Handler = Callable[[Mapping[str, Any]], Awaitable[Reply]]
 
 
 class ResultRequests:
-    """The calls of one session, whose statements run one after another. To be closed when each of them ends."""
+    """The result calls of one session, whose statements run one at a time. Call `close` at the end of each."""
 
     def __init__(self, results: StatementResults) -> None:
         self._results = results
@@ -35,7 +35,7 @@ class ResultRequests:
         self._open = dict[int, tuple[OpenResult, AsyncExitStack]]()
         self._calls = InterruptibleCalls()
         self.warnings = list[str]()
-        """What the log of the statement should say: results that are not whole."""
+        """Warnings about truncated results for the log of the statement."""
         self._handlers: Mapping[str, _Handler] = {
             ResultMethod.OPEN: self._open_result,
             ResultMethod.FILES: self._files,
@@ -44,19 +44,19 @@ class ResultRequests:
         }
 
     async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:  # noqa: ARG002
-        """Raises what the Protocols raise, InvalidParameter, and Interrupted after `interrupt`."""
+        """Handle a call. Raises the errors of the Protocols, InvalidParameter, and Interrupted after `interrupt`."""
         if method not in self._handlers:
             raise errors.InvalidParameter("There is no such call.")
-        if method == ResultMethod.CLOSE:  # also of a statement that is stopped
+        if method == ResultMethod.CLOSE:  # allowed even while the statement is being stopped
             return await self._answered(method, arguments)
         return await self._calls.answered(self._answered(method, arguments))
 
     def interrupt(self) -> None:
-        """End the calls under way."""
+        """Cancel the calls in progress."""
         self._calls.interrupt()
 
     async def close(self) -> None:
-        """The statement has ended: close what it has left open. Idempotent."""
+        """Close the results that an ended statement has left open. Idempotent."""
         self.interrupt()
         left, self._open = self._open, {}
         for _, stack in left.values():
@@ -89,15 +89,15 @@ class ResultRequests:
         numbers = range(len(opened.pieces))[first : first + count]
         opening = [asyncio.create_task(opened.descriptor(number), name="result file") for number in numbers]
         try:
-            found = await asyncio.gather(*opening)
-        except BaseException:  # the process does not get them
+            descriptors = await asyncio.gather(*opening)
+        except BaseException:  # the process does not receive them
             for task in opening:
                 task.cancel()
             for descriptor in await asyncio.gather(*opening, return_exceptions=True):
                 if isinstance(descriptor, int):
                     os.close(descriptor)
             raise
-        return Reply(descriptors=[descriptor for descriptor in found if descriptor is not None])
+        return Reply(descriptors=[descriptor for descriptor in descriptors if descriptor is not None])
 
     async def _read(self, arguments: Mapping[str, Any]) -> Reply:
         opened, _ = self._opened(arguments)
@@ -107,9 +107,9 @@ class ResultRequests:
         return Reply(content=await opened.read(piece, start, stop))
 
     async def _close_result(self, arguments: Mapping[str, Any]) -> Reply:
-        found = self._open.pop(int(arguments["result"]), None)
-        if found is not None:
-            await found[1].aclose()
+        result = self._open.pop(int(arguments["result"]), None)
+        if result is not None:
+            await result[1].aclose()
         return Reply()
 
     def _opened(self, arguments: Mapping[str, Any]) -> tuple[OpenResult, AsyncExitStack]:

@@ -1,4 +1,4 @@
-"""What a session answers when its process calls: about files of the stores, and about stored results."""
+"""Handles the calls of an engine process for one session, about files of the stores and stored results."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,14 +16,14 @@ _FILE_METHODS, _RESULT_METHODS = frozenset(FileMethod), frozenset(ResultMethod)
 
 
 class SessionRequests:
-    """The calls of one session, whose statements run one after another. None: the session has none of it."""
+    """The calls of one session, whose statements run one at a time; None for what the session may not use."""
 
     def __init__(self, *, files: StatementFiles | None = None, results: StatementResults | None = None) -> None:
         self._files = None if files is None else FileRequests(files)
         self._results = None if results is None else ResultRequests(results)
 
     async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:
-        """Raises domain errors, and Interrupted after `interrupt`."""
+        """Handle a call. Raises domain errors, and Interrupted after `interrupt`."""
         if self._files is not None and method in _FILE_METHODS:
             return await self._files.answer(method, arguments, content)
         if self._results is not None and method in _RESULT_METHODS:
@@ -31,23 +31,23 @@ class SessionRequests:
         raise errors.PermissionDenied("This session reaches no files of stores and no stored results.")
 
     def begin(self) -> None:
-        """A statement begins."""
+        """Called when a statement begins."""
         if self._results is not None:
             self._results.warnings = []
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the log of the statement should say."""
+        """Warnings for the log of the statement."""
         return () if self._results is None else self._results.warnings
 
     def interrupt(self) -> None:
-        """End the calls under way, but those that clean up."""
+        """Cancel the calls in progress, except those that clean up."""
         for requests in (self._files, self._results):
             if requests is not None:
                 requests.interrupt()
 
     async def close(self) -> None:
-        """The statement has ended: close and give up what it has left. Idempotent."""
+        """Close the results and abort the writes that an ended statement has left open. Idempotent."""
         for requests in (self._files, self._results):
             if requests is not None:
                 await requests.close()

@@ -27,7 +27,7 @@ from queryserver.sql.places import Bound
 log = structlog.get_logger(__name__)
 
 STOP_S = 5.0
-"""How long a statement may take to stop until its process is ended."""
+"""How long a statement may take to stop before its process is killed."""
 _INTERRUPT_AGAIN_S = 0.1
 _TRACE_CHARACTERS = 10_000
 
@@ -36,30 +36,30 @@ Read = TypeVar("Read")
 
 @dataclass(slots=True)
 class Connection:
-    """One session of a process: requests and their answers, one at a time."""
+    """One session of a process, with one request at a time."""
 
     process: EngineProcess
     number: int
     channel: AsyncChannel
     user_id: int
-    places: FairPlaces
-    """A user's share of the engine: a place is held while the process works for a request."""
+    slots: FairPlaces
+    """Slots of the engine, shared fairly by users; a request occupies one while the process works on it."""
     losses: Losses
     requests: SessionRequests | None = None
-    """Answers the calls of the process for this session."""
+    """Handles the calls of the process for this session."""
     request: int = 0
-    """The number of the last one."""
+    """The number of the last request."""
     statement: str | Bound = field(default="", repr=False)
-    """The one at work."""
+    """The running statement."""
     is_gone: bool = False
-    """The process has lost what is behind it, such as a database in memory to an internal error."""
+    """Whether its database is lost, for instance an in-memory database after an internal error."""
 
     @property
     def is_usable(self) -> bool:
         return not (self.is_gone or self.channel.is_closed or self.process.has_ended)
 
     async def send(self, kind: str, *contents: bytes) -> None:
-        """Raises SessionLost if the process has ended: it has begun with nothing that was not sent to its end."""
+        """Send a request. Raises SessionLost if the process has ended; it cannot have begun an incomplete request."""
         self.request += 1
         try:
             await self.channel.send({"kind": kind, "request": self.request}, *contents)
@@ -67,7 +67,7 @@ class Connection:
             raise SessionLost("Invalid session Id: the session is gone.") from None
 
     async def received(self) -> Frame:
-        """The next frame of an answer. Raises its domain error, and that of the process if it ends."""
+        """The next frame of a reply. Raises its domain error, or that of the process if it ends."""
         self.process.running.add(self.number)
         try:
             frame = await self.channel.receive()
@@ -89,7 +89,7 @@ class Connection:
         return frame
 
     def understood(self, read: Callable[[], Read]) -> Read:
-        """What `read` makes of a frame. A process that sends what makes no sense is ended."""
+        """Decode a frame with `read`. The process is killed if the frame is invalid."""
         try:
             return read()
         except ChannelClosed:
@@ -106,10 +106,10 @@ class Connection:
             self.losses.note(self.user_id, share)
 
     async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
-        """Interrupt until the call has ended. A process that does not react within `STOP_S` is ended."""
+        """Interrupt until the call has ended. The process is killed if it does not react within `STOP_S`."""
         give_up = asyncio.get_running_loop().time() + STOP_S
         while not call.done():
-            if self.requests is not None:  # each time: what it reads next may wait as long
+            if self.requests is not None:  # each time, because its next read may block as well
                 self.requests.interrupt()
             if asyncio.get_running_loop().time() >= give_up:
                 self.process.kill(Cause.UNRESPONSIVE, self.number)
@@ -118,7 +118,7 @@ class Connection:
             await asyncio.wait({call}, timeout=_INTERRUPT_AGAIN_S)
 
     async def leave(self) -> None:
-        """Returns when the process has closed the session; one that does not within `STOP_S` is ended."""
+        """Wait until the process has closed the session; it is killed if it does not within `STOP_S`."""
         if self.channel.is_closed:
             return
         try:
@@ -137,7 +137,7 @@ class ProcessOperation:
         self._reader = BatchReader(0)
         self._columns: tuple[Column, ...] | None = None
         self._modified_rows: int | None = None
-        self._has_place = self._is_open = self._is_ahead = self._was_stopped = self._read_to_end = False
+        self._has_slot = self._is_open = self._is_ahead = self._was_stopped = self._read_to_end = False
         self._error: QueryServerError | None = None
         self._call = asyncio.create_task(self._guarded(self._run), name="statement")
 
@@ -153,12 +153,12 @@ class ProcessOperation:
         if wait_s > 0 and not self._call.done():
             await asyncio.wait({self._call}, timeout=wait_s)
         if self._columns is None and not self._call.done():
-            if not self._has_place:
+            if not self._has_slot:
                 return OperationStatus(OperationState.PENDING)
             progress = await self._connection.process.progress(self._connection.number)
             return OperationStatus(OperationState.RUNNING, progress=progress)
         if self._call.done() and not self._call.cancelled():
-            self._call.result()  # raises a defect
+            self._call.result()  # raises an unexpected exception
         if self._error is not None:
             is_stopped = isinstance(self._error, Interrupted) or self._connection.process.was_unresponsive
             if self._was_stopped and is_stopped:
@@ -187,29 +187,29 @@ class ProcessOperation:
             await self._stop()
 
     async def close(self) -> None:
-        """The rest of the rows is dropped."""
+        """Stop the statement or discard its remaining rows."""
         if self.is_running:
             await self._stop()
         self._read_to_end = True
         if self._is_open and self._connection.is_usable:
             self._is_open = False
             self._call = asyncio.create_task(self._guarded(self._close), name="statement close")
-            if not self._is_ahead:  # nothing is at work
+            if not self._is_ahead:  # nothing is running
                 await asyncio.wait({self._call}, timeout=_INTERRUPT_AGAIN_S)
             await self._connection.stop(self._call)
         if self._connection.requests is not None:
             await self._connection.requests.close()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Hold a place of the user's share meanwhile; keep a domain error for `status`."""
+        """Run `work` in one of the user's slots; a domain error is stored for `status`."""
         try:
-            async with self._connection.places.place(self._connection.user_id):
-                self._has_place = True
+            async with self._connection.slots.place(self._connection.user_id):
+                self._has_slot = True
                 await work()
         except QueryServerError as error:
             self._error = self._error or error
         finally:
-            self._has_place = False
+            self._has_slot = False
 
     async def _run(self) -> None:
         connection = self._connection
@@ -226,7 +226,7 @@ class ProcessOperation:
         self._modified_rows = count_of(frame, "modified_rows")
 
     async def _next(self) -> Sequence[pa.RecordBatch]:
-        """The next rows; the process makes those after them meanwhile."""
+        """The next rows, while the process prepares those after them."""
         if self._error is None and self._was_stopped:
             self._error = Interrupted()
         if self._error is not None:
@@ -253,7 +253,7 @@ class ProcessOperation:
     async def _close(self) -> None:
         if self._is_ahead:
             self._is_ahead = False
-            with suppress(EngineError):  # rows that no task reads, or their error
+            with suppress(EngineError):  # discards rows read ahead, or their error
                 await self._connection.received()
         if self._connection.is_usable:
             await self._connection.send("close")
@@ -261,7 +261,7 @@ class ProcessOperation:
 
     async def _stop(self) -> None:
         self._was_stopped = True
-        if not self._has_place and self._call.cancel():
+        if not self._has_slot and self._call.cancel():
             await asyncio.wait({self._call})
             self._error = self._error or Interrupted()
             return
@@ -274,24 +274,24 @@ async def connected(
     user_id: int,
     options: SessionOptions,
     *,
-    places: FairPlaces,
+    slots: FairPlaces,
     losses: Losses,
     requests: SessionRequests | None = None,
     is_loader: bool = False,
 ) -> AsyncGenerator[tuple[Connection, Frame]]:
-    """A new session of a process, and its first frame. Raises domain errors."""
+    """Open a session of a process; yields its connection and first frame. Raises domain errors."""
     sent = SessionOptions(database=options.database, settings=dict(options.settings))
     answer = None if requests is None else requests.answer
     try:
         async with process.session(user_id, sent, answer, is_loader=is_loader) as (number, channel, first):
-            yield Connection(process, number, channel, user_id, places, losses, requests), first
+            yield Connection(process, number, channel, user_id, slots, losses, requests), first
     finally:
         if requests is not None:
             await requests.close()
 
 
 class ProcessSession(OperationSession[ProcessOperation]):
-    """An EngineSession over one connection, which `end` closes."""
+    """An EngineSession on one connection, which `end` closes."""
 
     gone = "Invalid session Id: the session is gone."
     unknown = "Results have expired: the engine does not know this statement."
@@ -302,7 +302,7 @@ class ProcessSession(OperationSession[ProcessOperation]):
         self.takes_rows = takes_rows
 
     async def end(self) -> None:
-        """Stop what runs and close the connection. Limited in time, idempotent."""
+        """Stop the running statement and close the connection. Limited in time, idempotent."""
         if not self._left:
             await self._close_operation()
             self._left = True

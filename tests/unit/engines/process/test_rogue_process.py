@@ -150,7 +150,7 @@ async def test_a_process_that_never_opens_a_session_is_ended(monkeypatch) -> Non
     monkeypatch.setattr("queryserver.engines.process.connections._OPEN_TRIES", 1)
     async with (
         rogue("pass", before="time.sleep(1000)") as connections,
-        connections._processes.of_place(connections, "place", connections._configuration) as process,
+        connections._processes.of_file(connections, "place", connections._configuration) as process,
     ):
         monkeypatch.setattr("queryserver.engines.process.engine_process._SILENT_S", 0.5)
         with pytest.raises(EngineUnavailable):
@@ -165,10 +165,10 @@ async def test_what_a_process_writes_without_end_is_dropped() -> None:
     async with rogue(flood) as connections, opened(connections) as session:
         error = await failure(session, "SELECT 1")
         assert error.code == "engine_process_lost"
-        (place,) = connections._processes._places.values()
-        assert place.held is not None
-        assert place.held.process._last_lines[-1] == "last line"
-        assert len(place.held.process._last_lines) <= 20
+        (file,) = connections._processes._files.values()
+        assert file.pooled is not None
+        assert file.pooled.process._last_lines[-1] == "last line"
+        assert len(file.pooled.process._last_lines) <= 20
     assert psutil.Process().memory_info().rss - before < 50 * 1024 * 1024
 
 
