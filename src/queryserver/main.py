@@ -333,7 +333,7 @@ class _Server(uvicorn.Server):
         self._stopping()
         self._clock.set(self._grace_s + REST_S)
         grace_ends_at = time.monotonic() + self._grace_s
-        await self._services.statements.runner.drain()
+        await self._services.statements.runner.shutdown.drain()
         within_s = math.ceil(max(grace_ends_at - time.monotonic(), CALLS_ANSWERED_WITHIN_S))
         self.config.timeout_graceful_shutdown = within_s
         with stop_step("calls may finish", within_s=within_s, connections=len(self.server_state.connections)):

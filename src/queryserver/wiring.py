@@ -161,7 +161,7 @@ async def open_services(
             users=Users(kept.database),
             connectors=connectors,
             stored_connectors=stored_ones,
-            connection_tests=ConnectionTests(builder, engines, stored_ones, statements.runner.may_hold),
+            connection_tests=ConnectionTests(builder, engines, stored_ones, statements.runner.data.may_hold),
             statements=statements,
             metadata=metadata,
             searching=searching,
@@ -268,7 +268,7 @@ def _broker(settings: TaskServerSettings) -> "RedisBroker | None":
 
 def _load(services: Services) -> Load:
     runner = services.statements.runner
-    return Load(running=runner.active + services.tasks.runner.active, capacity=runner.limits.capacity)
+    return Load(running=runner.statements.active + services.tasks.runner.active, capacity=runner.limits.capacity)
 
 
 def _notified(services: Services, kind: str, subject: str) -> None:

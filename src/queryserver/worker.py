@@ -49,12 +49,12 @@ async def work(services: Services) -> None:
 
     async def statement(_job: str) -> None:
         # Not the statement of the job: of those that wait it is the turn of one, whoever announced it.
-        runner.take_one()
+        runner.queue.take_one()
 
     async def task(_job: str) -> None:
         services.tasks.runner.wake()
 
-    await services.broker.serve({"statement": statement, "task": task}, room=lambda: runner.room)
+    await services.broker.serve({"statement": statement, "task": task}, room=lambda: runner.queue.room)
 
 
 async def _beat(_services: Services) -> None:
@@ -97,7 +97,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
             log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
             await _until(stopped, work(services))
             services.readiness.stopping = True
-            drains = (services.statements.runner.drain, services.tasks.runner.drain)
+            drains = (services.statements.runner.shutdown.drain, services.tasks.runner.drain)
             await asyncio.gather(*(drain(at_once=orphaned.is_set()) for drain in drains))
     # Frozen objects look leaked to native modules that count their objects at the end.
     gc.unfreeze()

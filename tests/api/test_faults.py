@@ -68,7 +68,7 @@ class TestEngines:
 
     async def test_a_lost_session_is_never_replaced_silently(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
-        held = ana.api.services.statements.runner.held.get(session)
+        held = ana.api.services.statements.runner.sessions.get(session)
         assert held is not None
         await held.engine_session.end()
         marked = f"text lost {ana.username}"

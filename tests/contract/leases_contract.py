@@ -10,14 +10,15 @@ from uuid import UUID
 import pytest
 
 from queryserver.formats.columns import Column, ResultType, Segment
+from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, QueuePlaces, Resumption
+from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, Resumption
 from queryserver.statements.states import StatementState
 
 ME, OTHER = "me", "other"
 HELD = 10**12
 LEASE = timedelta(seconds=30)
-ROOMY = QueuePlaces(per_connector=100, per_user=100)
+ROOMY = SlotLimits(per_connector=100, per_user=100)
 COLUMNS = (Column("n", ResultType.INT, "integer"),)
 FAILED = Outcome(StatementState.FAILED, error_code="engine_error", message="no")
 SUCCESS = Outcome(StatementState.SUCCESS)
@@ -78,7 +79,7 @@ class LeaseDesk(ABC):
         *,
         most_of_busy: int | None = None,
         owner: str = ME,
-        places: QueuePlaces = ROOMY,
+        slots: SlotLimits = ROOMY,
         connectors: Sequence[str] = ("here",),
     ) -> list[UUID]:
         """Take from the queue of all workers; in the order in which they start."""
@@ -86,7 +87,7 @@ class LeaseDesk(ABC):
             owner=owner,
             lease=LEASE,
             connectors=connectors,
-            places=places,
+            slots=slots,
             most=most,
             most_of_busy=most if most_of_busy is None else most_of_busy,
         )
@@ -138,11 +139,11 @@ class LeasesContract:
         for user in (0, 1, 2):
             for _ in range(4):
                 await desk.add(owner=None, user=user)
-        places = QueuePlaces(per_connector=5, per_user=2)
-        first = await desk.taken(4, owner="one", places=places)
-        second = await desk.taken(100, owner="two", places=places)
+        slots = SlotLimits(per_connector=5, per_user=2)
+        first = await desk.taken(4, owner="one", slots=slots)
+        second = await desk.taken(100, owner="two", slots=slots)
         assert (len(first), len(second)) == (4, 1)
-        assert await desk.taken(owner="three", places=places) == []
+        assert await desk.taken(owner="three", slots=slots) == []
 
     async def test_the_last_places_are_for_people_who_run_nothing(self, desk: LeaseDesk) -> None:
         many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(5)]
@@ -172,9 +173,9 @@ class LeasesContract:
         await desk.add(owner=OTHER, user=0, connector="elsewhere")
         older = [(await desk.add(owner=None, user=0)).statement_id for _ in range(2)]
         first = [(await desk.add(owner=None, user=user)).statement_id for user in (1, 2)]
-        assert await desk.taken(1, places=QueuePlaces(per_connector=1, per_user=1)) == older[:1]
-        places = QueuePlaces(per_connector=2, per_user=2)
-        assert await desk.taken(1, places=places, most_of_busy=0) == first[:1]
+        assert await desk.taken(1, slots=SlotLimits(per_connector=1, per_user=1)) == older[:1]
+        slots = SlotLimits(per_connector=2, per_user=2)
+        assert await desk.taken(1, slots=slots, most_of_busy=0) == first[:1]
         assert await desk.taken(2, most_of_busy=1) == first[1:]
         assert await desk.taken(1) == older[1:]
 
@@ -190,8 +191,8 @@ class LeasesContract:
         for user in (0, 1):
             await desk.add(owner=None, user=user)
         elsewhere = (await desk.add(owner=None, user=2, connector="elsewhere")).statement_id
-        places, both = QueuePlaces(per_connector=1, per_user=1), ("here", "elsewhere")
-        taken = await desk.taken(2, places=places, connectors=both)
+        slots, both = SlotLimits(per_connector=1, per_user=1), ("here", "elsewhere")
+        taken = await desk.taken(2, slots=slots, connectors=both)
         assert (len(taken), elsewhere in taken) == (2, True)
 
     async def test_what_a_lost_worker_had_not_sent_is_in_the_queue_again(self, desk: LeaseDesk) -> None:
@@ -202,7 +203,7 @@ class LeasesContract:
     async def test_statements_of_one_session_are_taken_one_after_the_other(self, desk: LeaseDesk) -> None:
         first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
         found = await desk.leases.claim_waiting(
-            owner=ME, lease=LEASE, connectors=["here"], places=ROOMY, most=10, most_of_busy=10
+            owner=ME, lease=LEASE, connectors=["here"], slots=ROOMY, most=10, most_of_busy=10
         )
         assert [one.lease.statement_id for one in found] == [first.statement_id]
         for owner in ("one", "two"):

@@ -25,8 +25,9 @@ from queryserver.identity.model import ApiTokenLimits, Scope, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, QueuePlaces, StatementHandle
+from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import EXPIRE
 from queryserver.statements.session_repository import SessionRecords
@@ -199,26 +200,33 @@ class TestDatabaseLeases(LeasesContract):
         assert claimed.operation_id == operation
         # The place in its session, and of its user, is that of the statement alone.
         await desk.leases.expire_all()
-        assert await desk.taken(places=QueuePlaces(1, 1)) == [part]
+        assert await desk.taken(slots=SlotLimits(1, 1)) == [part]
 
     async def test_the_end_of_a_statement_and_the_next_one_are_one_fact(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
         lease = (await desk.orphans(everything=True))[part]
         assert await desk.leases.mark_sent(lease)
         assert (await desk.look(operation)).state is StatementState.RUNNING
-        following = self._statement(desk, operation_id=operation, owner=ME, needs_session=True)
+        next_statement = self._statement(desk, operation_id=operation, owner=ME, needs_session=True)
         end = await desk.leases.finish_part(
-            lease, SUCCESS, retention=LEASE, lines=["one"], start_line=None, following=following
+            lease, SUCCESS, retention=LEASE, lines=["one"], start_line=None, next_statement=next_statement
         )
         assert end is not None
-        assert end.following is not None
+        assert end.next_statement is not None
         assert (await desk.look(operation)).state is StatementState.RUNNING
-        assert await desk.finish(Lease(following.id, ME, 1, operation_id=operation), FAILED, ["two"], start_line=None)
+        assert await desk.finish(
+            Lease(next_statement.id, ME, 1, operation_id=operation), FAILED, ["two"], start_line=None
+        )
         seen = await desk.look(operation)
         assert (seen.state, seen.lines[1:]) == (StatementState.FAILED, ["one", "two"])
         # An owner whose lease was lost records neither an end nor a next statement.
         late = await desk.leases.finish_part(
-            lease, SUCCESS, retention=LEASE, lines=[], start_line=None, following=replace(following, id=uuid4())
+            lease,
+            SUCCESS,
+            retention=LEASE,
+            lines=[],
+            start_line=None,
+            next_statement=replace(next_statement, id=uuid4()),
         )
         assert late is None
         assert await desk.database.value("SELECT count(*) FROM statements WHERE operation_id = $1", operation) == 2
@@ -228,13 +236,13 @@ class TestDatabaseLeases(LeasesContract):
         lease = (await desk.orphans(everything=True))[part]
         assert await desk.leases.mark_sent(lease)
         await desk.ask_to_cancel(operation)
-        following = self._statement(desk, operation_id=operation, owner=ME)
+        next_statement = self._statement(desk, operation_id=operation, owner=ME)
         # The statement came to its end before the cancel reached it.
         end = await desk.leases.finish_part(
-            lease, SUCCESS, retention=LEASE, lines=[], start_line=None, following=following
+            lease, SUCCESS, retention=LEASE, lines=[], start_line=None, next_statement=next_statement
         )
         assert end is not None
-        assert end.following is None
+        assert end.next_statement is None
         assert (await desk.look(operation)).state is StatementState.CANCELED
 
     async def test_the_limits_of_the_token_go_with_the_statement(self, desk: DatabaseDesk) -> None:

@@ -13,7 +13,7 @@ from queryserver.identity.model import User
 from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.statements.dispatcher import StatementDispatcher
-from queryserver.statements.model import Intake
+from queryserver.statements.intake import Intake
 from queryserver.statements.runner import Runner
 from queryserver.statements.states import StatementState
 from queryserver.tasks.broker import RedisBroker
@@ -43,7 +43,7 @@ class Desk:
         if owner is None:
             await self.dispatcher.announce(assignment.lease.statement_id, is_bound=False)
         else:
-            self.runners[0].start(assignment, User(user, f"user{user}"))
+            self.runners[0].statements.start(assignment, User(user, f"user{user}"))
         return self.fleet.leases.of(assignment)
 
 
@@ -83,7 +83,7 @@ class QueueContract(ABC):
         statement_id = entry.assignment.lease.statement_id
         desk.fleet.leases.ask_to_cancel(statement_id)
         for runner in desk.runners:
-            runner.cancel(statement_id)
+            runner.statements.cancel(statement_id)
 
     async def ended(self, desk: Desk, statement: str, *, user: int) -> "asyncio.Task[StatementState]":
         """Submit it; the state that it ends in."""
@@ -143,7 +143,7 @@ class TestOverWorkers(QueueContract):
         for one in blocked:
             if one.owner == "worker 0":
                 await self.cancel(desk, one)
-        await desk.runners[1].drain()
+        await desk.runners[1].shutdown.drain()
         await until(lambda: waiting.state.is_terminal)
         assert (waiting.state, waiting.owner) == (StatementState.AVAILABLE, "worker 0")
 
@@ -176,9 +176,9 @@ async def _broker(stack: AsyncExitStack, settings: TaskServerSettings) -> RedisB
 
 async def _serve(broker: RedisBroker, runner: Runner) -> None:
     async def take(_job: str) -> None:
-        runner.take_one()
+        runner.queue.take_one()
 
-    await broker.serve({"statement": take}, room=lambda: runner.room)
+    await broker.serve({"statement": take}, room=lambda: runner.queue.room)
 
 
 async def _stopped(task: "asyncio.Task[None]") -> None:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column, Segment
 from queryserver.identity.model import User
+from queryserver.statements.intake import SlotLimits
 from queryserver.statements.model import (
     Assignment,
     ClaimScope,
@@ -21,7 +22,6 @@ from queryserver.statements.model import (
     NewStatement,
     Outcome,
     PartEnd,
-    QueuePlaces,
     Resumption,
     StatementRecord,
     StatementStatus,
@@ -157,7 +157,7 @@ class MemoryLeases:
         owner: str,
         lease: timedelta,
         connectors: Sequence[str],
-        places: QueuePlaces,
+        slots: SlotLimits,
         most: int,
         most_of_busy: int,
     ) -> Sequence[Assignment]:
@@ -191,8 +191,8 @@ class MemoryLeases:
             free = [
                 one
                 for one in waiting
-                if busy[_place(one)] < places.per_user
-                and on[_place(one)[0]] < places.per_connector
+                if busy[_place(one)] < slots.per_user
+                and on[_place(one)[0]] < slots.per_connector
                 and (len(taken) < most_of_busy or _is_first(one, running))
             ]
             if not free:
@@ -309,17 +309,17 @@ class MemoryLeases:
         retention: timedelta,
         lines: Sequence[str],
         start_line: int | None,
-        following: NewStatement | None,
+        next_statement: NewStatement | None,
     ) -> PartEnd | None:
         if not await self.finish(lease, outcome, retention=retention, lines=lines, start_line=start_line):
             return None
-        if following is None:
+        if next_statement is None:
             return PartEnd(None)
-        held = Lease(following.id, lease.owner, 1, operation_id=lease.operation_id)
+        held = Lease(next_statement.id, lease.owner, 1, operation_id=lease.operation_id)
         number = next(_numbers)
-        assignment = assignment_of(following, held, history_id=number, ends_at=time.monotonic() + 60)
-        self.entries[following.id] = Entry(assignment, lease.owner, 1, time.monotonic() + 30)
-        return PartEnd(_recorded(following, number))
+        assignment = assignment_of(next_statement, held, history_id=number, ends_at=time.monotonic() + 60)
+        self.entries[next_statement.id] = Entry(assignment, lease.owner, 1, time.monotonic() + 30)
+        return PartEnd(_recorded(next_statement, number))
 
     async def end_broken_scripts(self) -> None:
         await self._reached("end_broken_scripts")

@@ -44,7 +44,7 @@ class Crowd:
     others: list["asyncio.Task[Response]"]
 
     async def end(self) -> None:
-        (execution,) = self.api.services.statements.runner._runs.values()
+        (execution,) = self.api.services.statements.runner.statements.executions()
         execution.stop("Canceled.")
         self.go.set()
         await asyncio.gather(*self.waits)

@@ -265,7 +265,7 @@ class TestDisabledUsers:
     async def test_a_session_that_does_not_close_holds_nobody_up(self, quick: Api) -> None:
         ana, bob = await quick.user(), await quick.user()
         body = await ana.told("editor/create_session", session=json.dumps({"type": "mysql"}))
-        held = quick.services.statements.runner.held.get(body["session"]["id"])
+        held = quick.services.statements.runner.sessions.get(body["session"]["id"])
         assert held is not None
         close, is_closing, may_close = held.close, asyncio.Event(), asyncio.Event()
 

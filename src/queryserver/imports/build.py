@@ -119,7 +119,7 @@ def import_services(
         lookups=metadata.lookups,
     )
     janitor = ImportJanitor(
-        files.unfinished, users, connectors, statements.credentials, statements.runner.may_hold, files.import_lost
+        files.unfinished, users, connectors, statements.credentials, statements.runner.data.may_hold, files.import_lost
     )
     detection = Detection(files.workbooks, computing, places)
     return ImportServices(files.uploads, files.sources, detection, previews, tables, janitor)

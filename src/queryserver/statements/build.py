@@ -31,15 +31,15 @@ from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import CredentialBook, ImportOpener
 from queryserver.statements.forwarding import Forwarding
+from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Intake
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import CursorMoves, ResultReader
 from queryserver.statements.parameters import ParameterBook
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
-from queryserver.statements.runner import Broker, Runner, RunnerLimits
+from queryserver.statements.runner import Runner, RunnerHooks
 from queryserver.statements.session_reach import Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
@@ -167,9 +167,12 @@ def statement_services(
     reach = Reach(files, tables.open)
     runner = Runner(
         # Names this process among all that ever lived, so that a lease is never taken for another's.
-        f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}",
+        RunnerInstance(
+            f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}",
+            _intake(role, has_workers=broker is not None),
+        ),
         leases=leases,
-        sessions=kept.sessions,
+        session_records=kept.sessions,
         results=kept.results,
         users=accounts.directory,
         connectors=connectors,
@@ -181,12 +184,9 @@ def statement_services(
             recheck_every=settings.desktop.auth.recheck,
             capacity=settings.desktop.task_server.concurrency if role is Role.WORKER else 0,
         ),
-        objects_changed=objects_changed,
+        hooks=RunnerHooks(objects_changed, imports, import_lost),
         metrics=metrics,
-        imports=imports,
-        import_lost=import_lost,
         reach=reach,
-        intake=_intake(role, has_workers=broker is not None),
         broker=broker,
     )
     dispatcher = StatementDispatcher(runner, notices, broker)
@@ -244,7 +244,7 @@ def statement_services(
         runner=runner,
         dispatcher=dispatcher,
         signals=signals,
-        changed_states=ChangedStates(kept.database, signals, runner.runs),
+        changed_states=ChangedStates(kept.database, signals, runner.statements.runs),
         forwarding=forwarding,
         reach=reach,
     )

@@ -12,9 +12,10 @@ from queryserver.errors.statements import EngineError
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.platform.threads import background
+from queryserver.statements.intake import Broker, Intake
 from queryserver.statements.leases import ENDED
-from queryserver.statements.model import Intake, Lease, NewStatement, assignment_of
-from queryserver.statements.runner import Broker, Runner
+from queryserver.statements.model import Lease, NewStatement, assignment_of
+from queryserver.statements.runner import Runner
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +48,10 @@ class StatementDispatcher:
         `data`: the name of the data that its connector opens exclusively (`Connectors.data_of`).
         """
         runner = self._runner
-        runner.require_open()
-        if runner.intake is not Intake.OWN:
-            return runner.owner if session_owner == runner.owner or runner.holds(data) else None
-        if session_owner not in (None, runner.owner) or not (data is None or await runner.may_hold(data)):
+        runner.instance.require_open()
+        if runner.instance.intake is not Intake.OWN:
+            return runner.owner if session_owner == runner.owner or runner.data.holds(data) else None
+        if session_owner not in (None, runner.owner) or not (data is None or await runner.data.may_hold(data)):
             return None
         return runner.owner
 
@@ -64,7 +65,7 @@ class StatementDispatcher:
             return
         lease = Lease(new.id, new.owner, fence=1, operation_id=new.operation_id)
         ends_at = time.monotonic() + new.timeout.total_seconds()
-        self._runner.start(assignment_of(new, lease, history_id=history_id, ends_at=ends_at), user)
+        self._runner.statements.start(assignment_of(new, lease, history_id=history_id, ends_at=ends_at), user)
 
     async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
         """Notify the other instances that a statement waits. Never raises.
@@ -78,14 +79,14 @@ class StatementDispatcher:
 
     async def cancel(self, statement_id: UUID, *, owner: str | None) -> None:
         """Notify the runner `owner` that the record now requests a cancel. Never raises."""
-        if not self._runner.cancel(statement_id) and owner != self._runner.owner:
+        if not self._runner.statements.cancel(statement_id) and owner != self._runner.owner:
             await self._notices.publish(CANCEL, str(statement_id))
 
     def notified(self, kind: str, subject: str) -> None:
         """Act on a notice from any instance, this one included."""
         if kind in {CANCEL, ENDED}:
             if kind == CANCEL:
-                self._runner.cancel(UUID(subject))
+                self._runner.statements.cancel(UUID(subject))
             # A cancel request ends a statement that was never sent, wherever it waits.
             self._runner.signals.notify(UUID(subject))
         else:
@@ -100,7 +101,8 @@ class StatementDispatcher:
             kind, subject = await self._received.get()
             try:
                 if kind == _WAITING:
-                    await self._runner.claim(UUID(subject))
+                    if not await self._runner.claims.claim(UUID(subject)):
+                        self._runner.queue.take_one()
                 elif kind == CLOSE_SESSION:
                     await self._runner.close_session(int(subject))
             except (DatabaseUnavailable, EngineError) as error:

@@ -117,9 +117,9 @@ class Execution:
         return self._record.is_settled
 
     @property
-    def following(self) -> Assignment | None:
+    def next_statement(self) -> Assignment | None:
         """The next statement of the script, recorded with the end of this one."""
-        return self._record.following
+        return self._record.next_statement
 
     def stop(self, message: str) -> None:
         """Request the end of the statement; it becomes `canceled` once the engine has confirmed."""

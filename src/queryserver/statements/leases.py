@@ -19,6 +19,7 @@ from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, Row, notice
 from queryserver.platform.sealing import Sealer
 from queryserver.statements import script_repository
+from queryserver.statements.intake import SlotLimits
 from queryserver.statements.model import (
     Assignment,
     ClaimScope,
@@ -28,7 +29,6 @@ from queryserver.statements.model import (
     OnEnd,
     Outcome,
     PartEnd,
-    QueuePlaces,
     Resumption,
 )
 from queryserver.statements.parameters import ParameterBook
@@ -323,7 +323,7 @@ class StatementLeases:
         owner: str,
         lease: timedelta,
         connectors: Sequence[str],
-        places: QueuePlaces,
+        slots: SlotLimits,
         most: int,
         most_of_busy: int,
     ) -> Sequence[Assignment]:
@@ -337,7 +337,7 @@ class StatementLeases:
         async with self._database.transaction() as connection:
             await connection.execute(_CLAIM_ALONE)
             found = await connection.fetch(
-                _WAITING, owner, lease, reachable, places.per_connector, places.per_user, most, most_of_busy
+                _WAITING, owner, lease, reachable, slots.per_connector, slots.per_user, most, most_of_busy
             )
         return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
 
@@ -456,7 +456,7 @@ class StatementLeases:
         """Set the terminal state and all that is stored with it; log lines without a number come last."""
         if lease.operation_id is not None:
             ended = await self.finish_part(
-                lease, outcome, retention=retention, lines=lines, start_line=start_line, following=None
+                lease, outcome, retention=retention, lines=lines, start_line=start_line, next_statement=None
             )
             return ended is not None
         async with self._database.connection() as connection:
@@ -474,21 +474,23 @@ class StatementLeases:
         retention: timedelta,
         lines: Sequence[str],
         start_line: int | None,
-        following: NewStatement | None,
+        next_statement: NewStatement | None,
     ) -> PartEnd | None:
-        """The same for a statement of a script, which goes on with `following` or ends; None when the lease was lost.
+        """`finish` for a statement of a script, which goes on with `next_statement` or ends; None: the lease was lost.
 
         The end of a statement and the next one are one transaction: a script always has a statement that ends it.
         """
         operation_id = lease.operation_id or lease.statement_id
-        if following is not None and following.parameters is not None:
-            following = replace(following, sealed_parameters=self._parameters.sealed(following.parameters))
+        if next_statement is not None and next_statement.parameters is not None:
+            next_statement = replace(
+                next_statement, sealed_parameters=self._parameters.sealed(next_statement.parameters)
+            )
         async with self._database.transaction() as connection:
             script = await script_repository.locked(connection, operation_id)
             changed = await self._finish(connection, lease, outcome, retention, lines, start_line)
             if changed is None or script is None:
                 return None
-            recorded, ended = await script_repository.go_on(connection, script, outcome, following, retention)
+            recorded, ended = await script_repository.go_on(connection, script, outcome, next_statement, retention)
             if ended is not None and lease.is_claimed and self._notifies_ends():
                 await connection.execute(_NOTIFY_END, str(operation_id))
         if ended is not None:

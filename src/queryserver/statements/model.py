@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -235,17 +234,6 @@ class Lease:
     """Set: the statement is one of a script, and this is the operation that clients follow."""
 
 
-class Intake(StrEnum):
-    """Which new statements a process runs (Contract platform 10.1)."""
-
-    OWN = "own"
-    """Those that it records: the task server is off."""
-    QUEUED = "queued"
-    """Those that wait in the queue of all workers."""
-    BOUND = "bound"
-    """Those alone whose session or data it holds: workers run all others."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
     """What a runner can run: statements of these connectors, and those of the sessions that it holds."""
@@ -254,14 +242,6 @@ class ClaimScope:
     sessions: Sequence[int] = ()
     resumes: bool = True
     """Statements that another server has left at an engine, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePlaces:
-    """How many statements all workers together run at once, on one connector and of one user there."""
-
-    per_connector: int
-    per_user: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +380,7 @@ class Outcome:
 class PartEnd:
     """What the end of a statement of a script has led to."""
 
-    following: StatementRecord | None
+    next_statement: StatementRecord | None
     """The next one, recorded for the same runner; None: the script has ended."""
 
 

@@ -64,7 +64,7 @@ class RunRecord:
     metrics: Metrics = UNMEASURED
     script: ScriptRun | None = None
     """Set for a statement of a script whose statements all run."""
-    following: Assignment | None = field(default=None, init=False)
+    next_statement: Assignment | None = field(default=None, init=False)
     """The next statement of the script, recorded with the end of this one."""
     engine_continues: bool = field(default=False, init=False)
     """The end was recorded before the engine confirmed it."""
@@ -172,20 +172,20 @@ class RunRecord:
                 lambda: self.leases.finish(self._lease, outcome, retention=retention, lines=lines, start_line=start)
             )
             return
-        following = None
+        next_statement = None
         if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
-            following = await self._retried(lambda: script.following(self.assignment))
+            next_statement = await self._retried(lambda: script.next_statement(self.assignment))
         end = await self._retried(
             lambda: self.leases.finish_part(
-                self._lease, outcome, retention=retention, lines=lines, start_line=start, following=following
+                self._lease, outcome, retention=retention, lines=lines, start_line=start, next_statement=next_statement
             )
         )
         if end is None:
             raise LeaseLost
-        if following is not None and end.following is not None:
-            lease = replace(self._lease, statement_id=following.id, fence=1)
-            self.following = assignment_of(
-                following, lease, history_id=end.following.status.history_id, ends_at=self.assignment.ends_at
+        if next_statement is not None and end.next_statement is not None:
+            lease = replace(self._lease, statement_id=next_statement.id, fence=1)
+            self.next_statement = assignment_of(
+                next_statement, lease, history_id=end.next_statement.status.history_id, ends_at=self.assignment.ends_at
             )
 
     async def engine_is_done(self) -> None:

@@ -114,21 +114,21 @@ async def go_on(
     connection: Connection,
     script: Row,
     ended: model.Outcome,
-    following: model.NewStatement | None,
+    next_statement: model.NewStatement | None,
     retention: timedelta,
 ) -> tuple[model.StatementRecord | None, Row | None]:
-    """After the end of a statement: `following`, if it was recorded, or the row of the operation that has ended.
+    """After the end of a statement: `next_statement`, if it was recorded, or the row of the operation that has ended.
 
     `script` is the locked row of the operation.
     """
     if ended.state not in {StatementState.AVAILABLE, StatementState.SUCCESS}:
         return None, await _end(connection, script, ended, retention, is_of_statement=True)
-    if following is None:
+    if next_statement is None:
         return None, await _end(connection, script, model.Outcome(StatementState.SUCCESS), retention)
     if script["is_canceled"]:
         return None, await _end(connection, script, canceled_by(script["canceled_by"]), retention)
     try:
-        recorded = await insert(connection, following)
+        recorded = await insert(connection, next_statement)
     except errors.TooManyRequests as error:
         refused = model.Outcome(StatementState.FAILED, error_code="rejected", message=error.message)
         return None, await _end(connection, script, refused, retention)

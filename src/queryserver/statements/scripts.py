@@ -102,7 +102,7 @@ class ScriptRun:
     """All statements of the script write into one."""
     _left: Iterator[ScriptStatement] | None = field(default=None, init=False)
 
-    async def following(self, done: Assignment) -> NewStatement | None:
+    async def next_statement(self, done: Assignment) -> NewStatement | None:
         """The statement after `done`; None: that was the last one. Raises DatabaseUnavailable, OperationNotFound."""
         operation_id, index = done.lease.operation_id, done.statement_index + 1
         if operation_id is None or index >= done.statements_count:

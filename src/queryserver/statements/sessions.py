@@ -80,7 +80,7 @@ class Sessions:
         settings = chosen_settings(asked.settings, connector, self.allowed_settings)
         for line in settings.warnings:
             log.info(line, connector=connector.key)
-        self.runner.require_open()
+        self.runner.instance.require_open()
         credentials, session_id = asked.credentials, await self.statements.new_session_id()
         record = self._record(
             user,
@@ -93,7 +93,7 @@ class Sessions:
         if credentials:
             record = replace(record, sealed_credentials=self.credentials.seal(credentials, connector))
         data = self.connectors.data_of(connector)
-        if data is not None and not await self.runner.may_run(connector):
+        if data is not None and not await self.runner.data.may_run(connector):
             try:
                 holder = await self.forwarding.holder(data)
                 is_open = await self._open_at(holder, user, connector, record, asked.database)
@@ -140,8 +140,8 @@ class Sessions:
 
     async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         session_id, guid, properties, settings, *database = arguments  # a database only where there is one
-        self.runner.require_open()
-        if not await self.runner.may_run(connector):
+        self.runner.instance.require_open()
+        if not await self.runner.data.may_run(connector):
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         record = self._record(user, connector, session_id, guid=guid, properties=properties, settings=settings)
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))

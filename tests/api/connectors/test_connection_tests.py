@@ -414,7 +414,7 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
                 EngineBuilder(services.settings),
                 EngineBuilder.build,
                 services.stored_connectors,
-                services.statements.runner.may_hold,
+                services.statements.runner.data.may_hold,
             )
             async with tests.running():
                 user = User(id=1, username="root", is_admin=True)

@@ -40,7 +40,7 @@ async def tables(opened: Tables) -> Tables:
     slow = opened.slow
     slow.refuse_drops = False
     slow.release()
-    await until(lambda: opened.api.services.statements.runner.active == 0)
+    await until(lambda: opened.api.services.statements.runner.statements.active == 0)
     await opened.api.database.execute("delete from import_leftovers")
     slow.loads = 0
     slow.tables.clear()
@@ -82,7 +82,7 @@ async def left_behind(tables: Tables, caller: Caller, connector: str, table: str
 
 async def test_a_server_that_stops_begins_no_import_and_records_none(tables, ana, monkeypatch):
     path = await uploaded(ana, CONTENT)
-    monkeypatch.setattr(tables.api.services.statements.runner, "_draining", True)
+    monkeypatch.setattr(tables.api.services.statements.runner.instance, "is_draining", True)
     answer = await ask(ana, "duckdb", "late", file_path=path)
     assert refusal(answer) == (503, "stopping")
     assert int(answer.headers["Retry-After"]) >= 1

@@ -19,7 +19,7 @@ from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.roles import Role
-from queryserver.statements.model import Intake
+from queryserver.statements.intake import Intake
 from queryserver.tasks.instances import Load
 from queryserver.tasks.model import TaskName
 
@@ -48,7 +48,7 @@ async def fleet(
         async with open_api(settings) as opened:
             # Tests read data sources when they say so.
             vars(opened.services.searching.refresh)["_start_due"] = lambda: None
-            opened.services.statements.runner.intake = Intake.OWN
+            opened.services.statements.runner.instance.intake = Intake.OWN
             yield opened
 
 

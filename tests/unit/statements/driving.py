@@ -19,8 +19,9 @@ from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.execution import Attached, Execution
-from queryserver.statements.model import Assignment, Intake
-from queryserver.statements.runner import Broker, Runner, RunnerLimits
+from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
+from queryserver.statements.model import Assignment
+from queryserver.statements.runner import Runner, RunnerHooks
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
@@ -99,9 +100,9 @@ class Fleet:
         connector = replace(CONNECTOR, read_only=self.read_only, retries_reads=self.retries_reads)
         connectors = Connectors([connector], build=lambda _: self.engine)
         return Runner(
-            owner,
+            RunnerInstance(owner, intake),
             leases=self.leases,
-            sessions=self.sessions,
+            session_records=self.sessions,
             results=self.results,
             users=self.users,
             connectors=connectors,
@@ -109,8 +110,7 @@ class Fleet:
             signals=StateSignals(),
             editor=self.editor,
             limits=replace(self.limits, **limits),
-            objects_changed=self._objects_changed,
-            intake=intake,
+            hooks=RunnerHooks(objects_changed=self._objects_changed),
             broker=broker,
         )
 
@@ -119,7 +119,7 @@ class Fleet:
         """A runner, and a long statement that its engine has begun with."""
         runner, assignment = self.runner(), self.leases.add("sleep 30")
         async with runner.running():
-            runner.start(assignment, ANA)
+            runner.statements.start(assignment, ANA)
             await until(lambda: self.engine.running == 1)
             yield runner, assignment
 

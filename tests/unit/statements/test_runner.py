@@ -19,8 +19,8 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.stopping import REST_S
 from queryserver.statements.dispatcher import StatementDispatcher
-from queryserver.statements.model import Assignment, Intake
-from queryserver.statements.runner import RunnerLimits
+from queryserver.statements.intake import Intake, RunnerLimits
+from queryserver.statements.model import Assignment
 from queryserver.statements.states import StatementState
 
 OTHER = "another-process"
@@ -138,7 +138,7 @@ async def test_changes_of_a_canceled_statement_are_told() -> None:
     fleet = Fleet()
     async with fleet.at_work() as (runner, assignment):
         assert fleet.changes == []
-        runner.cancel(assignment.lease.statement_id)
+        runner.statements.cancel(assignment.lease.statement_id)
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert (fleet.leases.of(assignment).state, fleet.changes) == (CANCELED, [(1, "fake")])
 
@@ -165,7 +165,7 @@ async def test_work_whose_lease_is_lost_ends_and_writes_nothing() -> None:
     async with fleet.at_work() as (runner, assignment):
         entry = fleet.leases.of(assignment)
         entry.owner, entry.fence = OTHER, entry.fence + 1
-        await until(lambda: runner.active == 0)
+        await until(lambda: runner.statements.active == 0)
     assert fleet.engine.running == 0
     assert entry.outcome is None
     assert entry.owner == OTHER
@@ -176,7 +176,7 @@ async def test_a_statement_that_runs_here_is_no_orphan_after_an_outage_of_the_da
     runner = fleet.runner()
     assignment = fleet.leases.add("sleep 3 then rows 1", lease_s=1.5)
     async with runner.running():
-        runner.start(assignment, ANA)
+        runner.statements.start(assignment, ANA)
         await until(lambda: fleet.leases.of(assignment).state is StatementState.RUNNING)
         fleet.leases.of(assignment).lease_until = 0  # as long an outage as it takes
         await until(lambda: terminal(fleet.leases.of(assignment)))
@@ -213,7 +213,7 @@ async def test_the_heartbeat_survives_what_nobody_expected() -> None:
     # Captured: to print a trace with the values of all frames takes longer than a heartbeat.
     with capture_logs() as logs:
         async with runner.running():
-            runner.start(assignment, ANA)
+            runner.statements.start(assignment, ANA)
             fleet.leases.before["renew"] = fail
             await until(lambda: entry.lease_until > first_lease)
             assert not terminal(entry)
@@ -225,7 +225,7 @@ async def test_shutdown_lets_a_short_statement_finish() -> None:
     runner = fleet.runner(shutdown_grace=timedelta(seconds=60))
     assignment = fleet.leases.add("sleep 0.4 then rows 2")
     async with runner.running():
-        runner.start(assignment, ANA)
+        runner.statements.start(assignment, ANA)
     assert fleet.leases.of(assignment).state is StatementState.AVAILABLE
 
 
@@ -244,9 +244,9 @@ async def test_shutdown_hands_over_what_was_not_sent() -> None:
     runner = fleet.runner(per_user=1)
     running, queued = fleet.leases.add("sleep 30"), fleet.leases.add("ddl")
     async with runner.running():
-        runner.start(running, ANA)
+        runner.statements.start(running, ANA)
         await until(lambda: fleet.engine.running == 1)
-        runner.start(queued, ANA)
+        runner.statements.start(queued, ANA)
     entry = fleet.leases.of(queued)
     assert (entry.state, entry.owner) == (WAITING, None)
     async with fleet.runner(OTHER).running():
@@ -259,11 +259,11 @@ async def test_a_process_that_shuts_down_takes_nothing_over() -> None:
     runner = fleet.runner(shutdown_grace=timedelta(seconds=1.5))
     lasting = fleet.leases.add("sleep 30")
     async with runner.running():
-        runner.start(lasting, ANA)
+        runner.statements.start(lasting, ANA)
         orphan = fleet.leases.add("ddl", owner=None)
-        runner._draining = True
+        runner.instance.is_draining = True
         await asyncio.sleep(0.6)
-        await runner.claim(orphan.lease.statement_id)
+        await runner.claims.claim(orphan.lease.statement_id)
     assert (fleet.leases.of(orphan).owner, fleet.leases.of(orphan).fence) == (None, 1)
     assert fleet.engine.executions == ["sleep 30"]
 
@@ -273,7 +273,7 @@ async def test_a_statement_sent_at_the_moment_of_shutdown_ends_with_a_reason() -
     runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
     assignment = fleet.leases.add("sleep 30")
     async with runner.running():
-        runner.start(assignment, ANA)
+        runner.statements.start(assignment, ANA)
         # Recorded as sent between the look of the shutdown and its attempt to give the statement back.
         fleet.leases.before["release"] = lambda: setattr(fleet.leases.of(assignment), "sent", True)
     assert fleet.leases.of(assignment).state is CANCELED
@@ -284,14 +284,14 @@ async def test_a_drained_process_lets_others_have_its_engines_at_once() -> None:
     runner = fleet.runner()
     async with runner.running():
         assert fleet.sessions.engines == {"fake": OWNER}
-        await runner.drain()
+        await runner.shutdown.drain()
         await asyncio.sleep(0.8)  # more than one heartbeat: calls are still answered
         assert fleet.sessions.engines == {}
-        assert not await runner.may_run(CONNECTOR)
+        assert not await runner.data.may_run(CONNECTOR)
 
 
 async def test_a_stop_is_bounded_although_an_engine_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryserver.statements.runner.STATEMENTS_STOPPED_WITHIN_S", 0.3)
+    monkeypatch.setattr("queryserver.statements.shutdown.STATEMENTS_STOPPED_WITHIN_S", 0.3)
     engine_answers = asyncio.Event()
 
     async def wait_for_the_engine(_session: FakeSession, _handle: OperationHandle) -> None:
@@ -300,16 +300,16 @@ async def test_a_stop_is_bounded_although_an_engine_never_answers(monkeypatch: p
     fleet = Fleet()
     runner, assignment = fleet.runner(shutdown_grace=timedelta(seconds=0)), fleet.leases.add("sleep 30")
     async with runner.running():
-        runner.start(assignment, ANA)
+        runner.statements.start(assignment, ANA)
         await until(lambda: fleet.engine.running == 1)
         for call in ("cancel", "close"):
             monkeypatch.setattr(FakeSession, call, wait_for_the_engine)
         async with asyncio.timeout(REST_S):
-            await runner.drain()
+            await runner.shutdown.drain()
         assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
         assert "may or may not have taken effect" in fleet.leases.of(assignment).lines[-1]
         engine_answers.set()
-        await until(lambda: not runner.active)
+        await until(lambda: not runner.statements.active)
 
 
 class _NoOtherServer:
@@ -323,7 +323,7 @@ async def test_a_process_that_stops_starts_no_new_work() -> None:
     dispatcher = StatementDispatcher(runner, _NoOtherServer())
     async with runner.running():
         assert await dispatcher.owner_for(None, session_owner=None) == OWNER
-        await runner.drain()
+        await runner.shutdown.drain()
         for session_owner in (None, OTHER):
             with raises_code("stopping"):
                 await dispatcher.owner_for(None, session_owner=session_owner)
@@ -334,12 +334,12 @@ async def test_what_was_accepted_just_before_the_stop_is_run_within_the_grace_or
     runner = fleet.runner(shutdown_grace=timedelta(seconds=20))
     early, late, left = (fleet.leases.add(text) for text in ("sleep 0.2", "sleep 0.3", "sleep 30"))
     async with runner.running():
-        runner.start(early, ANA)
-        draining = asyncio.create_task(runner.drain())
+        runner.statements.start(early, ANA)
+        draining = asyncio.create_task(runner.shutdown.drain())
         await until(lambda: fleet.engine.running == 1)
-        runner.start(late, ANA)
+        runner.statements.start(late, ANA)
         await draining
-        runner.start(left, ANA)
+        runner.statements.start(left, ANA)
     assert [fleet.leases.of(one).state for one in (early, late, left)] == [SUCCESS, SUCCESS, WAITING]
     assert fleet.leases.of(left).owner is None
     assert fleet.engine.executions == ["sleep 0.2", "sleep 0.3"]
@@ -349,8 +349,8 @@ async def test_an_engine_is_held_while_statements_get_their_grace() -> None:
     fleet = Fleet(engine=FakeEngine(capabilities=EngineCapabilities(one_process=True)))
     runner = fleet.runner(shutdown_grace=timedelta(seconds=5))
     async with runner.running():
-        runner.start(fleet.leases.add("sleep 1"), ANA)
-        draining = asyncio.create_task(runner.drain())
+        runner.statements.start(fleet.leases.add("sleep 1"), ANA)
+        draining = asyncio.create_task(runner.shutdown.drain())
         await asyncio.sleep(0.7)
         assert fleet.sessions.engines == {"fake": OWNER}
         await draining
@@ -372,8 +372,8 @@ async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
     seen = []
     async with runner.running():
         for _ in range(6):
-            runner.start(fleet.leases.add("sleep 0.1"), ANA)
-        while runner.active:
+            runner.statements.start(fleet.leases.add("sleep 0.1"), ANA)
+        while runner.statements.active:
             seen.append(fleet.engine.running)
             await asyncio.sleep(0.01)
     assert max(seen) == per_user
@@ -383,19 +383,21 @@ async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
 async def test_the_last_place_of_a_worker_is_for_people_who_run_nothing() -> None:
     fleet = Fleet()
     never = timedelta(hours=1)
-    worker = fleet.runner(intake=Intake.QUEUED, capacity=3, sweep_every=never, look_every=timedelta(seconds=0.1))
+    worker = fleet.runner(
+        intake=Intake.QUEUED, capacity=3, sweep_every=never, reserved_check_every=timedelta(seconds=0.1)
+    )
     many = [fleet.leases.add("sleep 30", owner=None, user_id=1) for _ in range(4)]
     async with worker.running():
-        assert worker.room == 2
-        await worker.take_waiting(10)
+        assert worker.queue.room == 2
+        await worker.queue.take(10)
         await until(lambda: fleet.engine.running == 2)
-        assert worker.room == 0
-        assert await worker.take_waiting(10) == 0
+        assert worker.queue.room == 0
+        assert await worker.queue.take(10) == 0
         # No message comes: those are for workers with other places.
         late = fleet.leases.add("sleep 30", owner=None, user_id=2)
         await until(lambda: fleet.engine.running == 3)
         assert fleet.leases.of(late).sent
-        worker.cancel(late.lease.statement_id)
+        worker.statements.cancel(late.lease.statement_id)
         await until(lambda: fleet.engine.running == 2)
         assert [fleet.leases.of(one).sent for one in many] == [True, True, False, False]
 
@@ -421,13 +423,13 @@ async def test_another_worker_is_woken_where_only_a_kept_place_got_free() -> Non
     running = [fleet.leases.add("sleep 30", owner=None, user_id=user) for user in (1, 2)]
     fleet.leases.add("sleep 30", owner=None, user_id=2)
     async with worker.running():
-        await worker.take_waiting(10)
+        await worker.queue.take(10)
         await until(lambda: fleet.engine.running == 2)
         assert broker.woken == []
-        worker.cancel(running[0].lease.statement_id)
+        worker.statements.cancel(running[0].lease.statement_id)
         await until(lambda: len(broker.woken) == 1)
         # With a place for everybody it takes what waits, and has no need of others.
-        worker.cancel(running[1].lease.statement_id)
+        worker.statements.cancel(running[1].lease.statement_id)
         await until(lambda: fleet.engine.sessions_opened == 3)
         assert len(broker.woken) == 1
 
@@ -438,18 +440,18 @@ async def test_a_place_that_gets_free_is_given_on_while_the_kept_one_is_taken() 
     first, second = [fleet.leases.add("sleep 30", owner=None, user_id=1) for _ in range(2)]
     other = fleet.leases.add("sleep 30", owner=None, user_id=2)
     async with worker.running():
-        await worker.take_waiting(10)
+        await worker.queue.take(10)
         await until(lambda: fleet.engine.running == 2)
         assert not fleet.leases.of(second).sent
-        worker.cancel(other.lease.statement_id)
+        worker.statements.cancel(other.lease.statement_id)
         await until(lambda: terminal(fleet.leases.of(other)))
-        worker.cancel(first.lease.statement_id)
+        worker.statements.cancel(first.lease.statement_id)
         await until(lambda: fleet.leases.of(second).sent)
 
 
 @each(("capacity", "kept"), (0, 0), (1, 0), (2, 1), (8, 1), (15, 1), (16, 2), (64, 8))
 def test_one_place_in_eight_of_a_worker_is_kept(capacity: int, kept: int) -> None:
-    assert RunnerLimits(capacity=capacity).kept == kept
+    assert RunnerLimits(capacity=capacity).reserved == kept
 
 
 async def test_statements_of_one_session_run_in_the_order_in_which_they_came() -> None:
@@ -459,10 +461,10 @@ async def test_statements_of_one_session_run_in_the_order_in_which_they_came() -
     texts = [f"set x {number}" for number in range(1, 8)]
     async with runner.running():
         first: Assignment = next(iter(fleet.leases.entries.values())).assignment
-        runner.start(first, ANA)
+        runner.statements.start(first, ANA)
         await until(lambda: terminal(fleet.leases.of(first)))
         for text in texts:
-            runner.start(fleet.leases.add(text, session_id=shared, keeps_session=True), ANA)
+            runner.statements.start(fleet.leases.add(text, session_id=shared, keeps_session=True), ANA)
     assert fleet.engine.executions == ["set x 0", *texts]
     assert fleet.engine.sessions_opened == 1
 
@@ -474,7 +476,7 @@ async def test_statements_that_continue_one_script_at_once_share_one_engine_sess
     others = [fleet.leases.add("ddl", session_id=first.session_id, keeps_session=True) for _ in range(5)]
     async with runner.running():
         for one in (first, *others):
-            runner.start(one, ANA)
+            runner.statements.start(one, ANA)
         await until(lambda: all(terminal(fleet.leases.of(one)) for one in (first, *others)))
         assert fleet.engine.sessions_opened == 1
     assert len(fleet.engine._sessions) == 0
@@ -485,11 +487,11 @@ async def test_the_last_statement_of_a_script_lets_its_session_go_although_the_d
     runner = fleet.runner(shutdown_grace=timedelta(seconds=60))
     first = fleet.leases.add("set x 1", keeps_session=True)
     async with runner.running():
-        runner.start(first, ANA)
+        runner.statements.start(first, ANA)
         await until(lambda: terminal(fleet.leases.of(first)))
         last = fleet.leases.add("get x", session_id=first.session_id)
         fleet.sessions.before["close"] = _database_away
-        runner.start(last, ANA)
+        runner.statements.start(last, ANA)
         await until(lambda: terminal(fleet.leases.of(last)))
         assert fleet.leases.of(last).state is StatementState.AVAILABLE
         await until(lambda: not fleet.sessions.open_records)
@@ -501,7 +503,7 @@ async def test_scripts_that_nobody_goes_on_with_hold_few_engine_sessions() -> No
     async with runner.running():
         for _ in range(20):
             one = fleet.leases.add("ddl", keeps_session=True)
-            runner.start(one, ANA)
+            runner.statements.start(one, ANA)
             await until(lambda one=one: terminal(fleet.leases.of(one)))
         assert len(fleet.engine._sessions) <= 4
         assert len(fleet.sessions.open_records) <= 4
@@ -513,11 +515,11 @@ async def test_closing_a_session_stops_what_runs_and_what_waits_in_it() -> None:
     runner = fleet.runner()
     first = fleet.leases.add("ddl", keeps_session=True)
     async with runner.running():
-        runner.start(first, ANA)
+        runner.statements.start(first, ANA)
         await until(lambda: terminal(fleet.leases.of(first)))
         inside = [fleet.leases.add("sleep 30", session_id=first.session_id, keeps_session=True) for _ in range(2)]
         for one in inside:
-            runner.start(one, ANA)
+            runner.statements.start(one, ANA)
         await until(lambda: fleet.engine.running == 1)
         assert await runner.close_session(first.session_id)
         await until(lambda: all(terminal(fleet.leases.of(one)) for one in inside))
@@ -533,11 +535,11 @@ async def test_a_record_of_a_session_that_is_gone_is_closed_by_the_heartbeat() -
     runner = fleet.runner()
     assignment = fleet.leases.add("ddl", keeps_session=True)
     async with runner.running():
-        runner.start(assignment, ANA)
+        runner.statements.start(assignment, ANA)
         await until(lambda: terminal(fleet.leases.of(assignment)))
         # Down until set otherwise: a failure for one call only might go to the heartbeat's.
         fleet.sessions.down = True
-        await runner.held.drop(assignment.session_id)
+        await runner.sessions.drop(assignment.session_id)
         assert assignment.session_id in fleet.sessions.open_records
         fleet.sessions.down = False
         await until(lambda: assignment.session_id not in fleet.sessions.open_records)
@@ -548,10 +550,10 @@ async def test_a_session_that_another_process_opened_again_is_left_to_it() -> No
     runner = fleet.runner()
     assignment = fleet.leases.add("ddl", keeps_session=True)
     async with runner.running():
-        runner.start(assignment, ANA)
+        runner.statements.start(assignment, ANA)
         await until(lambda: terminal(fleet.leases.of(assignment)))
         fleet.sessions.open_records[assignment.session_id] = _of_another(fleet, assignment)
-        await until(lambda: runner.held.get(assignment.session_id) is None)
+        await until(lambda: runner.sessions.get(assignment.session_id) is None)
         assert assignment.session_id in fleet.sessions.open_records
 
 

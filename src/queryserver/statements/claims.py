@@ -1,0 +1,165 @@
+"""Statements that this process takes over: waiting ones, orphans of lost processes, the next ones of its scripts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
+from queryserver.identity.users import UserDirectory
+from queryserver.platform.metrics import Metrics
+from queryserver.platform.settings.editor import EditorSettings
+from queryserver.sql.reading import only_reads
+from queryserver.sql.splitter import refusal_where_read_only
+from queryserver.statements.data_leases import DataLeases
+from queryserver.statements.engine_sessions import HeldSessions
+from queryserver.statements.execution import Execution
+from queryserver.statements.intake import Broker, Intake, RunnerInstance
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Assignment, ClaimScope, Outcome
+from queryserver.statements.running_statements import RunningStatements
+from queryserver.statements.scripts import ScriptRun
+from queryserver.statements.states import StatementState
+
+log = structlog.get_logger(__name__)
+
+_OUTCOME_UNKNOWN = Outcome(
+    StatementState.FAILED,
+    error_code="outcome_unknown",
+    message="The server that ran this statement is gone: it may or may not have taken effect.",
+)
+_RETRIED = "The server that ran this statement is gone. It only reads, and is run once more."
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class StatementClaims:
+    """Claims statements, and starts each one or records its end.
+
+    A statement that may have reached an engine is never sent again, but for the reads of `_may_run_again`.
+    """
+
+    instance: RunnerInstance
+    leases: StatementLeases
+    users: UserDirectory
+    connectors: Connectors
+    data: DataLeases
+    sessions: HeldSessions
+    running: RunningStatements
+    editor: EditorSettings
+    metrics: Metrics
+    broker: Broker | None
+    import_lost: Callable[[], None] | None
+    """Called when an import ended because its process is gone."""
+
+    async def claim(self, statement_id: UUID) -> bool:
+        """Claim and start a waiting statement that was announced; False when another process must run it."""
+        if self.instance.is_draining:
+            return False
+        lease, owner = self.editor.lease_timeout, self.instance.owner
+        found = await self.leases.claim(statement_id, owner=owner, lease=lease, within=self._scope())
+        for assignment in found:
+            await self.start(assignment)
+        return bool(found)
+
+    async def claim_orphans(self, *, take_over_all: bool = False) -> None:
+        """Claim and start statements without a live owner. `take_over_all`: no other process is alive."""
+        lease, owner = self.editor.lease_timeout, self.instance.owner
+        for assignment in await self.leases.claim_orphans(
+            owner=owner, lease=lease, within=self._scope(), everything=take_over_all
+        ):
+            await self.start(assignment)
+
+    def _scope(self) -> ClaimScope:
+        """A session that is open here runs its statements, even when its connector was changed or deleted since."""
+        match self.instance.intake:
+            case Intake.OWN:
+                connectors = self.connectors.runnable_by(self.data.names)
+            case Intake.BOUND:
+                connectors = self.connectors.bound_to(self.data.names)
+            case Intake.QUEUED:
+                connectors = ()
+        return ClaimScope(connectors, self.sessions.ids(), resumes=self.instance.intake is not Intake.BOUND)
+
+    async def start(self, assignment: Assignment, script: ScriptRun | None = None) -> None:
+        """Run a claimed statement, or record its end.
+
+        `script`: the statement is the next one of a script that runs here; it is started even during a shutdown.
+        """
+        user = await self.users.user(assignment.user_id)
+        if user is not None and assignment.api_token is not None:
+            user = user.narrowed(assignment.api_token)
+        connector = self.connectors.known(assignment.connector)
+        outcome = refusal = None
+        if assignment.sent and user is not None and await self._retry(assignment, connector):
+            return
+        if assignment.sent:
+            outcome = _OUTCOME_UNKNOWN if user is None or assignment.resumption is None else None
+        elif user is None:
+            refusal = "The user is no longer active."
+        elif connector and connector.read_only:
+            refusal = refusal_where_read_only(assignment.statement, assignment.dialect)
+        if refusal is not None:
+            outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
+        if outcome is not None:
+            await self._end(assignment, outcome)
+        elif user is not None and (script is not None or not self.instance.is_draining):
+            self.running.start(assignment, user, script)
+        elif assignment.sent:
+            await self.leases.hand_over(assignment.lease)
+        else:
+            await self.leases.release(assignment.lease)
+
+    async def _retry(self, assignment: Assignment, connector: Connector | None) -> bool:
+        """Let the statement wait once more if it may run again; False when its end must be recorded."""
+        lease = assignment.lease
+        if connector is None or not _may_run_again(assignment, connector):
+            return False
+        if not await self.leases.retry(lease, line=_RETRIED):
+            return False
+        self.running.notify(lease)
+        if self.broker is not None:
+            self.broker.statement_waits(lease.statement_id, fence=lease.fence)
+        else:
+            await self.claim(lease.statement_id)
+        return True
+
+    async def _end(self, assignment: Assignment, outcome: Outcome) -> None:
+        if before_end := self.running.before_end(assignment):
+            await before_end()
+        retention, lines = self.editor.result_retention, [outcome.message]
+        await self.leases.finish(assignment.lease, outcome, retention=retention, lines=lines, start_line=None)
+        self.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
+        self.running.notify(assignment.lease)
+        if assignment.import_plan is not None and self.import_lost is not None:
+            self.import_lost()
+
+    async def continue_script(self, execution: Execution) -> None:
+        """Start the next statement of the script, or close the session of a script that ends here."""
+        done, next_statement = execution.assignment, execution.next_statement
+        has_own_session = done.keeps_session and not (done.in_named_session or self.running.is_shared(done))
+        closes = has_own_session and execution.is_settled and not self.instance.is_draining
+        try:
+            if next_statement is not None:
+                await self.start(next_statement, execution.script)
+                if self.running.runs(next_statement.lease.statement_id):
+                    return
+        except Exception as error:  # the outer wall of a task: its lease runs out, and it is claimed again
+            log.warning("script not continued", operation_id=str(done.lease.operation_id), exc_info=error)
+            closes = False
+        await self.sessions.end_script(done.session_id, done.lease.operation_id or UUID(int=0), closes=closes)
+
+
+def _may_run_again(assignment: Assignment, connector: Connector) -> bool:
+    """Whether a statement that was sent, and cannot be followed, is run once more (Contract editor 3.3 rule 3).
+
+    Not within a script or a named session, whose state is gone. Not once rows are stored, which a client may have read.
+    """
+    is_alone = assignment.statements_count == 1 and not (assignment.in_named_session or assignment.keeps_session)
+    is_untouched = assignment.rows == 0 and not assignment.cancel_requested and not assignment.was_retried
+    if not (connector.retries_reads and is_alone and is_untouched):
+        return False
+    if assignment.resumption is not None or assignment.import_plan is not None:
+        return False
+    return only_reads(assignment.statement, assignment.dialect)

@@ -1,0 +1,119 @@
+"""The end of the statements and sessions of a process that stops (Contract platform 9.5)."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.stopping import (
+    SESSIONS_CLOSED_WITHIN_S,
+    STATEMENTS_RECORDED_WITHIN_S,
+    STATEMENTS_STOPPED_WITHIN_S,
+    stop_step,
+)
+from queryserver.statements.data_leases import DataLeases
+from queryserver.statements.engine_sessions import HeldSessions
+from queryserver.statements.execution import Execution
+from queryserver.statements.intake import Broker, RunnerInstance, RunnerLimits
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.running_statements import RunningStatements, unless_database_unavailable
+from queryserver.statements.signals import StateSignals
+
+log = structlog.get_logger(__name__)
+
+# For one write at the end of a shutdown.
+_LEAST_S = 0.5
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RunnerShutdown:
+    """Lets statements finish, then stops them or leaves them to other processes."""
+
+    instance: RunnerInstance
+    leases: StatementLeases
+    data: DataLeases
+    sessions: HeldSessions
+    running: RunningStatements
+    signals: StateSignals
+    limits: RunnerLimits
+    broker: Broker | None
+
+    async def drain(self, *, at_once: bool = False) -> None:
+        """Let statements finish for the grace time, then stop them within `REST_S`; a second call does nothing.
+
+        `at_once`: there is no grace time. Statements that were not sent, or that another process can follow, are left
+        to it. Calls are still answered meanwhile; those that would start work are refused.
+        """
+        tasks = self.running.tasks
+        if self.instance.is_drained:
+            await _ended(tasks, _LEAST_S)
+            return
+        self.instance.is_draining = True
+        grace_s = 0.0 if at_once else self.limits.shutdown_grace.total_seconds()
+        with stop_step("statements may finish", within_s=grace_s, statements=self.running.active):
+            end = time.monotonic() + grace_s
+            # Calls that were accepted before the shutdown start statements meanwhile.
+            while tasks and (left_s := end - time.monotonic()) > 0:
+                await _ended(tasks, left_s)
+        self.instance.is_drained = True
+        if tasks:
+            within_s, active = STATEMENTS_STOPPED_WITHIN_S, self.running.active
+            with stop_step("statements are stopped", within_s=within_s, statements=active):
+                await self._stop_all(within_s)
+            with stop_step("unconfirmed ends are recorded", within_s=STATEMENTS_RECORDED_WITHIN_S):
+                await self._give_up_all(STATEMENTS_RECORDED_WITHIN_S)
+        self.signals.end_waits()
+        with stop_step("sessions are closed", within_s=SESSIONS_CLOSED_WITHIN_S):
+            await _within(self.sessions.aclose(), SESSIONS_CLOSED_WITHIN_S)
+            await _within(unless_database_unavailable(self.data.release()), SESSIONS_CLOSED_WITHIN_S)
+
+    async def _stop_all(self, within_s: float) -> None:
+        """Stop or hand over all statements; returns when all have ended, or after `within_s`."""
+        end = time.monotonic() + within_s
+        detached = [execution for execution in self.running.executions() if execution.detach()]
+        others = [execution for execution in self.running.executions() if execution not in detached]
+        await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
+        await _ended(self.running.tasks, end - time.monotonic())
+        hand_overs = (unless_database_unavailable(self.leases.hand_over(one.assignment.lease)) for one in detached)
+        await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
+
+    async def _stop_or_release(self, execution: Execution) -> None:
+        """Leave an unsent statement to another process; stop one that was sent, or is sent meanwhile."""
+        if not execution.was_sent:
+            try:
+                released = await self.leases.release(execution.assignment.lease)
+            except DatabaseUnavailable:
+                released = not execution.was_sent
+            if released:
+                execution.abandon()
+                if self.broker is not None:
+                    lease = execution.assignment.lease
+                    self.broker.statement_waits(lease.statement_id, fence=lease.fence)
+                return
+        execution.stop("Canceled by the shutdown of the server.")
+
+    async def _give_up_all(self, within_s: float) -> None:
+        """Record an end for the statements whose engines have confirmed none; then cancel all tasks."""
+        end = time.monotonic() + within_s
+        await _within(asyncio.gather(*(one.give_up() for one in self.running.executions())), within_s / 2)
+        for task in self.running.tasks:
+            task.cancel()
+        await _ended(self.running.tasks, end - time.monotonic())
+
+
+async def _ended(tasks: Collection[asyncio.Task[Any]], within_s: float) -> None:
+    if tasks:
+        await asyncio.wait(list(tasks), timeout=max(within_s, 0))
+
+
+async def _within(action: Awaitable[object], within_s: float) -> None:
+    """Wait at most that long, then cancel it."""
+    try:
+        async with asyncio.timeout(within_s):
+            await action
+    except TimeoutError:
+        log.warning("given up at the stop", seconds=within_s)
