@@ -1,1 +1,1 @@
-"""Any installed SQLAlchemy dialect with a blocking DBAPI driver, in bounded threads."""
+"""Any installed SQLAlchemy dialect with a blocking DBAPI driver, run in a bounded number of threads."""

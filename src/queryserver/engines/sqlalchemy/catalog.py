@@ -1,6 +1,6 @@
 """Metadata of any data source that SQLAlchemy's Inspector can read.
 
-It knows neither functions nor statistics. Types have the dialect's names, not always the engine's own.
+The Inspector has neither functions nor statistics. Types have the dialect's names, which may differ from the engine's.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ class SqlalchemyCatalog:
         return await self._inspect(sa.Inspector.get_schema_names)
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
-        """The Inspector knows the name only."""
+        """Only the name is available from the Inspector."""
         return protocol.DatabaseDescription(await self._inspect(partial(_schema, database)))
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """Without comments: most dialects would query them for each table by itself."""
+        """Omits comments, because most dialects would query them table by table."""
         return await self._inspect(partial(_tables, database))
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -76,7 +76,7 @@ class SqlalchemyCatalog:
         raise errors.NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:
-        """The query in the dialect's SQL. A `%` stands for itself: the driver gets no parameters."""
+        """The query in the dialect's SQL. A `%` is not doubled, because the driver gets no parameters."""
         plain: Any = type(self._connection.dialect)
         dialect: sa.Dialect = plain(paramstyle="named")
         return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
@@ -95,7 +95,7 @@ def _exact(name: str) -> sa.quoted_name:
 
 
 def _schema(database: str, inspector: sa.Inspector) -> str:
-    """The schema that is meant; the empty name is that of the connection. Raises database_not_found."""
+    """The schema that `database` refers to; an empty name means the connection's. Raises database_not_found."""
     if not database:
         return inspector.default_schema_name or ""
     found = choose(database, inspector.get_schema_names(), Folding.CASELESS)
@@ -159,7 +159,7 @@ def _column(column: Any, keys: set[str], dialect: sa.Dialect) -> protocol.TableC
 
 
 def _optional(read: Callable[[], Any], otherwise: Any) -> Any:
-    """Dialects leave out what their engine has not."""
+    """The result of `read`, or `otherwise` if the dialect does not implement it."""
     try:
         return read()
     except NotImplementedError:

@@ -1,4 +1,4 @@
-"""One SQLAlchemy connection at work: its statements, how they are stopped, and what errors mean. All of it blocks."""
+"""One SQLAlchemy connection: its statements, how they are stopped, and error translation. All calls block."""
 
 import re
 import socket
@@ -38,11 +38,11 @@ _BROKEN_ANSWER = (
     AttributeError,
     AssertionError,
 )
-"""What parsers of protocols raise over an answer that is none."""
+"""Errors that drivers raise when parsing an invalid response."""
 
 _DRIVER_ERRORS = (exc.SQLAlchemyError, *_BROKEN_ANSWER)
 _OF_THE_DRIVER = ("InterfaceError", "InternalError")
-"""Classes of PEP 249; without a number of the server the driver could not follow the protocol."""
+"""Classes of PEP 249 that mean, without an error number of the server, that the driver lost track of the protocol."""
 
 _MYSQL_CLIENT_NUMBERS = range(2000, 3000)
 _REFUSED_LOGIN = re.compile(
@@ -56,7 +56,7 @@ _MAX_TEXT = 4_000
 
 @contextmanager
 def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
-    """Around the making of a connection: EngineUnavailable, CredentialsRequired or StatementRejected come out."""
+    """Translate errors of connecting to EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         with guarded(rules):
             yield
@@ -72,13 +72,13 @@ def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
 
 @contextmanager
 def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
-    """Around work for a statement: OutcomeUnknown when the connection is gone, else StatementRejected."""
+    """Translate errors of a statement: OutcomeUnknown if the connection is lost, else StatementRejected."""
     try:
         with guarded(rules):
             yield
     except HostRefused as refused:
-        # The first hop may have taken the statement: it must not be sent again. That no connection was seen proves
-        # nothing: drivers keep them open for each other (clickhouse-connect), or make them in C and threads of theirs.
+        # The statement may already have been sent and must not be repeated. That the guard saw no connection proves
+        # nothing: drivers share open connections (clickhouse-connect), or open them in C or in their own threads.
         raise errors.OutcomeUnknown(refused.message) from refused
     except _driver_errors(dialect) as error:
         if _is_lost(error, dialect):
@@ -91,7 +91,7 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
         raise rejected.classed(_sqlstate_of(original)) from error
 
 
-# By the names of PEP 249, for drivers that show no SQLSTATE.
+# By PEP 249 class name, for drivers without SQLSTATE.
 _SQLSTATES = {"IntegrityError": "23000", "DataError": "22000", "NotSupportedError": "0A000"}
 
 
@@ -101,7 +101,7 @@ def _sqlstate_of(error: Exception) -> str | None:
 
 
 def _driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
-    """All that SQLAlchemy, and the driver by its own base class, may raise: cursors are partly read past SQLAlchemy."""
+    """All errors of SQLAlchemy, and the driver's base class, because cursors are partly read without SQLAlchemy."""
     own = getattr(dialect.loaded_dbapi, "Error", None)
     return (*_DRIVER_ERRORS, own) if isinstance(own, type) and issubclass(own, Exception) else _DRIVER_ERRORS
 
@@ -123,7 +123,7 @@ def _original(error: Exception) -> Exception:
 
 
 def _is_of_the_server(error: Exception) -> bool:
-    """Whether the server itself refused: its number comes first, or there is a SQLSTATE."""
+    """Whether the server reported the error, which then has its number as first argument, or a SQLSTATE."""
     number = error.args[0] if error.args else None
     if isinstance(number, int):
         return number > 0 and number not in _MYSQL_CLIENT_NUMBERS and not isinstance(error, OSError)
@@ -131,7 +131,7 @@ def _is_of_the_server(error: Exception) -> bool:
 
 
 def _text_of(error: Exception) -> str:
-    """The engine's own text, without numbers before it, traces and this server's address as the engine sees it."""
+    """The engine's message, without leading numbers, stack traces and the client address that it contains."""
     texts = [part for part in error.args if isinstance(part, str)] or [str(error)]
     lines = list[str]()
     for line in texts[0].strip().splitlines():
@@ -143,13 +143,13 @@ def _text_of(error: Exception) -> str:
 
 SPEAKS_MYSQL = frozenset({"mysql", "mariadb"})
 _GENTLE_S = 3.0
-"""How long the gentler ways may take."""
+"""How long to try gentle ways to stop before cutting the connection."""
 
 _KILL_S = 5.0
 
 
 class ConnectionStopper:
-    """Stops what runs on one DBAPI connection. `current_cursor` gives the cursor in use."""
+    """Stops the running call on one DBAPI connection. `current_cursor` returns the cursor in use."""
 
     def __init__(
         self,
@@ -168,8 +168,8 @@ class ConnectionStopper:
         self._began = 0.0
         self.is_cut = False
 
-    def press(self) -> None:
-        """Stop the call under way; returns at once, may be called again and again."""
+    def request_stop(self) -> None:
+        """Stop the call in progress; returns immediately and may be called repeatedly."""
         now = time.monotonic()
         self._began = self._began or now
         if now - self._began > _GENTLE_S:
@@ -178,7 +178,7 @@ class ConnectionStopper:
             self._stopping = self._executor.submit(self._stop)
 
     def settle(self) -> None:
-        """Returns once no stop is on its way any more: one would hit the next statement."""
+        """Wait until no stop is in flight, which would hit the next statement."""
         if self._stopping is not None:
             with suppress(TimeoutError):
                 self._stopping.result(_KILL_S)
@@ -199,27 +199,27 @@ class ConnectionStopper:
             self.cut()
 
     def cut(self) -> None:
-        """Shut the socket down under the driver: it comes back with an error of its own."""
+        """Shut down the driver's socket, so that its call returns with an error."""
         if self.is_cut:
             return
         self.is_cut = True
         for owner in (self._connection, getattr(self._connection, "connection", None)):
             for name in ("_sock", "sock", "socket"):
-                found = getattr(owner, name, None)
-                if isinstance(found, socket.socket):
+                connected = getattr(owner, name, None)
+                if isinstance(connected, socket.socket):
                     with suppress(OSError):
-                        found.shutdown(socket.SHUT_RDWR)
+                        connected.shutdown(socket.SHUT_RDWR)
                     return
 
 
 PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY, ParameterType.TIMESTAMP_TZ})
-"""What drivers of PEP 249 take. Arrays differ, and some drivers leave out the offset of a time (PyMySQL)."""
+"""What drivers of PEP 249 support. Arrays differ, and some drivers drop the offset of a timestamp (PyMySQL)."""
 
 BoundValues: TypeAlias = "tuple[Any, ...] | dict[str, Any]"
 
 
 def bound_by_driver(statement: Bound, style: str) -> tuple[str, BoundValues]:
-    """The text and the values in a `paramstyle` of PEP 249, or SQLAlchemy's `numeric_dollar`."""
+    """The text and values in a `paramstyle` of PEP 249, or in SQLAlchemy's `numeric_dollar`."""
     if style in {"named", "pyformat"}:
         named = {f"p{number}": one.value for number, one in enumerate(statement.values)}
         if style == "named":
@@ -242,21 +242,21 @@ def _doubled(text: str) -> str:
 _STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
 _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
-"""Their server-side cursors live inside a transaction, and statements commit by themselves here."""
+"""Dialects whose server-side cursors need a transaction, although statements are in autocommit otherwise."""
 
 ResultT = TypeVar("ResultT")
 
-# Rows that are fetched before their width is checked: the driver reads all of them.
+# Most rows to fetch between checks of their width, because the driver reads all of them.
 _MOST_STEP = 16
 _DRAIN_S = 3.0
 _DRAIN_ROWS = 1_000
 
 
 class SqlalchemyConnection(DriverConnection):
-    """In autocommit, where the dialect has that; else what a statement did is committed at its end.
+    """A connection in autocommit if the dialect supports it; otherwise each statement is committed at its end.
 
-    `read_only` is a statement that makes the server refuse changes, sent before each statement: one before it may
-    have switched it off. `rules` hold for all addresses that the driver connects to.
+    `read_only` is a statement that makes the server refuse changes. It is sent before each statement, because an
+    earlier one may have reverted it. `rules` apply to all addresses that the driver connects to.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class SqlalchemyConnection(DriverConnection):
     def opened(
         cls, engine: sa.Engine, name: str, executor: Executor, *, read_only: str | None, rules: AddressRules
     ) -> "SqlalchemyConnection":
-        """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
+        """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
         with connect_errors(name, rules):
             connection = engine.connect()
             try:
@@ -310,14 +310,14 @@ class SqlalchemyConnection(DriverConnection):
                 answer.start(text, values)
         except errors.EngineError as error:
             if values is not None:
-                error.place = None  # it may count what the driver has put in
+                error.place = None  # it may count characters inserted by the driver
             answer.close()
             self._note(error)
             raise
         return answer
 
     def inspected(self, read: Callable[[sa.Inspector], ResultT]) -> ResultT:
-        """What `read` finds in the metadata. Raises EngineUnavailable, StatementRejected and what `read` raises."""
+        """Run `read` on an Inspector. Raises EngineUnavailable, StatementRejected and what `read` raises."""
         self._stopper.settle()
         self._interrupted = False
         try:
@@ -335,20 +335,20 @@ class SqlalchemyConnection(DriverConnection):
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self._stopper.press()
+        self._stopper.request_stop()
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
             if self._answer is not None and not self._answer.is_left:
-                self._stopper.cut()  # a thread that waits for bytes holds what the driver needs to close
+                self._stopper.cut()  # a thread that waits for data holds a lock that the driver needs to close
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.invalidate()
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.close()
 
     def _note(self, error: errors.EngineError) -> None:
-        """After a lost connection no other statement can run; what a stop caused is no failure: raises Interrupted."""
+        """Invalidate a lost connection. Raises Interrupted if the error was caused by a stop."""
         if isinstance(error, errors.OutcomeUnknown) and not self._connection.invalidated:
             with guarded(self._rules):
                 self._connection.invalidate()
@@ -357,7 +357,7 @@ class SqlalchemyConnection(DriverConnection):
 
 
 class SqlalchemyAnswer(DriverAnswer):
-    """The rows of one statement. The first chunk is read at the start, for the types that drivers do not name."""
+    """The rows of one statement. The first chunk is read in advance, to infer types that drivers do not report."""
 
     def __init__(self, connection: sa.Connection, stopper: ConnectionStopper, rules: AddressRules) -> None:
         self.cursor: Any = None
@@ -373,11 +373,11 @@ class SqlalchemyAnswer(DriverAnswer):
         self._keyword = ""
         self._ended = False
         self.is_left = False
-        """Whether no thread works with its cursor any more."""
+        """Whether no thread uses its cursor any more."""
         self._rows_read = 0
 
     def start(self, statement: str, values: "BoundValues | None" = None) -> None:
-        """Run up to the first rows. Raises what the driver raises."""
+        """Run the statement up to its first rows. Raises what the driver raises."""
         self._keyword = first_word(statement)
         result = self._result = self._connection.exec_driver_sql(
             statement,
@@ -394,14 +394,14 @@ class SqlalchemyAnswer(DriverAnswer):
             return
         self.cursor = result.cursor
         description = self.cursor.description
-        # What SQLAlchemy has read ahead; from then on the driver's own cursor is quicker.
+        # The rows that SQLAlchemy has buffered; afterwards the driver's own cursor is faster.
         self._ahead = [tuple(row) for row in result.fetchmany(1)]
         if self._ahead:
             self._ahead = [*self._ahead, *self._fetched()]
             self._rows_read = len(self._ahead)
         declared = [
-            declare(field, [row[place] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
-            for place, field in enumerate(description)
+            declare(field, [row[number] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
+            for number, field in enumerate(description)
         ]
         self._readers = list(map(column_reader, declared))
         self.columns = tuple(one.column for one in declared)
@@ -417,12 +417,12 @@ class SqlalchemyAnswer(DriverAnswer):
             return list(pieces(batch))
 
     def close(self) -> None:
-        """Unread rows are stopped at the engine: drivers would read all of them to close a cursor."""
+        """Stop a statement with unread rows, because drivers would read all of them to close the cursor."""
         self._ahead = ()
         if not self._ended:
             self._ended = True
             if self.cursor is not None:
-                self._stopper.press()
+                self._stopper.request_stop()
                 self._stopper.settle()
                 self._drain()
                 _let_go(self.cursor)
@@ -441,7 +441,7 @@ class SqlalchemyAnswer(DriverAnswer):
         return rows
 
     def _fetched(self) -> Sequence[Sequence[Any]]:
-        """The next rows: few at a time, so that a chunk ends soon after it weighs BATCH_BYTES."""
+        """The next rows, fetched a few at a time, so that a chunk ends soon after it reaches BATCH_BYTES."""
         rows: list[Sequence[Any]] = []
         size = 0
         while len(rows) < self._chunk.rows and size < BATCH_BYTES:
@@ -455,8 +455,8 @@ class SqlalchemyAnswer(DriverAnswer):
         return rows
 
     def _drain(self) -> None:
-        """Take what is still on its way, up to the answer to the stop; a connection that does not end is given up."""
-        cutting = threading.Timer(_DRAIN_S, self._stopper.cut)  # a line that has fallen silent gives nothing, for ever
+        """Discard rows still in flight after a stop; a connection that does not respond in time is cut."""
+        cutting = threading.Timer(_DRAIN_S, self._stopper.cut)  # a silent connection would block for ever
         cutting.start()
         try:
             with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
@@ -470,7 +470,7 @@ class SqlalchemyAnswer(DriverAnswer):
                 self._connection.invalidate()
 
     def _finish(self) -> None:
-        """After the last row: commit what the statement did."""
+        """After the last row, commit the statement."""
         self._ended = True
         try:
             if self._result is not None:
@@ -482,7 +482,7 @@ class SqlalchemyAnswer(DriverAnswer):
 
 
 def _let_go(cursor: Any) -> None:
-    """PyMySQL would read the rest of the rows when it forgets a result, and complain of a connection that is gone."""
+    """Keep PyMySQL from reading the remaining rows of a discarded result over a closed connection."""
     result = getattr(cursor, "_result", None)
     if result is not None and hasattr(result, "unbuffered_active"):
         result.unbuffered_active = False

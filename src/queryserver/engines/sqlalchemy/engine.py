@@ -1,4 +1,4 @@
-"""A data source of any SQLAlchemy dialect as an Engine."""
+"""The Engine for any SQLAlchemy dialect."""
 
 import asyncio
 import inspect
@@ -22,10 +22,10 @@ from queryserver.platform.connection_guard import guarded, install_guard
 
 
 def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
-    """The dialect of a url and the module that it talks with. Raises DriverNotInstalled.
+    """The dialect of a URL and its DBAPI module. Raises DriverNotInstalled.
 
-    They are foreign packages: whatever goes wrong at its import, a driver counts as not installed. One may connect
-    when it is first imported; so all imports of them go through here, and are held to the rules.
+    These are third-party packages; a driver whose import fails for any reason counts as not installed. A driver may
+    connect when it is first imported, so all imports go through here and are subject to the rules.
     """
     install_guard()
     try:
@@ -38,38 +38,41 @@ def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     except HostRefused as error:
         text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
         raise errors.DriverNotInstalled(text) from error
-    except Exception as error:  # a foreign package may raise anything when it is imported
+    except Exception as error:  # a third-party package may raise anything when it is imported
         raise errors.DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
 
 
 _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
-"""Their urls name an account of a cloud, and the driver makes host names of it."""
+"""Dialects whose URL has a cloud account, from which the driver derives host names."""
 
 _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
-"""Names of the argument that limits the making of a connection, in seconds."""
+"""Names of the argument for the connect timeout, in seconds."""
 
 _PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
-"""By the driver: libraries in C, which are given the port. By default they take PGPORT or MYSQL_TCP_PORT of this
-server, and connect past the guard (platform/connection_guard.py)."""
+"""Default ports of drivers written in C, to which the port is always passed. Otherwise they would use PGPORT or
+MYSQL_TCP_PORT of this server. They also bypass the guard (platform/connection_guard.py).
+"""
 
 _USUAL_DRIVERS = {"cockroachdb": "psycopg2", "greenplum": "psycopg2", "mariadb": "mysqldb", "redshift": "psycopg2"}
-"""What a url without driver means, as far as it matters here and is known without importing its dialect."""
+"""The default drivers of dialects, where they matter here and are known without importing the dialect."""
 
 _PORTS = {
     "clickhouse": 8123, "clickhouse+http": 8123, "clickhouse+native": 9000, "druid": 8082, "elasticsearch+http": 9200,
     "hive": 10000, "impala": 21050, "mariadb+pymysql": 3306, "mysql+pymysql": 3306, "oracle": 1521,
     "oracle+cx_oracle": 1521, "oracle+oracledb": 1521, "presto": 8080, "redshift+redshift_connector": 5439,
 }  # fmt: skip
-"""What a driver takes for a url without port. SQLAlchemy knows none of them."""
+"""Default ports of drivers, which SQLAlchemy does not provide."""
 _NO_HOST = "localhost"
-"""What drivers take for a url without host; those of libpq would read the environment of this server."""
+"""Default host of drivers; those based on libpq would read the environment of this server."""
 
 _LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
 
 
 @dataclass(frozen=True, slots=True)
 class SqlalchemyAddress:
-    """One data source; `url` is SQLAlchemy's, without login when `wants_credentials`: then each session brings one."""
+    """One data source. `url` is SQLAlchemy's; with `wants_credentials` it has no login, and each session has its
+    own.
+    """
 
     url: sa.URL
     wants_credentials: bool = False
@@ -77,15 +80,15 @@ class SqlalchemyAddress:
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
-        """The login that goes into the url; None: what is there. Raises CredentialsRequired."""
+        """The login to put into the URL; None to keep that of the URL. Raises CredentialsRequired."""
         if options.credentials is None and self.wants_credentials:
             raise errors.CredentialsRequired("This data source needs a user and a password.")
         return options.credentials
 
     def engine(self, options: SessionOptions) -> sa.Engine:
-        """SQLAlchemy's engine for one session, without pool; nothing is connected to yet.
+        """SQLAlchemy's engine for one session, without a pool and not connected yet.
 
-        Raises EngineUnavailable: the driver is not installed, or the host may not be connected to.
+        Raises EngineUnavailable if the driver is not installed or connections to the host are not allowed.
         """
         login = self.login(options)
         try:
@@ -106,24 +109,24 @@ class SqlalchemyAddress:
 
     @property
     def endpoints(self) -> tuple[tuple[str, int], ...]:
-        """Host and port, where the url names the port or its driver is known to take one."""
+        """Host and port, if the URL has a port or the driver's default is known."""
         host, port = self.host, self._port_of(self._named_driver)
         return () if host is None or port is None else ((host, port),)
 
     @property
     def host(self) -> str | None:
-        """Name or address; None: the driver makes it of an account's name."""
+        """Host name or address; None if the driver derives it from an account name."""
         is_account = self.url.get_backend_name() in _BY_NAME and (not self.url.host or self.url.port is None)
         return None if is_account else self.url.host or _NO_HOST
 
     def require_driver(self) -> None:
-        """Raises DriverNotInstalled."""
+        """Import the driver. Raises DriverNotInstalled."""
         driver_of(self.url, self.rules)
 
     def checked_url(self, login: Credentials | None, database: str | None, *, driver: str | None = None) -> sa.URL:
-        """The url to connect to, with an address that may be connected to. Raises UnknownHost, HostRefused.
+        """The URL to connect to, with an address that the rules allow. Raises UnknownHost, HostRefused.
 
-        `driver`: that of the dialect, where it has been imported.
+        `driver` is the dialect's, if that has been imported.
         """
         driver = driver or self._named_driver
         url, port = self.url, self._port_of(driver)
@@ -136,7 +139,7 @@ class SqlalchemyAddress:
         if (host := self.host) is None:
             return url
         if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
-            # A certificate is made out to a name: then the driver must know it, and resolves it once more.
+            # Certificates are issued for names, so the driver must get the name, and resolves it again.
             self.rules.require_every(host, port or 0)
             return url
         return url.set(host=self.rules.resolve_blocking(host, port or 0)[0])
@@ -156,7 +159,7 @@ class SqlalchemyAddress:
         if name is None:
             try:
                 known = inspect.signature(module.connect).parameters
-            except (TypeError, ValueError):  # written in C, without a signature
+            except (TypeError, ValueError):  # written in C, so it has no signature
                 return {}
             name = next((limit for limit in _CONNECT_LIMITS if limit in known), None)
         return {} if name is None or name in self.url.query else {name: self.connect_timeout_s}
@@ -164,7 +167,7 @@ class SqlalchemyAddress:
 
 _STOP_THREADS = 2
 _OPEN_S = 5.0
-"""Added to the connect limit: resolving, the dialect's own queries."""
+"""Added to the connect timeout for name resolution and the dialect's own queries."""
 
 _MAKE_READ_ONLY = {
     "mysql": "SET SESSION TRANSACTION READ ONLY",
@@ -175,10 +178,10 @@ _MAKE_READ_ONLY = {
 
 
 class SqlalchemyEngine:
-    """Statements through one DBAPI driver; `dialect` is the SQL's name.
+    """Runs statements through one DBAPI driver; `dialect` is the name of its SQL.
 
-    A driver that is not installed shows in each session: the server starts without it. Raises ConfigurationError for
-    `read_only` where nothing makes the data source refuse changes.
+    The server starts even if the driver is not installed, which is reported by each session. Raises ConfigurationError
+    for `read_only` if it cannot be enforced at the data source.
     """
 
     lists_functions = False
@@ -200,11 +203,11 @@ class SqlalchemyEngine:
 
     @property
     def host(self) -> str | None:
-        """What connections go to, where it is known and no port with it."""
+        """The host of connections, if it is known but its port is not."""
         return None if self._address.endpoints else self._address.host
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
-        """`options.database` takes the place of the one in the url; there are no settings."""
+        """A session. `options.database` replaces that of the URL; settings are not supported."""
         self._address.login(options)
         for name in options.settings:
             raise errors.StatementRejected(f"unknown setting {name}")
@@ -223,12 +226,12 @@ class SqlalchemyEngine:
             pass
 
     async def close(self) -> None:
-        """Statements that still run are stopped."""
+        """Stop running statements and close all sessions."""
         await self._sessions.close()
         await asyncio.to_thread(self._stopping.shutdown, cancel_futures=True)
 
     def _connect(self, options: SessionOptions) -> SqlalchemyConnection:
         rules = self._address.rules
-        with guarded(rules):  # dialects are foreign code
+        with guarded(rules):  # dialects are third-party code
             engine = self._address.engine(options)
         return SqlalchemyConnection.opened(engine, self._name, self._stopping, read_only=self._read_only, rules=rules)

@@ -1,6 +1,6 @@
-"""Types of columns from DBAPI's `cursor.description`, which has a name, a class, a number, or nothing.
+"""Column types from DBAPI's `cursor.description`, whose type code may be a name, a class, a number, or missing.
 
-What the driver leaves open is decided by the values of the first rows (Contract editor 6.3).
+If the driver does not report a type, it is inferred from the values of the first rows (Contract editor 6.3).
 """
 
 import datetime as dt
@@ -40,7 +40,7 @@ _BY_NAME = {
 }
 _TYPES = {name: kind for kind, names in _BY_NAME.items() for name in names.split()}
 _ARROW = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
-# Column types of the MySQL protocol; drivers of every engine that speaks it give them as numbers.
+# Type codes of the MySQL protocol, which drivers of all engines with this protocol report.
 _MYSQL = {
     0: "decimal", 1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 7: "timestamp", 8: "bigint",
     9: "mediumint", 10: "date", 11: "time", 12: "datetime", 13: "year", 245: "json", 246: "decimal", 247: "enum",
@@ -64,12 +64,12 @@ _BY_VALUE: tuple[tuple[tuple[type, ...], ResultType], ...] = (
 
 
 def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DeclaredColumn:
-    """One column of `cursor.description`; `values` are those of the first rows."""
+    """The declared column for an entry of `cursor.description`; `values` are those of the first rows."""
     code = description[1] if len(description) > 1 else None
     native = _native_name(code, speaks_mysql=speaks_mysql)
     by_value = _type_of_first(values)
     result = _TYPES.get(_plain(native)) or (
-        # Of a name that is not in the list: what the values are, if they are plain.
+        # For a name that is not listed, the type of the values, if it is a simple one.
         by_value if native == "" or by_value in _PLAIN_VALUES else ResultType.USER_DEFINED
     )
     if result is ResultType.BOOLEAN and by_value is not ResultType.BOOLEAN and any(one is not None for one in values):
@@ -78,7 +78,7 @@ def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: 
 
 
 def _native_name(code: object, *, speaks_mysql: bool) -> str:
-    """The engine's type name, empty where the driver does not give it."""
+    """The engine's type name; empty if the driver does not report it."""
     if isinstance(code, int):
         return _MYSQL.get(code, "") if speaks_mysql else ""
     if isinstance(code, type):
@@ -88,7 +88,7 @@ def _native_name(code: object, *, speaks_mysql: bool) -> str:
 
 
 def _plain(native: str) -> str:
-    """Without length, precision and the types of elements; `timestamp(3) with time zone` keeps its end."""
+    """The type name without length, precision and element types; `timestamp(3) with time zone` keeps its suffix."""
     if "with" in native and "time zone" in native:
         return "timestamp_with_time_zone"
     return _PARAMETERS.sub("", native.removeprefix("nullable(")).strip().replace(" ", "_")
@@ -126,7 +126,7 @@ def _read(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 def _text(value: object) -> str:
-    """The text form of Contract editor 6.3."""
+    """A value in the text format of Contract editor 6.3."""
     if isinstance(value, str):
         return value
     if isinstance(value, Decimal):
@@ -142,7 +142,7 @@ def _text(value: object) -> str:
 
 
 def _time(value: dt.timedelta) -> str:
-    """A time of day, or more than a day: `-838:59:59`, with microseconds where there are some."""
+    """A time of day, or a duration such as `-838:59:59`, with microseconds unless they are zero."""
     whole, micros = divmod(abs(value), dt.timedelta(seconds=1))
     minutes, seconds = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

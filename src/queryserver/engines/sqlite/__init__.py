@@ -1,1 +1,1 @@
-"""SQLite in this process, through apsw."""
+"""SQLite through apsw, in a separate process."""

@@ -1,4 +1,4 @@
-"""Metadata of a SQLite database, read by its table-valued pragmas (sqlite.org/pragma.html)."""
+"""Metadata of a SQLite database, read from table-valued pragmas (sqlite.org/pragma.html)."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _ARGUMENTS = "XYZ"
 
 
 class SqliteCatalog(SessionCatalog):
-    """A Catalog. The one database is `main`: statements cannot attach others."""
+    """A Catalog. The only database is `main`, because statements cannot attach others."""
 
     no_nested = "SQLite has no nested values."
 
@@ -34,7 +34,7 @@ class SqliteCatalog(SessionCatalog):
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """SQLite folds the letters A to Z only."""
+        """Names match without regard to the case of A to Z, the only letters that SQLite folds."""
         _known(database)
         found = await self._rows(
             "SELECT s.name, l.type, l.wr FROM main.sqlite_schema s, pragma_table_list(s.name) l"
@@ -62,7 +62,7 @@ class SqliteCatalog(SessionCatalog):
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """`stat` begins with the rows, then the rows per value of an index's first column."""
+        """Parse `stat`, which starts with the row count and the rows per value of the index's first column."""
         if await self._was_analyzed():
             rows = await self._rows(
                 "SELECT s.stat FROM main.sqlite_stat1 s, pragma_index_info(s.idx, 'main') i"
@@ -75,7 +75,7 @@ class SqliteCatalog(SessionCatalog):
         return protocol.ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
-        """A database keeps no functions."""
+        """Functions belong to the connection; a database has none."""
         if database is not None:
             _known(database)
             return []
@@ -94,7 +94,7 @@ class SqliteCatalog(SessionCatalog):
         return f"ANALYZE {self._full_name(table)}"
 
     async def _foreign_keys(self, table: str) -> tuple[protocol.ForeignKey, ...]:
-        """A key that names no column of the other table means its primary key."""
+        """Foreign keys, where one without target columns refers to the primary key."""
         rows = await self._rows(
             'SELECT k."from", k."table", coalesce(k."to", p.name)'
             f" FROM pragma_foreign_key_list({literal(table)}, 'main') k"
@@ -124,7 +124,7 @@ def _known(database: str) -> str:
 
 
 def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[protocol.TableColumn, ...]:
-    """The only INTEGER PRIMARY KEY is the row's number: never NULL, and given by SQLite when left out."""
+    """The columns. A single INTEGER PRIMARY KEY is the rowid, which is never NULL and assigned by SQLite if omitted."""
     keys = [row for row in rows if row[4]]
     numbered = keys[0][0] if has_rowid and len(keys) == 1 and keys[0][1].upper() == "INTEGER" else None
     described = (
@@ -135,7 +135,7 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[pr
 
 
 def _arguments(count: int) -> str:
-    """SQLite gives their number, not their names; below 0: any number."""
+    """A placeholder list of arguments, of which SQLite only reports the number; negative means any number."""
     if count < 0:
         return "..."
     return ", ".join(_ARGUMENTS[:count] if count <= len(_ARGUMENTS) else (f"X{n}" for n in range(1, count + 1)))

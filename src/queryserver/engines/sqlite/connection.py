@@ -1,4 +1,4 @@
-"""One SQLite connection at work: what it permits, its rows as Arrow, what errors mean. All of it blocks."""
+"""One SQLite connection: what it permits, conversion of its rows to Arrow, error translation. All calls block."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ from queryserver.formats.columns import Column, ResultType
 from queryserver.sql.parameters import Parameter
 from queryserver.sql.places import Bound, written
 
-# Pragmas that describe this database or act in this session; `database_list` would show the server's path.
+# Pragmas that describe this database or affect only this session; `database_list` would reveal the server's path.
 _PRAGMAS: Final = frozenset({
     "analysis_limit", "application_id", "case_sensitive_like", "collation_list", "compile_options", "count_changes",
     "data_version", "defer_foreign_keys", "encoding", "foreign_key_check", "foreign_key_list", "foreign_keys",
@@ -30,7 +30,7 @@ _PRAGMAS: Final = frozenset({
     "quick_check", "read_uncommitted", "recursive_triggers", "reverse_unordered_selects", "short_column_names",
     "table_info", "table_list", "table_xinfo", "user_version",
 })  # fmt: skip
-# Statements may read their value, not change it.
+# Pragmas that statements may read but not change.
 _READ_ONLY_PRAGMAS: Final = frozenset({
     "auto_vacuum", "automatic_index", "busy_timeout", "cache_size", "journal_mode", "max_page_count", "page_size",
     "query_only", "schema_version", "synchronous", "temp_store",
@@ -51,17 +51,17 @@ _DEFINITIONS: Final = frozenset(
 
 
 class SqliteAuthorizer:
-    """Permits or denies what a statement does, and remembers what kind of statement it was."""
+    """Permits or denies the actions of a statement, and records what kind of statement it was."""
 
     def __init__(self) -> None:
         self._changes_rows = False
         self._defines = False
         self.grows = False
-        """Whether the last statement stores something; one that only deletes or drops is permitted on a full disk."""
+        """Whether the last statement needs storage; one that only deletes or drops is permitted on a full disk."""
 
     @property
     def counts_rows(self) -> bool:
-        """Whether the last statement inserts, updates or deletes rows of tables, and defines nothing."""
+        """Whether the last statement inserts, updates or deletes rows, and is not DDL."""
         return self._changes_rows and not self._defines
 
     def next_statement(self) -> None:
@@ -79,7 +79,7 @@ class SqliteAuthorizer:
             self.grows = self.grows or action not in _DROPS
         may = True
         if action == apsw.SQLITE_ATTACH:
-            may = first == ""  # VACUUM attaches a nameless database of its own, which ends with the connection
+            may = first == ""  # VACUUM attaches a nameless temporary database
         elif action == apsw.SQLITE_DETACH:
             may = False
         elif action == apsw.SQLITE_PRAGMA:
@@ -101,7 +101,7 @@ _LOST = (
 
 @contextmanager
 def opening_errors() -> Generator[None]:
-    """Around the opening of a database. SQLite's texts name no path."""
+    """Translate errors of opening a database, whose messages contain no path."""
     try:
         yield
     except apsw.Error as error:
@@ -110,7 +110,7 @@ def opening_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
-    """Around each call of a statement. `cell_max_bytes`: the limit to name for a value that SQLite refuses to make."""
+    """Translate errors of a statement. `cell_max_bytes` is the limit to report for a value that is too large."""
     try:
         yield
     except apsw.Error as error:
@@ -119,7 +119,7 @@ def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
         raise _domain_error(error) from error
     except UnicodeDecodeError as error:
         raise errors.StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
-    except ValueError as error:  # of the statement's own text; it never reaches SQLite
+    except ValueError as error:  # raised for the statement's text before it reaches SQLite
         raise errors.StatementRejected("A statement must not hold U+0000 or half a character.") from error
 
 
@@ -130,12 +130,12 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
         return errors.SessionLost("Invalid session Id: the connection to the database is closed.")
     if isinstance(error, apsw.NoMemError):
         return errors.StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
-    offset = getattr(error, "error_offset", -1)  # in bytes; -1: not known
+    offset = getattr(error, "error_offset", -1)  # in bytes; -1 if unknown
     known = errors.StatementRejected(str(error).strip() or "The statement failed.").classed(_sqlstate_of(error))
     return known.at(errors.Octet(offset) if offset >= 0 else None)
 
 
-# SQLite has result codes: those of constraints, and the kinds that have a class in the standard.
+# SQLite has result codes. Mapped are those of constraints, and kinds of errors with a class in the standard.
 _CONSTRAINTS = {
     apsw.SQLITE_CONSTRAINT_NOTNULL: "23502",
     apsw.SQLITE_CONSTRAINT_FOREIGNKEY: "23503",
@@ -160,7 +160,7 @@ Cell = int | float | str | bytes | None
 
 
 def _bound_value(one: Parameter) -> Cell:
-    """SQLite has neither decimals nor times: a decimal is what its digits would be in a statement, a time is text."""
+    """The value to bind. SQLite has neither decimals nor times: decimals become numbers as in SQL text, times text."""
     match one.value:
         case None | bool() | int() | float() | str() | bytes():
             return one.value
@@ -178,7 +178,7 @@ def _bound_value(one: Parameter) -> Cell:
             raise TypeError("SQLite has no arrays")
 
 
-# Tried in this order; the contract gives it.
+# Tried in the order given by the contract.
 _BY_WORD = (
     (("BOOL",), ResultType.BOOLEAN),
     (("DATETIME", "TIMESTAMP"), ResultType.TIMESTAMP),
@@ -193,7 +193,9 @@ _BY_STORAGE: dict[type, ResultType] = {int: ResultType.BIGINT, float: ResultType
 
 
 def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
-    """By the words in the declared type (none of them: text); of an expression by its first value that is not NULL."""
+    """A column's type from words in its declared type (else text), or from an expression's first value that is not
+    NULL.
+    """
     if declared:
         upper = declared.upper()
         kind = next((kind for words, kind in _BY_WORD if any(word in upper for word in words)), ResultType.STRING)
@@ -214,7 +216,7 @@ _WHEN_EMPTY: dict[ResultType, pa.DataType] = {
 
 
 def batch_of(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> pa.RecordBatch:
-    """One batch. A column whose values are of one class has its plain type, a mixed one is a dense union."""
+    """Rows as one batch. A column with values of one class has a plain type, a mixed one becomes a dense union."""
     by_column = zip(*rows, strict=True) if rows else [()] * len(columns)
     arrays = [_array(values, column.type) for values, column in zip(by_column, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
@@ -231,9 +233,9 @@ def _array(values: Sequence[Cell], declared: ResultType) -> pa.Array:
 
 
 def _mixed(values: Sequence[Cell], classes: list[type]) -> pa.Array:
-    """A dense union with one member per class; NULL is a NULL of the first."""
+    """A dense union with one member per class; NULLs belong to the first."""
     members: list[list[Any]] = [[] for _ in classes]
-    number = {kind: place for place, kind in enumerate(classes)} | {type(None): 0}
+    number = {kind: index for index, kind in enumerate(classes)} | {type(None): 0}
     codes, offsets = list[int](), list[int]()
     for value in values:
         code = number[type(value)]
@@ -247,7 +249,7 @@ def _mixed(values: Sequence[Cell], classes: list[type]) -> pa.Array:
 
 _CHUNK_ROWS = 10_000
 _CHUNK_S = 0.2
-"""Rows of a slow query are handed on after this time."""
+"""Rows of a slow query are returned after this time."""
 
 _BUSY_PAUSE_S = 0.02
 _ROWS = "queryserver_rows"
@@ -255,7 +257,7 @@ _BLANK = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 
 
 class SqliteConnection:
-    """A confined connection. A statement that finds the database locked waits up to `busy_timeout_s`."""
+    """A confined connection. Statements wait up to `busy_timeout_s` for a lock on the database."""
 
     def __init__(
         self,
@@ -267,7 +269,7 @@ class SqliteConnection:
     ) -> None:
         self._watch = watch
         self.native = connection
-        """The driver's own connection, for statements of ours; confined like those of users."""
+        """The driver's connection, for the server's own statements, which are confined like those of users."""
         self._cell_max_bytes = cell_max_bytes
         self._authorizer = SqliteAuthorizer()
         self._busy_timeout_s = busy_timeout_s
@@ -280,7 +282,7 @@ class SqliteConnection:
     takes_rows = True
 
     def run(self, statement: str | Bound) -> "SqliteAnswer":
-        """The text must hold one statement at most (Contract security T23)."""
+        """Run a text of at most one statement (Contract security T23)."""
         self._interrupted = False
         if isinstance(statement, Bound) and statement.rows:
             return self._run_rows(statement)
@@ -306,9 +308,9 @@ class SqliteConnection:
 
     @contextmanager
     def watched(self, *, grows: bool = False) -> Generator[None]:
-        """Around what runs: it is ended where the log, temporary files or the disk have no more room.
+        """Wrap running work, which is stopped if the log, temporary files or the disk exceed their limits.
 
-        `grows`: it stores something, whatever its statements are.
+        `grows` says that the work needs storage, whatever its statements are.
         """
         if self._watch is None or self._is_watched:
             yield
@@ -324,18 +326,18 @@ class SqliteConnection:
             raise
 
     def require_room(self) -> None:
-        """For the statement that has been prepared."""
+        """Check the free storage before the statement that has been prepared."""
         if self._watch is not None and self._authorizer.grows and not (self._is_watched and self._has_room):
             self._watch.require_room(self._occupied)
             self._has_room = True
 
     def shrink_log(self) -> None:
-        """Give the disk back what a large change took, also one that was canceled. Waits for no other connection."""
+        """Truncate the log after a large change, even a cancelled one. Does not wait for other connections."""
         if self._watch is not None and self._watch.has_long_log() and not self.native.in_transaction:
-            was_interrupted, self._interrupted = self._interrupted, True  # a lock is not waited for
-            # Read by others: one of the next statements does it.
+            was_interrupted, self._interrupted = self._interrupted, True  # do not wait for locks
+            # If others are reading, a later statement truncates it.
             with suppress(apsw.Error):
-                # The stop of the statement before would end the first try, which forgets it.
+                # A pending stop of the previous statement ends this first try, which clears it.
                 with suppress(apsw.InterruptError):
                     self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -346,9 +348,9 @@ class SqliteConnection:
         return (pages - free) * page_bytes
 
     def _run_rows(self, statement: Bound) -> "SqliteAnswer":
-        """Once for each row of values, within a savepoint: in the open transaction, or one of its own."""
+        """Run once per row of parameters, in a savepoint of the open transaction or in one of its own."""
         with self.watched():
-            # To watch each of them would take more time than a row.
+            # Watched as a whole, because a watch per row would take longer than the row.
             self._is_watched, self._has_room = True, False
             try:
                 changed = self._changed_by(statement)
@@ -364,22 +366,22 @@ class SqliteConnection:
         try:
             for number, row in enumerate(statement.rows):
                 statement.row = number
-                self._require_wanted()
+                self._check_interrupted()
                 answer = self._run_once(row)
                 while answer.next_batches():
-                    pass  # of RETURNING
+                    pass  # discards rows of RETURNING
                 answer.close()
                 changed += answer.modified_rows or 0
             self._control(f"RELEASE {_ROWS}")
         except BaseException:
-            with suppress(errors.EngineError):  # some failures have ended the transaction
+            with suppress(errors.EngineError):  # some failures end the transaction
                 self._control(f"ROLLBACK TO {_ROWS}")
                 self._control(f"RELEASE {_ROWS}")
             raise
         return changed
 
-    def _require_wanted(self) -> None:
-        """Raises Interrupted when a stop is requested between two rows."""
+    def _check_interrupted(self) -> None:
+        """Raises Interrupted if a stop was requested between two rows."""
         if self._interrupted:
             raise Interrupted
 
@@ -387,7 +389,7 @@ class SqliteConnection:
         self._run_once(statement).close()
 
     def forget_interrupt(self) -> None:
-        """From now on locks are waited for again."""
+        """Clear an interrupt, so that statements wait for locks again."""
         self._interrupted = False
 
     def interrupt(self) -> None:
@@ -414,7 +416,7 @@ class SqliteConnection:
 
 
 class SqliteAnswer(DriverAnswer):
-    """The rows of one statement. The first chunk is read at the start: it names the types of expressions."""
+    """The rows of one statement. The first chunk is read in advance, because it determines the types of expressions."""
 
     def __init__(
         self, owner: SqliteConnection, authorizer: SqliteAuthorizer, cell_max_bytes: int | None = None
@@ -432,16 +434,16 @@ class SqliteAnswer(DriverAnswer):
         self._ended = self._is_closed = False
 
     def start(self, statement: str, values: "tuple[Cell, ...] | None" = None) -> None:
-        """Run up to the first rows. Raises what the driver raises."""
+        """Run the statement up to its first rows. Raises what the driver raises."""
         self._statement = statement
         self._cursor.exec_trace = self._before
-        # A cached statement would not be shown to the authorizer again.
+        # The authorizer is not called again for a cached statement.
         self._cursor.execute(statement, values, can_cache=False)
         self._ahead = self._chunk()
         if self._described:
             self.columns = tuple(
-                _column(name, declared, [row[place] for row in self._ahead])
-                for place, (name, declared) in enumerate(self._described)
+                _column(name, declared, [row[number] for row in self._ahead])
+                for number, (name, declared) in enumerate(self._described)
             )
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
@@ -450,7 +452,7 @@ class SqliteAnswer(DriverAnswer):
             return [batch_of(rows, self.columns or ())] if rows else []
 
     def close(self) -> None:
-        """An open cursor would hold its view of the database, and keep the log from shrinking."""
+        """Close the cursor, which would keep its snapshot of the database and prevent truncation of the log."""
         self._ahead, self._ended = [], True
         self._cursor.close(True)
         if not self._is_closed:
@@ -458,7 +460,7 @@ class SqliteAnswer(DriverAnswer):
             self._owner.shrink_log()
 
     def _before(self, cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
-        """Called when the statement is prepared and before it does anything; again for a comment behind it."""
+        """Called once the statement is prepared, before it does anything, and again for a comment after it."""
         if self._is_prepared:
             return True
         self._is_prepared = True

@@ -1,4 +1,4 @@
-"""A SQLite database: its connections, and tables made in it. All of it blocks."""
+"""A SQLite database: its connections, and imports into it. All calls block."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ _IS_VIRTUAL = """
 
 
 class SqliteWriter(TableWriter):
-    """The staging table stays when it fails."""
+    """Creates tables in a SQLite database. A failed load leaves its staging table."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
@@ -57,7 +57,7 @@ class SqliteWriter(TableWriter):
                 rows += batch.num_rows
             with self._transaction(is_last=True):
                 is_virtual = _IS_VIRTUAL.format(identifier(schema))
-                # DROP TABLE would not refuse it.
+                # DROP TABLE would not refuse a virtual table.
                 if load.replace and self._native.execute(is_virtual, (load.target.name,)).get:
                     raise loading.no_table(load.target)
                 for step in loading.publishing_steps(load, staging, qualified(schema, load.target.name)):
@@ -74,7 +74,7 @@ class SqliteWriter(TableWriter):
         self._connection.forget_interrupt()
         self.allow_interrupt(is_allowed=True)
         try:
-            # Else a view of the database that is broken, or names the new table, would forbid the renaming.
+            # Otherwise a broken view, or one that refers to the new table, would prevent the rename.
             self._native.execute("PRAGMA legacy_alter_table = ON")
             yield
         finally:
@@ -82,7 +82,7 @@ class SqliteWriter(TableWriter):
 
     @contextmanager
     def _transaction(self, *, is_last: bool) -> Generator[None]:
-        """All or nothing. The commit of the last one is not interrupted."""
+        """An atomic transaction; if `is_last`, its commit cannot be interrupted."""
         self._native.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -102,7 +102,7 @@ class SqliteWriter(TableWriter):
 
 
 def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
-    """The values in one of SQLite's storage classes (Contract importer 12.4)."""
+    """Convert values to one of SQLite's storage classes (Contract importer 12.4)."""
     if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
         raise errors.StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
     match column.type.base:
@@ -121,9 +121,9 @@ def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
 
 
 _MEMORY_DATABASE_BYTES = 32 * 1024 * 1024
-"""Of one database in memory."""
+"""Size limit of an in-memory database."""
 _LOADED_VALUE_BYTES = 64 * 1024 * 1024
-"""One value of an import."""
+"""Size limit of a value in an import."""
 
 _OPTIONS = (
     (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
@@ -134,7 +134,7 @@ _OPTIONS = (
 
 
 class SqliteDatabase:
-    """A file below `root`, or without `file` a database in memory for each connection."""
+    """A database file below `root`; without `file`, each connection has an in-memory database."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SqliteDatabase:
             self._watch = SqliteWatch(file, self._temporary, quota_bytes=quota_bytes, floor=floor)
 
     def connect(self, *, is_loader: bool = False) -> SqliteConnection:
-        """A connection. Raises EngineUnavailable."""
+        """Open a connection. Raises EngineUnavailable."""
         if self._file is not None and self._root is not None:
             refuse_links(self._root, self._file)
         mode = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
@@ -182,7 +182,7 @@ class SqliteDatabase:
         for option, value in _OPTIONS:
             connection.config(option, value)
         connection.set_busy_timeout(int(self._busy_timeout_s * 1000))
-        # With a write-ahead log, readers and the one writer do not wait for each other.
+        # With a write-ahead log, readers and the writer do not block each other.
         mode = "query_only = 1" if self._read_only else "journal_mode = WAL"
         connection.execute(f"PRAGMA {mode}")
         if self._temporary is None:

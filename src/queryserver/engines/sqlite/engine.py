@@ -1,4 +1,4 @@
-"""The engine `sqlite`: a file below the configured directory, or a private database per session."""
+"""The engine `sqlite`: a file below the configured directory, or a private in-memory database per session."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,19 +20,19 @@ from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 _PROGRAM = "from queryserver.engines.sqlite.program import main; main()"
 
 _PROCESS_BYTES = 1024**3
-"""What a process has beside SQLite's heap: rows as Arrow, and the stacks of its threads."""
+"""Memory of a process besides SQLite's heap, for rows as Arrow and the stacks of threads."""
 
 
 def sqlite_processes() -> EngineProcesses:
-    """For all SQLite engines of a server."""
+    """The processes of all SQLite engines of a server."""
     return EngineProcesses(_PROGRAM)
 
 
 class SqliteEngine:
-    """One database file; each session is a connection (Contract platform 5.11). Other processes may use the file too.
+    """One database file; each session is a connection (Contract platform 5.11). Other processes may also use the file.
 
-    `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends.
-    Statements reach no other file, no extension, and no setting beyond their session. Raises InvalidPath,
+    `path` is relative to `root`, or `:memory:`; then each session has a database of its own, discarded when it ends.
+    Statements can access no other file, no extension, and no setting beyond their session. Raises InvalidPath,
     ConfigurationError.
     """
 
@@ -66,10 +66,10 @@ class SqliteEngine:
             "floor_bytes": floor.min_bytes,
             "memory_bytes": HEAP_BYTES + _PROCESS_BYTES,
         }
-        # Several processes may have one file open: engines with other settings have one of their own.
-        place = None if file is None else (file, *configuration.values())
+        # Several processes may open the same file, so engines with different settings use separate processes.
+        file_key = None if file is None else (file, *configuration.values())
         self._connections = ProcessConnections(
-            processes or sqlite_processes(), place, configuration, max_statements=STATEMENT_THREADS
+            processes or sqlite_processes(), file_key, configuration, max_statements=STATEMENT_THREADS
         )
         self.capabilities = protocol.EngineCapabilities(
             explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail", parameters=PARAMETERS
@@ -78,7 +78,7 @@ class SqliteEngine:
     def session(
         self, user: User, options: protocol.SessionOptions
     ) -> AbstractAsyncContextManager[protocol.EngineSession]:
-        """The only database is `main`; there are no settings."""
+        """A session. The only database is `main`, and settings are not supported."""
         _check(options)
         return self._connections.session(user.id, options)
 
@@ -96,17 +96,17 @@ class SqliteEngine:
             await read_rows(session, "SELECT 1 FROM sqlite_schema")
 
     async def close(self) -> None:
-        """Statements that still run are stopped."""
+        """Stop running statements and close the connections."""
         await self._connections.close()
 
     @property
     def busy(self) -> int:
-        """Statements for which a process is at work."""
+        """Number of statements that are being run by a process."""
         return self._connections.busy
 
 
 def _check(options: protocol.SessionOptions) -> None:
-    """Refuse, with SQLite's messages, what it does not have."""
+    """Reject other databases and settings, with SQLite's messages."""
     if options.database and options.database.lower() != "main":
         raise errors.StatementRejected(f"unknown database {options.database}")
     for name in options.settings:

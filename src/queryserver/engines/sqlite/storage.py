@@ -1,6 +1,6 @@
-"""The disk that a SQLite file takes beside itself: its write-ahead log and temporary files (ADR 41).
+"""Disk use of a SQLite database besides its file: the write-ahead log and temporary files (ADR 41).
 
-The pages of the file, and of temporary tables, are bounded by SQLite: `max_page_count`.
+SQLite itself limits the pages of the file and of temporary tables with `max_page_count`.
 """
 
 from collections.abc import Callable, Generator
@@ -14,13 +14,13 @@ from queryserver.errors.statements import EngineError
 from queryserver.platform.disk_floor import DiskFloor
 
 LOG_BYTES = 16 * 1024 * 1024
-"""A write-ahead log above it is given back after the statement."""
+"""A write-ahead log above this size is truncated after the statement."""
 
 _OPEN_FILES = Path("/proc/self/fd")
 
 
 class SqliteWatch:
-    """Of one database file. `full` gives the error of a statement that SQLite refused for want of room."""
+    """Watches the disk use of one database file. `full` is the error for a statement that SQLite refused as full."""
 
     def __init__(self, file: Path, temporary: Path, *, quota_bytes: int, floor: DiskFloor) -> None:
         self._log = (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-journal"))
@@ -33,7 +33,9 @@ class SqliteWatch:
 
     @contextmanager
     def over(self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool]) -> Generator[None]:
-        """A query is ended below the floor when it may be the one that writes: while there are temporary files."""
+        """Watch work; below the floor, a query is only stopped if it may be writing, that is, if there are temporary
+        files.
+        """
 
         def may_write() -> bool:
             return watches_floor() or temporary_bytes(self._temporary) > 0
@@ -48,12 +50,12 @@ class SqliteWatch:
         return size_of(self._log) > LOG_BYTES
 
     def _beside_bytes(self) -> int:
-        """The log and the temporary files have the quota each."""
+        """The log and the temporary files each have the full quota."""
         return max(size_of(self._log), temporary_bytes(self._temporary))
 
 
 def temporary_bytes(directory: Path) -> int:
-    """What the open temporary files of this process take. 0 where the system does not list them (macOS)."""
+    """Disk use of this process's open temporary files; 0 if the system does not list them (macOS)."""
     total, within = 0, f"{directory}/"
     with suppress(OSError):
         for descriptor in _OPEN_FILES.iterdir():
@@ -64,7 +66,7 @@ def temporary_bytes(directory: Path) -> int:
 
 
 def keep_temporary_files_in(directory: Path, connection: apsw.Connection) -> None:
-    """For all connections of the process: SQLite has one place, which is the system's unless it is named."""
+    """Set the directory of temporary files, which is global to the process and by default the system's."""
     if connection.execute("PRAGMA temp_store_directory").get != str(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         connection.execute(f"PRAGMA temp_store_directory = {apsw.format_sql_value(str(directory))}")

@@ -21,14 +21,14 @@ from queryserver.engines.sessions import run
 from queryserver.engines.trino.protocol import TrinoRejected
 from queryserver.sql.types import SqlType, parse_type
 
-_EXTRA_S = 3.0  # for what a list is complete without: some connectors query a metastore for each table
+_EXTRA_S = 3.0  # limit for optional details, because some connectors query a metastore for each table
 _ALL_SCHEMAS_S = 10.0
 _ONE_CATALOG_S = 5.0
 _NO_DATABASE = frozenset({"CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND", "MISSING_CATALOG_NAME", "MISSING_SCHEMA_NAME"})
 
 
 class TrinoCatalog(SessionCatalog):
-    """A Catalog. Trino keeps names in lower case, whatever the data source does."""
+    """A Catalog. Trino uses lower-case names, whatever the data source does."""
 
     def __init__(self, session: protocol.EngineSession, *, catalog: str = "", schema: str = "") -> None:
         super().__init__(session)
@@ -36,7 +36,7 @@ class TrinoCatalog(SessionCatalog):
         self._schema = schema
 
     async def databases(self) -> Sequence[str]:
-        """When one catalog does not answer, the others are queried one by one."""
+        """All schemas in one query or, if some catalog does not respond, catalog by catalog."""
         rows = await self._extra_rows(
             "SELECT table_catalog, table_schem FROM system.jdbc.schemas", for_s=_ALL_SCHEMAS_S
         )
@@ -45,8 +45,8 @@ class TrinoCatalog(SessionCatalog):
         names = list[str]()
         for (catalog,) in await self._rows("SHOW CATALOGS"):
             source = qualified(catalog, "information_schema", "schemata")
-            found = await self._extra_rows(f"SELECT schema_name FROM {source}", for_s=_ONE_CATALOG_S)
-            names += [join_database(catalog, schema) for (schema,) in found]
+            schemas = await self._extra_rows(f"SELECT schema_name FROM {source}", for_s=_ONE_CATALOG_S)
+            names += [join_database(catalog, schema) for (schema,) in schemas]
         return names
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
@@ -111,7 +111,7 @@ class TrinoCatalog(SessionCatalog):
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Trino gives shares and totals."""
+        """Computed from the fractions and totals that Trino reports."""
         if table.kind.is_view:
             return protocol.ColumnStatistics(message="Views have no statistics.")
         rows = await self._statistics(*split_database(table.database, ""), table.name)
@@ -149,7 +149,7 @@ class TrinoCatalog(SessionCatalog):
         return sample_of_column(source, described.name if described else column, type_text, nested, kind)
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        """Connectors that keep no statistics refuse it."""
+        """The statement is rejected by connectors without statistics."""
         statement = f"ANALYZE {self._full_name(table)}"
         return statement if column is None else f"{statement} WITH (columns = ARRAY[{literal(column)}])"
 
@@ -157,7 +157,7 @@ class TrinoCatalog(SessionCatalog):
         return qualified(*split_database(table.database, ""), table.name)
 
     def _names(self, database: str) -> tuple[str, str]:
-        """Catalog and schema in lower case. Raises database_not_found when a part is missing."""
+        """Catalog and schema in lower case. Raises database_not_found if either is missing."""
         catalog, schema = split_database(database, self._catalog) if database else (self._catalog, self._schema)
         if not catalog or not schema:
             raise errors.database_not_found(database)
@@ -172,7 +172,7 @@ class TrinoCatalog(SessionCatalog):
         return catalog, schema
 
     async def _extra_rows(self, sql: str, *, for_s: float = _EXTRA_S) -> list[Row]:
-        """No rows when the connector refuses the query or does not answer in time."""
+        """The rows of a query for optional details; empty if the connector refuses it or does not respond in time."""
         try:
             async with asyncio.timeout(for_s):
                 return await self._rows(sql)
@@ -182,7 +182,7 @@ class TrinoCatalog(SessionCatalog):
             return []
 
     async def _tables(self, catalog: str, schema: str, name: str | None = None) -> list[Row]:
-        """Name and `BASE TABLE` or `VIEW`."""
+        """Rows of name and `BASE TABLE` or `VIEW`."""
         source = qualified(catalog, "information_schema", "tables")
         only = "" if name is None else f" AND table_name = {literal(name)}"
         return await self._rows(
@@ -196,13 +196,15 @@ class TrinoCatalog(SessionCatalog):
         return {table: comment for table, comment in rows if comment}
 
     async def _materialized_views(self, catalog: str, schema: str, name: str | None = None) -> set[str]:
-        """Their names; other lists of Trino's call them tables."""
+        """Names of materialized views, which other lists of Trino report as tables."""
         condition = _condition(catalog, schema, "name", name)
         rows = await self._extra_rows(f"SELECT name FROM system.metadata.materialized_views{condition}")
         return {name for (name,) in rows}
 
     async def _row_types(self, table: Sequence[str], columns: Sequence[Row]) -> Mapping[str, str]:
-        """Types of columns that hold rows, from an empty result: other answers omit the quotes of field names."""
+        """Types of columns that contain rows, taken from an empty result, because other lists omit quotes of field
+        names.
+        """
         names = [name for name, kind, *_ in columns if "row(" in kind]
         if not names:
             return {}
@@ -215,18 +217,20 @@ class TrinoCatalog(SessionCatalog):
         return {column.name: column.native_type for column in answer.columns}
 
     async def _show_create(self, kind: str, *names: str) -> str:
-        """The statement that creates a `SCHEMA`, `TABLE` or `VIEW`; empty where Trino gives none."""
+        """The statement that creates a `SCHEMA`, `TABLE` or `VIEW`; empty if Trino does not show it."""
         rows = await self._extra_rows(f"SHOW CREATE {kind} {qualified(*names)}")
         return str(rows[0][0]) if rows else ""
 
     async def _statistics(self, catalog: str, schema: str, table: str) -> list[Row]:
-        """Column (None: the table), size, distinct values, share of NULLs, rows, least and greatest value."""
+        """Rows of column (None for the table), size, distinct values, fraction of NULLs, row count, minimum,
+        maximum.
+        """
         return await self._extra_rows(f"SHOW STATS FOR {qualified(catalog, schema, table)}")
 
 
 @contextmanager
 def _database_errors(database: str) -> Generator[None]:
-    """Around a query about a schema that may not exist."""
+    """Translate errors of a query about a schema that may not exist."""
     try:
         yield
     except TrinoRejected as error:
@@ -236,7 +240,7 @@ def _database_errors(database: str) -> Generator[None]:
 
 
 def exact_pattern(name: str) -> str:
-    """The LIKE pattern, with `!` as escape, that matches only this name."""
+    """A LIKE pattern with the escape character `!` that matches only this name."""
     return re.sub(r"[%_!]", r"!\g<0>", name)
 
 
@@ -266,7 +270,7 @@ def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> protoc
 
 
 def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[protocol.FunctionDescription]:
-    """From the rows of `SHOW FUNCTIONS`, one for each overload."""
+    """Functions from the rows of `SHOW FUNCTIONS`, which has one row per overload."""
     return merged_functions(
         (name, arguments, returned, is_builtin, text) for name, returned, arguments, _, _, text, *_ in rows
     )
@@ -279,7 +283,7 @@ _TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 
 def properties(statement: str) -> Mapping[str, str]:
-    """The entries of the last `WITH (…)`, as Trino writes them; texts without their quotes."""
+    """The entries of the last `WITH (…)` in Trino's output; texts without their quotes."""
     entries, current, depth, is_within = dict[str, str](), list[str](), 0, False
     for word in _TOKEN.findall(statement):
         if depth == 0 and word.upper() == "AS":
@@ -302,7 +306,7 @@ def properties(statement: str) -> Mapping[str, str]:
 
 
 def owner(statement: str) -> tuple[str, str]:
-    """Kind (`USER`, `ROLE`) and name after AUTHORIZATION; empty texts without it."""
+    """Kind (`USER`, `ROLE`) and name after AUTHORIZATION; both empty without it."""
     match = _OWNER.search(statement)
     if match is None:
         return "", ""
@@ -320,7 +324,7 @@ _TWO_PARTS = re.compile(rf"(?:{_PART})\.(?:{_PART})")
 
 
 def split_database(database: str, default_catalog: str) -> tuple[str, str]:
-    """Catalog and schema; parts that hold a dot stand in double quotes."""
+    """Split into catalog and schema; parts that contain a dot must be in double quotes."""
     if match := _TWO_PARTS.fullmatch(database):
         quoted_catalog, catalog, quoted_schema, schema = match.groups()
         return _bare(quoted_catalog, catalog), _bare(quoted_schema, schema)
@@ -330,7 +334,7 @@ def split_database(database: str, default_catalog: str) -> tuple[str, str]:
 
 
 def join_database(catalog: str, schema: str) -> str:
-    """The text that `split_database` reads."""
+    """Join catalog and schema so that `split_database` can split them."""
     return ".".join(identifier(part) if "." in part or part.startswith('"') else part for part in (catalog, schema))
 
 
@@ -339,14 +343,14 @@ def _bare(quoted: str | None, plain: str | None) -> str:
 
 
 def sample_of_column(source: str, column: str, type_text: str, path: Sequence[str], kind: protocol.SampleKind) -> str:
-    """Distinct values of `source`, a quoted name, in order, or the row of the largest or smallest.
+    """A query for the sorted distinct values in `source`, a quoted name, or for the maximum or minimum.
 
     Raises NotSupported for a path that the type does not have.
     """
-    value, found, joins = _descend(identifier(column), parse_type(type_text), path)
+    value, value_type, joins = _descend(identifier(column), parse_type(type_text), path)
     name = identifier(path[-1] if path else column)
     values = f"SELECT {value} AS {name} FROM {source} AS t{joins}"
-    has_order = not any(word in found.text.lower() for word in ("map(", "json"))
+    has_order = not any(word in value_type.text.lower() for word in ("map(", "json"))
     order = name if has_order else f"json_format(CAST({name} AS json))"
     if kind in (protocol.SampleKind.MAX, protocol.SampleKind.MIN):
         return sample_query(f"({values})", name, kind, order=lambda _, direction: nulls_last(order, direction))
@@ -355,20 +359,20 @@ def sample_of_column(source: str, column: str, type_text: str, path: Sequence[st
 
 
 def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlType, str]:
-    """The expression of the values at the path, their type, and the joins that it needs."""
+    """The expression for the values at the path, their type, and the joins it needs."""
     joins = ""
     for number, segment in enumerate(path):
         part = kind.part(segment)
         if part is None:
             raise errors.NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
         if kind.fields:
-            # Names of fields ignore case; fields without a name have only their number.
+            # Field names ignore case; unnamed fields can only be accessed by number.
             number_in_row = next(n for n, field in enumerate(kind.fields, 1) if field.type is part)
             value = f"{value}[{number_in_row}]"
         else:
             if kind.item is None:
                 value = f"map_keys({value})" if segment == "key" else f"map_values({value})"
-            # UNNEST makes a column of each field of a row: so each element is put into a row of one field.
+            # UNNEST expands each field of a row to a column, so each element is wrapped in a row with one field.
             joins += f" CROSS JOIN UNNEST(transform({value}, x -> ROW(x))) AS u{number}(v)"
             value = f"u{number}.v"
         kind = part

@@ -1,4 +1,4 @@
-"""The requests of the client protocol, on behalf of one session."""
+"""The requests of Trino's client protocol on behalf of one session."""
 
 import asyncio
 import re
@@ -22,10 +22,9 @@ _EXCHANGES_PER_ANSWER = 4
 
 
 def body_limit(cell_max_bytes: int) -> int:
-    """The largest answer that is read, in bytes.
+    """The largest response to read, in bytes.
 
-    A page has 1 MiB and one row more, and a row as JSON is at most about twice its size. Segments have 16 MiB by
-    default.
+    A page has 1 MiB plus up to one row, which as JSON is at most about twice its size. Segments have 16 MiB by default.
     """
     return max(2 * ROW_CELLS * cell_max_bytes, 64 * 1024 * 1024)
 
@@ -41,7 +40,7 @@ class TrinoAnswer:
 
 
 class TrinoClient:
-    """Connections to the coordinator and to the servers of its segments; shared by all sessions of an engine."""
+    """HTTP connections to the coordinator and to the servers of segments; shared by all sessions of an engine."""
 
     def __init__(self, address: protocol.TrinoAddress) -> None:
         self._address = address
@@ -51,35 +50,35 @@ class TrinoClient:
         self._chosen: dict[tuple[str, int], str] = {}
 
     async def send(self, method: str, url: httpx.URL, headers: httpx.Headers, content: bytes = b"") -> TrinoAnswer:
-        """One exchange. Raises Transient, EngineUnavailable (closed, a host that may not be connected to)."""
+        """Send one request. Raises Transient, and EngineUnavailable (closed, or a host that is not allowed)."""
         async with self._opening:
             if self.is_closed:
                 raise EngineUnavailable("This connector is closed.")
             if self._transport is None:
-                # Reading the system's certificates takes tens of milliseconds.
+                # In a thread, because loading the system's certificates takes tens of milliseconds.
                 context = await asyncio.to_thread(_tls_context, self._address)
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
             transport = self._transport
-        place = (url.host, url.port or (443 if url.scheme == "https" else 80))
+        endpoint = (url.host, url.port or (443 if url.scheme == "https" else 80))
         last = protocol.Transient("No connection to Trino could be made.", reached=False)
-        chosen = self._chosen.get(place)
-        # The address that answered last, or all that the name has.
-        for ip in (chosen,) if chosen else await self._address.rules.resolve(*place):
+        chosen = self._chosen.get(endpoint)
+        # The last address that responded, or all addresses of the name.
+        for ip in (chosen,) if chosen else await self._address.rules.resolve(*endpoint):
             try:
                 answer = await self._exchange(transport, method, url, headers, content, ip)
             except protocol.Transient as error:
-                self._chosen.pop(place, None)
+                self._chosen.pop(endpoint, None)
                 if error.reached:
                     raise
                 last = error
             else:
-                self._chosen[place] = ip
+                self._chosen[endpoint] = ip
                 return answer
         raise last
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close all connections. Idempotent."""
         self.is_closed = True
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -99,7 +98,7 @@ class TrinoClient:
             extensions={"timeout": {**waits, "pool": timeouts.connect_s}, "sni_hostname": url.host},
         )
         try:
-            # Limits on single reads do not stop a peer that sends one byte at a time.
+            # A total limit, because timeouts of single reads do not stop a peer that sends one byte at a time.
             async with asyncio.timeout(timeouts.connect_s + _EXCHANGES_PER_ANSWER * timeouts.answer_s):
                 with protocol.transport_errors():
                     response = await transport.handle_async_request(request)
@@ -114,7 +113,7 @@ async def insist(
     for_s: float,
     only_if: Callable[[protocol.Transient], bool] = lambda _: True,
 ) -> ResultT:
-    """The result of `attempt`, repeated after Transient with growing pauses; the last Transient is raised."""
+    """The result of `attempt`, retried after Transient with growing pauses; raises the last Transient."""
     retries = Retries(for_s)
     while True:
         try:
@@ -125,7 +124,7 @@ async def insist(
 
 
 async def _whole(response: httpx.Response, request: httpx.Request, cell_max_bytes: int) -> TrinoAnswer:
-    """Raises RowTooLarge."""
+    """Read the whole response. Raises RowTooLarge."""
     response.request = request
     pieces, size = list[bytes](), 0
     try:
@@ -142,7 +141,7 @@ async def _whole(response: httpx.Response, request: httpx.Request, cell_max_byte
 
 
 def _tls_context(address: protocol.TrinoAddress) -> ssl.SSLContext:
-    """Needed also for a coordinator without TLS: its segments may be on another server."""
+    """The TLS context, also needed for a coordinator without TLS, because its segments may be on another server."""
     context = ssl.create_default_context(cadata=address.ssl_ca or None)
     if address.is_tls and not address.ssl_validate:
         context.check_hostname = False
@@ -151,7 +150,7 @@ def _tls_context(address: protocol.TrinoAddress) -> ssl.SSLContext:
 
 
 PAGE_BYTES = 1024 * 1024
-"""Requested size of a page: larger ones save no time, and reading them as JSON would block the event loop."""
+"""Requested size of a page; larger ones save no time, and parsing them as JSON would block the event loop."""
 
 _STATEMENT = "/v1/statement"
 _STATEMENT_URI = re.compile(r"/v1/statement/[A-Za-z0-9_./\-]+(\?[A-Za-z0-9_.=&%\-]*)?")
@@ -160,7 +159,7 @@ _GARBAGE_TRIES = 3
 
 
 class Coordinator:
-    """The coordinator as one session uses it. `executor` reads large answers."""
+    """The coordinator's API for one session. `executor` parses large responses."""
 
     def __init__(
         self,
@@ -180,7 +179,7 @@ class Coordinator:
         self._origin = httpx.URL(address.url).copy_with(path="/", query=None, fragment=None, username="", password="")
 
     async def check(self) -> None:
-        """Check the login of the session: GET of an unknown query. Raises EngineUnavailable, CredentialsRequired."""
+        """Check the session's login by requesting an unknown query. Raises EngineUnavailable, CredentialsRequired."""
         unknown_query = "/v1/query/20000101_000000_00000_aaaaa"
         try:
             await insist(
@@ -191,13 +190,14 @@ class Coordinator:
         except protocol.Transient as error:
             raise EngineUnavailable(error.message) from error
         except protocol.Expired:
-            return  # as expected, there is no such query
+            return  # expected, because there is no such query
         except protocol.TrinoRejected as error:
             if error.name == "HTTP_403":
                 raise
 
     async def start(self, statement: str) -> protocol.TrinoPage:
-        """The first page. Repeated only after a refusal (`TransientRefusal`): no statement is sent twice.
+        """Start a statement and return its first page. Retried only if refused (`TransientRefusal`), so never run
+        twice.
 
         Raises EngineUnavailable, CredentialsRequired, StatementRejected, OutcomeUnknown.
         """
@@ -214,7 +214,7 @@ class Coordinator:
             ) from error
 
     async def page(self, uri: str) -> protocol.TrinoPage:
-        """The page of that path. Raises OutcomeUnknown, StatementRejected."""
+        """The page at a path. Raises OutcomeUnknown, StatementRejected."""
         garbage = 0
 
         async def attempt() -> protocol.TrinoPage:
@@ -223,7 +223,7 @@ class Coordinator:
             try:
                 answer = await self._accepted("GET", f"{uri}{mark}targetResultSize={PAGE_BYTES}B")
             except protocol.TrinoRejected as error:
-                if error.name == "HTTP_500":  # Trino's answer once the page after this one was requested
+                if error.name == "HTTP_500":  # Trino's response once the page after this one has been requested
                     raise protocol.Expired from error
                 raise
             try:
@@ -251,7 +251,9 @@ class Coordinator:
         return True
 
     async def finish(self, statement: str) -> None:
-        """Run a statement to its end and ignore its rows. Raises as `start` and `page`, and the statement's failure."""
+        """Run a statement to completion and ignore its rows. Raises as `start` and `page`, and the statement's
+        failure.
+        """
         page = await self.start(statement)
         while page.next_uri is not None and page.error is None:
             page = await self.page(page.next_uri)
@@ -259,7 +261,7 @@ class Coordinator:
             raise protocol.engine_error(page.error)
 
     async def _accepted(self, method: str, path: str, content: bytes = b"") -> TrinoAnswer:
-        """One exchange with the configured coordinator; `path` includes a query."""
+        """Send one request to the configured coordinator; `path` may include a query string."""
         headers = protocol.request_headers(self.address, self._variant, self._login, self.state)
         url = self._origin.copy_with(raw_path=f"{self.address.path}{path}".encode())
         answer = await self.http.send(method, url, headers, content)
@@ -278,10 +280,10 @@ class Coordinator:
         return replace(page, next_uri=self.own_uri(page.next_uri))
 
     def own_uri(self, next_uri: str) -> str:
-        """The path of a next URI, which is requested from the configured coordinator only.
+        """The path of a next URI, which is only requested from the configured coordinator.
 
-        A coordinator behind a proxy may give an address that only it can reach; and a forged answer must not send
-        the login to another host.
+        A coordinator behind a proxy may return an internal address, and a forged response must not divert the login to
+        another host.
         """
         parts = urlsplit(next_uri)
         uri = parts.path + (f"?{parts.query}" if parts.query else "")

@@ -1,4 +1,4 @@
-"""One Trino or Presto coordinator as an Engine, and loading into its tables."""
+"""The Engine for one Trino or Presto coordinator, and its loader."""
 
 import asyncio
 import json
@@ -36,15 +36,15 @@ _kernels: Any = pyarrow.compute
 
 _READER_THREADS = 2
 _NOT_SUPPORTED = "NOT_SUPPORTED"
-# Trino's bare TIMESTAMP keeps milliseconds only.
+# TIMESTAMP without precision only has milliseconds in Trino.
 _FINE: Mapping[BaseType, str] = {BaseType.DATETIME: "TIMESTAMP(6)"}
 
 
 class TrinoLoader(StatementLoader):
-    """A TableLoader. Tables are named in a schema, or in `catalog.schema`; Trino converts names to lower case."""
+    """A TableLoader. The database is a schema or `catalog.schema`; Trino converts names to lower case."""
 
     max_statement_bytes = 900_000
-    """`query.max-length` is a million characters unless it is set; the rest of the statement is small."""
+    """`query.max-length` is a million characters by default; the rest of the statement is small."""
 
     def __init__(
         self, session: EngineSession, executor: Executor, *, catalog: str, schema: str, read_only: bool = False
@@ -60,13 +60,15 @@ class TrinoLoader(StatementLoader):
         return any(kind != "BASE TABLE" for (kind,) in await self._kinds(table))
 
     def check_names(self, load: TableLoad) -> None:
-        """Trino allows any quoted name, in lower case; it refuses two that become one."""
+        """Does nothing: Trino allows any quoted name, and itself rejects names that differ only in case."""
 
     def place(self, table: TableName) -> str:
         return qualified(*self._where(table), table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Some catalogs support no NOT NULL, some no microseconds: the best combination that this one accepts."""
+        """Use the best combination that the catalog accepts, because some support no NOT NULL, and some no
+        microseconds.
+        """
         plain = tuple(column.declared for column in columns)
         fine = tuple(_FINE.get(column.type.base, column.declared) for column in columns)
         rules = (False,) if all(column.nullable for column in columns) else (True, False)
@@ -91,7 +93,7 @@ class TrinoLoader(StatementLoader):
 
         def write(batch: pa.RecordBatch) -> Written:
             cells = [write_one(column).to_pylist() for write_one, column in zip(texts, batch.columns, strict=True)]
-            # Without quotes the JSON can stand in a text constant: nothing else ends it.
+            # With quotes escaped, the JSON can be used as a string literal.
             return [orjson.dumps(row).replace(b"'", b"\\u0027") for row in zip(*cells, strict=True)]
 
         return write
@@ -99,8 +101,8 @@ class TrinoLoader(StatementLoader):
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
         names = ", ".join(identifier(column.name) for column in load.columns)
         values = ", ".join(
-            _value(column, kind, f"r[{place}]")
-            for place, (column, kind) in enumerate(zip(load.columns, types, strict=True), 1)
+            _value(column, kind, f"r[{number}]")
+            for number, (column, kind) in enumerate(zip(load.columns, types, strict=True), 1)
         )
         text = b",".join(rows).decode()
         return (
@@ -118,14 +120,14 @@ class TrinoLoader(StatementLoader):
         return True
 
     def _where(self, table: TableName) -> tuple[str, str]:
-        place = (self._catalog, self._schema)
-        catalog, schema = split_database(table.database, self._catalog) if table.database else place
+        default = (self._catalog, self._schema)
+        catalog, schema = split_database(table.database, self._catalog) if table.database else default
         if not catalog or not schema:
             raise errors.StatementRejected("The database must be named as catalog.schema.")
         return catalog, schema
 
     async def _kinds(self, table: TableName) -> list[Row]:
-        """The type of the table, or no row."""
+        """One row with the type of the table; empty if it does not exist."""
         catalog, schema = self._where(table)
         source = qualified(catalog, "information_schema", "tables")
         return await read_rows(
@@ -147,7 +149,7 @@ def _text_writer(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array
 
 
 def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
-    """Raises StatementRejected for values with a finer fraction: Trino would round it away."""
+    """Convert to milliseconds. Raises StatementRejected for finer values, which Trino would round."""
     microseconds = values.cast(pa.int64())
     whole = _kernels.divide(microseconds, 1000)
     if _kernels.any(_kernels.not_equal(_kernels.multiply(whole, 1000), microseconds)).as_py():
@@ -156,7 +158,7 @@ def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
 
 
 def _value(column: LoadColumn, kind: str, text: str) -> str:
-    if column.type.base is BaseType.DURATION:  # no text can be cast to an interval
+    if column.type.base is BaseType.DURATION:  # text cannot be cast to an interval
         return f"CAST({text} AS BIGINT) * INTERVAL '0.001' SECOND"
     if column.type.base is BaseType.BINARY:
         return f"from_base64({text})"
@@ -164,7 +166,7 @@ def _value(column: LoadColumn, kind: str, text: str) -> str:
 
 
 class TrinoEngine:
-    """Statements on one coordinator. `SessionOptions.database` names `catalog.schema`, or a schema."""
+    """Runs statements on one coordinator. `SessionOptions.database` is `catalog.schema` or a schema."""
 
     lists_functions = True
 
@@ -193,7 +195,7 @@ class TrinoEngine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:
-        """A session with the catalog, schema and properties of `options`; leaving it stops what still runs in it."""
+        """A session with the catalog, schema and properties of `options`; leaving the context stops what still runs."""
         login = self._address.login(user, options)
         state = protocol.ClientState(catalog=self._address.catalog, schema=self._address.schema)
         state.set_properties(self._address.session_properties)
@@ -215,7 +217,7 @@ class TrinoEngine:
         *,
         rows_read: int,  # noqa: ARG002 the token has the exact position
     ) -> AsyncGenerator[tuple[TrinoSession, OperationHandle]]:
-        """Follow a statement of another process. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
+        """Continue a statement of another process. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
         try:
             position: dict[str, Any] = json.loads(token)
             state = protocol.ClientState(**position["session"])
@@ -244,8 +246,8 @@ class TrinoEngine:
             yield TrinoLoader(session, self._executor, catalog=catalog, schema=schema, read_only=self._read_only)
 
     async def ping(self) -> None:
-        """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
-        # Impersonation of itself is always allowed.
+        """Raises EngineUnavailable or CredentialsRequired if statements cannot be sent."""
+        # A user is always allowed to impersonate itself.
         itself = User(id=0, username=self._address.username or self._address.source)
         coordinator = self._coordinator(self._address.login(itself, SessionOptions()), protocol.ClientState())
         try:
@@ -266,7 +268,7 @@ class TrinoEngine:
         return Coordinator(self._http, self._address, self._variant, login, state, self._executor)
 
     async def _check(self, coordinator: Coordinator, options: SessionOptions) -> None:
-        """A login, a schema or a property that Trino refuses is refused here, before any statement is sent."""
+        """Check login, schema and properties before any statement is sent. Raises what Trino's refusal means."""
         try:
             async with asyncio.timeout(self._address.timeouts.open_s):
                 if options.database:

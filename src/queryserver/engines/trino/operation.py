@@ -1,6 +1,6 @@
-"""A statement at Trino: it advances only when its next URI is requested; its rows and its session.
+"""A statement at Trino, which advances only when its next URI is requested; and its rows and session.
 
-The progress of an answer is computed in `protocol.TrinoPage.progress`; here it never falls.
+`protocol.TrinoPage.progress` computes the progress of a page; here it never decreases.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ Json = protocol.Json
 
 
 async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> AsyncIterator[Sequence[Sequence[Any]]]:
-    """The rows of a page in order, without the first `skip`.
+    """The rows of a spooled page in order, without the first `skip`.
 
-    A segment is acknowledged when the rows after it are requested: until then it can be read again.
+    A segment is acknowledged when the rows after it are requested; until then it can be read again.
     Raises OutcomeUnknown.
     """
     loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> As
                 if skip < len(rows):
                     yield rows[skip:]
                 skip = max(skip - len(rows), 0)
-        if segment.get("ackUri"):  # without it the engine deletes the segment only after a while
+        if segment.get("ackUri"):  # otherwise the engine deletes the segment only after a while
             with suppress(protocol.Transient, EngineError, TimeoutError):
                 async with asyncio.timeout(coordinator.address.timeouts.stop_s):
                     await _send(coordinator, segment, "ackUri")
@@ -84,7 +84,7 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> by
 
 
 async def _send(coordinator: Coordinator, segment: Json, member: str) -> TrinoAnswer:
-    """GET the URI in `member`, on whatever server it is: with the headers of the segment, without our login."""
+    """GET the URI in `member`, on any server, with the headers of the segment and without our login."""
     try:
         url = httpx.URL(segment[member])
     except httpx.InvalidURL as error:
@@ -104,9 +104,10 @@ def _decompress(raw: bytes, max_bytes: int) -> bytes:
 
 
 def _cut(text: bytes) -> Sequence[bytes]:
-    """A JSON array of arrays as several: reading a large one blocks the interpreter, and so the event loop.
+    """Split a JSON array of arrays into several, because parsing a large one blocks the interpreter.
 
-    A border of rows is one only if the text before it is JSON: it may be within a text or a nested array.
+    A row separator found in the text counts only if the text before it is valid JSON, since it may be inside a string
+    or a nested array.
     """
     pieces, start, end = list[bytes](), 0, text.find(_ROW_BORDER, _PIECE_BYTES)
     while end >= 0:
@@ -124,16 +125,16 @@ def _cut(text: bytes) -> Sequence[bytes]:
 
 
 class TrinoOperation:
-    """Follows one statement from its first page; `skip` rows of the first page with rows were read before.
+    """One statement, from its first page on; `skip` rows of the first page with rows have already been read.
 
-    A page stays at the coordinator until the next URI is requested. That happens only after all rows of the page were
-    read and more are wanted: so another process can continue from `position`.
+    A page stays at the coordinator until the next URI is requested. That happens only after all rows of the page have
+    been read and more are requested, so another process can continue from `position`.
     """
 
     def __init__(
         self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0, characters_before: int = 0
     ) -> None:
-        """`characters_before`: of the text that was sent before the statement."""
+        """`characters_before` is the length of the text sent before the statement."""
         self.columns: tuple[Column, ...] = ()
         self._log_lines = LogLines()
         self._coordinator = coordinator
@@ -141,11 +142,11 @@ class TrinoOperation:
         self._declared: tuple[TrinoType, ...] = ()
         self._raw_columns: Sequence[Json] = ()
         self._page = first
-        self._given = skip
+        self._rows_returned = skip
         self._is_waiting = False
-        self._has_moved = False  # a page came that `status` has not reported
+        self._has_moved = False  # a page arrived that `status` has not reported yet
         self._has_begun = False
-        self._progress = 0  # 0 to 100, from `TrinoPage.progress`; it never falls
+        self._progress = 0  # 0 to 100, from `TrinoPage.progress`; never decreases
         self._update_count: int | None = None
         self._changes_only = False
         self._error: EngineError | None = None
@@ -161,23 +162,23 @@ class TrinoOperation:
         return not self._is_settled
 
     def position(self) -> Mapping[str, Any]:
-        """Where to continue: the page that is not read to its end, or the URI after it.
+        """Where to continue: the page that has unread rows, or the next URI.
 
-        That URI may be requested twice, but no page before it.
+        The next URI may be requested twice, but no page before it.
         """
         query = self._page.query_id
-        if self._has_rows_left and self._page.uri and self._given < self._page.row_count:
-            return {"query": query, "uri": self._page.uri, "skip": self._given}
+        if self._has_rows_left and self._page.uri and self._rows_returned < self._page.row_count:
+            return {"query": query, "uri": self._page.uri, "skip": self._rows_returned}
         if self._page.next_uri is not None:
             return {"query": query, "uri": self._page.next_uri, "skip": 0}
         columns = [] if self._changes_only else list(self._raw_columns)
         return {"query": query, "uri": None, "skip": 0, "columns": columns, "changed": self._update_count}
 
     async def status(self, wait_s: float) -> OperationStatus:
-        """The present status; waits up to `wait_s` for the terminal one, or for the next page.
+        """The current status, after waiting up to `wait_s` for a terminal one or the next page.
 
-        Another process can continue only from the last page: the caller stores that position before the next page is
-        requested.
+        Another process can continue only from the last page, so the caller must store that position before the next
+        page is requested.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
@@ -203,13 +204,13 @@ class TrinoOperation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, page by page; an empty batch for a page without rows, so that the caller sees each page."""
+        """The rows, page by page; a page without rows yields an empty batch, so that the caller sees each page."""
         while True:
             if self._has_rows_left:
                 async for rows in self._rows_left():
                     async for batch in self._read(rows):
                         yield batch
-                self._page, self._given = replace(self._page, rows=(), spooled=None), 0
+                self._page, self._rows_returned = replace(self._page, rows=(), spooled=None), 0
             self._raise_failure()
             if self._page.next_uri is None:
                 return
@@ -222,7 +223,7 @@ class TrinoOperation:
         return self._log_lines[start:]
 
     async def cancel(self) -> None:
-        """Stop the statement; returns once Trino has accepted the request, or cannot be reached."""
+        """Stop the statement; returns once Trino has accepted the request or is unreachable."""
         uri = self._page.next_uri
         if uri is None or self._error is not None or self._is_closed:
             return
@@ -231,7 +232,7 @@ class TrinoOperation:
             self._canceled = True
 
     async def close(self, *, stop: bool = True) -> None:
-        """Free the statement, and with `stop` end it when it still runs."""
+        """Free the statement; with `stop`, also stop it at Trino if it still runs."""
         self._is_closed = True
         await give_up(self._step)
         has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
@@ -245,12 +246,12 @@ class TrinoOperation:
 
     @property
     def _is_settled(self) -> bool:
-        """The status will not change unless rows are read."""
+        """Whether the status can only change by reading rows."""
         ended = self._page.next_uri is None or self._error is not None
         return ended or self._canceled or self._has_begun or self._is_closed
 
     def _next_step(self) -> asyncio.Task[None]:
-        """The request of the next URI that is under way, or else a new one."""
+        """The running request of the next URI, or else a new one."""
         if self._step is None or self._step.done():
             self._step = asyncio.create_task(self._advance(), name="trino next uri")
         return self._step
@@ -290,10 +291,10 @@ class TrinoOperation:
 
     async def _rows_left(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
         if self._page.spooled is None:
-            yield self._page.rows[self._given :]
+            yield self._page.rows[self._rows_returned :]
             return
         try:
-            async for rows in segment_rows(self._coordinator, self._page.spooled, self._given):
+            async for rows in segment_rows(self._coordinator, self._page.spooled, self._rows_returned):
                 yield rows
         except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise OutcomeUnknown("Trino's answer cannot be read.") from error
@@ -308,7 +309,7 @@ class TrinoOperation:
                 raise OutcomeUnknown("Trino's answer cannot be read.") from error
             for piece in pieces(batch):
                 self._raise_failure()
-                self._given += piece.num_rows
+                self._rows_returned += piece.num_rows
                 yield piece
 
     def _raise_failure(self) -> None:
@@ -322,7 +323,7 @@ _IMMEDIATELY = "EXECUTE IMMEDIATE "
 
 
 def _with_values(statement: Bound) -> str:
-    """`EXECUTE IMMEDIATE … USING …`: a statement of its own, which needs no name in the session (Trino 418)."""
+    """Write `EXECUTE IMMEDIATE … USING …`, which needs no prepared statement in the session (Trino 418)."""
     text = doubled_quotes(statement.written(lambda _number, _one: "?"))
     if not statement.order:
         return _IMMEDIATELY + text
@@ -330,7 +331,7 @@ def _with_values(statement: Bound) -> str:
 
 
 class TrinoSession(OperationSession[TrinoOperation]):
-    """A ResumableSession too. Its log is the id of the query at Trino, and Trino's warnings."""
+    """A ResumableSession. Its log has the query id and Trino's warnings."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         super().__init__()
@@ -338,19 +339,19 @@ class TrinoSession(OperationSession[TrinoOperation]):
         self._detached = False
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """JSON: position of the statement and state of the session, as `TrinoEngine.reattach` reads it."""
+        """The statement's position and the session's state as JSON, for `TrinoEngine.reattach`."""
         return self._token(self._find(handle))
 
     def detach(self) -> None:
         self._detached = True
 
     async def leave(self) -> None:
-        """Stop and free everything. Limited in time."""
+        """Stop the statement and roll back an open transaction. Limited in time."""
         self._left = True
         await self._close_operation()
         state = self._coordinator.state
         if state.transaction != protocol.NO_TRANSACTION and not self._detached:
-            # Trino would keep the transaction, and its locks at the data source, for minutes.
+            # Trino would otherwise keep the transaction and its locks at the data source for minutes.
             with suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")

@@ -1,4 +1,4 @@
-"""The client protocol: errors, logins, the state of a session in headers, and pages of results with their progress."""
+"""Trino's client protocol: errors, logins, session state in headers, and result pages with their progress."""
 
 import re
 from base64 import b64encode
@@ -23,7 +23,7 @@ _MESSAGE_CHARS = 10_000
 
 
 class Transient(Exception):
-    """No answer, or one after which the same request may be sent again. `reached`: whether the request was sent."""
+    """No response, or one after which the request may be retried. `reached`: whether the request was sent."""
 
     def __init__(self, message: str, *, reached: bool = True) -> None:
         super().__init__(message)
@@ -32,11 +32,11 @@ class Transient(Exception):
 
 
 class TransientRefusal(Transient):
-    """HTTP 429, 502, 503 or 504: the request may be sent again in a moment."""
+    """HTTP 429, 502, 503 or 504, after which the request may be retried."""
 
 
 class Expired(errors.OutcomeUnknown):
-    """Trino no longer knows the statement, or its rows."""
+    """Trino no longer has the statement or its rows."""
 
     def __init__(self) -> None:
         super().__init__("Results have expired: Trino no longer knows this statement.")
@@ -51,12 +51,12 @@ class TrinoRejected(errors.StatementRejected):
 
 
 class TrinoDenied(TrinoRejected, errors.StatementDenied):
-    """Trino's own error about a right that the user lacks."""
+    """Trino's error for a privilege that the user lacks."""
 
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """Around one HTTP exchange: raises Transient for errors of httpx."""
+    """Translate errors of httpx to Transient."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -68,7 +68,7 @@ def transport_errors() -> Generator[None]:
 
 
 def check_status(status: int, body: bytes) -> None:
-    """Raises for any answer but 200 and 204: Transient, CredentialsRequired, OutcomeUnknown, StatementRejected."""
+    """Raises Transient, CredentialsRequired, OutcomeUnknown or StatementRejected for any status but 200 and 204."""
     if status in {200, 204}:
         return
     if status in {429, 502, 503, 504}:
@@ -81,33 +81,35 @@ def check_status(status: int, body: bytes) -> None:
 
 
 def given_up(transient: Transient, *, sent: bool) -> errors.EngineError:
-    """The error after the last attempt; `sent`: whether Trino may be working on the statement."""
+    """The error after the last attempt; `sent` says whether Trino may be working on the statement."""
     if sent:
         return errors.OutcomeUnknown(f"{transient.message} The statement may or may not have taken effect.")
     return errors.EngineUnavailable(transient.message)
 
 
 def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineError:
-    """The member `error` of an answer. `before`: characters of ours before a statement in EXECUTE IMMEDIATE."""
+    """Convert the member `error` of a page. `before` is the length of our text before a statement (EXECUTE
+    IMMEDIATE).
+    """
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
     if name in {"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"}:
         return errors.EngineTimeout(message)
     rejected = _rejected(message, name)
     match error.get("errorLocation"):
-        # Both from 1; Trino's parser counts code points.
+        # Both count from 1; Trino's parser counts code points.
         case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
-            if before and (line == 1 or _OF_THE_PARSER in message):
-                # The parser adds them to the columns of every line, all that comes after it to those of the first.
+            if before and (line == 1 or _PARSER_MESSAGE in message):
+                # The parser adds `before` to the column on every line, later stages only on the first line.
                 column = max(column - before, 1)
-                rejected = _rejected(_PLACE.sub(f"line {line}:{column}: ", message), name)
+                rejected = _rejected(_POSITION.sub(f"line {line}:{column}: ", message), name)
             return rejected.at(errors.LineColumn(line, column))
         case _:
             return rejected
 
 
-_OF_THE_PARSER = ". Expecting: "
-_PLACE = re.compile(r"\Aline \d+:\d+: ")
+_PARSER_MESSAGE = ". Expecting: "
+_POSITION = re.compile(r"\Aline \d+:\d+: ")
 
 
 def _rejected(message: str, name: str) -> TrinoRejected:
@@ -116,22 +118,22 @@ def _rejected(message: str, name: str) -> TrinoRejected:
 
 
 def _body_text(body: bytes) -> str:
-    """Plain text of a proxy or the coordinator; of an HTML page its first line."""
+    """The first line of an error body as plain text, without HTML tags."""
     text = re.sub(r"<[^>]*>", " ", body[:_MESSAGE_CHARS].decode(errors="replace"))
     return next((line.strip()[:500] for line in text.splitlines() if line.strip()), "")
 
 
 @dataclass(frozen=True, slots=True)
 class TrinoVariant:
-    """Trino or Presto: they differ in the names of headers and in what they offer."""
+    """Differences between Trino and Presto: header names and features."""
 
     dialect: str
     header_prefix: str
-    capabilities: str = ""  # without `PARAMETRIC_DATETIME` the engine cuts times to milliseconds
-    encodings: str = ""  # of spooled results that we can read, best first; empty: the engine has none
+    capabilities: str = ""  # without `PARAMETRIC_DATETIME` the engine truncates times to milliseconds
+    encodings: str = ""  # supported encodings of spooled results, best first; empty if the engine has no spooling
 
     executes_immediately: bool = False
-    """It has EXECUTE IMMEDIATE, which takes parameters."""
+    """Whether it has EXECUTE IMMEDIATE, which accepts parameters."""
 
     def header(self, name: str) -> str:
         return f"{self.header_prefix}{name}"
@@ -154,15 +156,15 @@ class TrinoTimeouts:
     """Limits in seconds."""
 
     connect_s: float = 10.0
-    answer_s: float = 30.0  # for the next bytes of an answer; the coordinator answers a GET after at most 1 s
-    retry_s: float = RETRY_S  # how long one request is repeated before the statement is given up
-    stop_s: float = 5.0  # for each call that ends something
+    answer_s: float = 30.0  # for the next bytes of a response; the coordinator responds to a GET after at most 1 s
+    retry_s: float = RETRY_S  # how long one request is retried before the statement is abandoned
+    stop_s: float = 5.0  # for each call that stops or closes something
     open_s: float = 20.0  # to open a session
 
 
 @dataclass(frozen=True, slots=True)
 class TrinoLogin:
-    """Who sends requests. The rights of `user` count; the secrets are never shown."""
+    """The identity that sends requests, with the rights of `user`. The secrets are never shown."""
 
     user: str
     username: str = ""
@@ -172,41 +174,41 @@ class TrinoLogin:
 
 @dataclass(frozen=True, slots=True)
 class TrinoAddress(HttpServer):
-    """A coordinator and what its connector says about sessions (Contract platform 5.11: trino)."""
+    """A coordinator and the session configuration of its connector (Contract platform 5.11: trino)."""
 
     catalog: str = ""
     schema: str = ""
-    username: str | None = ""  # empty: the caller's name; None: callers give theirs through create_session
+    username: str | None = ""  # empty for the caller's name; None if callers log in themselves, through create_session
     password: str | None = field(default=None, repr=False)
     authentication: TrinoAuthentication = TrinoAuthentication.NONE
     has_impersonation: bool = False  # log in as `username`, run statements as the caller
     ssl_validate: bool = True
-    ssl_ca: str = ""  # PEM text of the authorities to trust instead of the system's
+    ssl_ca: str = ""  # PEM text of certificate authorities to trust instead of the system's
     session_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     client_tags: str = ""
     source: str = "queryserver"
     time_zone: str = ""
     timeouts: TrinoTimeouts = TrinoTimeouts()
-    cell_max_bytes: int = 16 * 1024 * 1024  # answers with rows much larger than that are not read to their end
+    cell_max_bytes: int = 16 * 1024 * 1024  # reading a response stops at rows that are much larger
     rules: AddressRules = field(default_factory=AddressRules)
 
     @property
     def path(self) -> str:
-        """The path before `/v1`, for a coordinator behind a proxy."""
+        """The path prefix before `/v1` for a coordinator behind a proxy."""
         return urlsplit(self.url).path.rstrip("/")
 
     def login(self, user: User, options: SessionOptions) -> TrinoLogin:
-        """Who sends the requests of a session of `user`. Raises CredentialsRequired."""
+        """The login for a session of `user`. Raises CredentialsRequired."""
         if self.authentication is TrinoAuthentication.JWT:
             if not options.external_token:
                 raise errors.CredentialsRequired("This data source wants your own token.")
             return TrinoLogin(user.username, token=options.external_token)
-        given = options.credentials
-        if given is not None and (self.username is None or self.authentication is TrinoAuthentication.BASIC):
-            password = given.password if self.authentication is TrinoAuthentication.BASIC else None
-            return TrinoLogin(given.username, given.username, password)
-        if given is not None and given.username != user.username:
-            # The password would not be checked, and the name alone decides what may be seen.
+        credentials = options.credentials
+        if credentials is not None and (self.username is None or self.authentication is TrinoAuthentication.BASIC):
+            password = credentials.password if self.authentication is TrinoAuthentication.BASIC else None
+            return TrinoLogin(credentials.username, credentials.username, password)
+        if credentials is not None and credentials.username != user.username:
+            # The password would not be checked, although the name determines access.
             raise errors.CredentialsRequired("This data source takes no login of your own.")
         if self.username is None:
             raise errors.CredentialsRequired("This data source wants your own user name and password.")
@@ -223,7 +225,7 @@ _PROPERTY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 @dataclass(slots=True)
 class ClientState:
-    """What statements may change in a session, in Trino's terms; `prepared` and `properties` are unquoted."""
+    """Session state that statements may change, in Trino's terms; `prepared` and `properties` are unquoted."""
 
     catalog: str = ""
     schema: str = ""
@@ -235,14 +237,14 @@ class ClientState:
     authorization_user: str = ""  # set by SET SESSION AUTHORIZATION
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Raises StatementRejected for a name that no property can have."""
+        """Set properties. Raises StatementRejected for an invalid name."""
         for name, value in properties.items():
             if not _PROPERTY.fullmatch(name):
                 raise errors.StatementRejected(f"Session property '{name[:100]}' does not exist")
             self.properties[name] = value
 
     def absorb(self, headers: httpx.Headers, variant: TrinoVariant) -> None:
-        """Apply the changes of the session that the headers of an answer name."""
+        """Apply the session changes in the headers of a response."""
 
         def values(name: str) -> Sequence[str]:
             return headers.get_list(variant.header(name))
@@ -284,7 +286,7 @@ def request_headers(
         "Role": _joined(state.roles),
         "Prepared-Statement": _joined(state.prepared),
     }
-    # A header value is printable characters on one line, sent as UTF-8.
+    # Header values must be printable and on one line, and are sent as UTF-8.
     headers = httpx.Headers(
         [
             (variant.header(name).encode(), "".join(c if c.isprintable() else " " for c in value).strip().encode())
@@ -292,7 +294,7 @@ def request_headers(
             if value
         ]
     )
-    # Between servers compression costs the coordinator more time than it saves on the network.
+    # Between servers, compression takes the coordinator more time than it saves on the network.
     headers["Accept-Encoding"] = "identity"
     headers["User-Agent"] = address.source
     if login.token is not None:
@@ -300,7 +302,7 @@ def request_headers(
     elif login.password is not None:
         pair = f"{login.username}:{login.password}"
         try:
-            raw = pair.encode("latin-1")  # Trino's own reading
+            raw = pair.encode("latin-1")  # the encoding that Trino expects
         except UnicodeEncodeError:
             raw = pair.encode()  # only a proxy can check such a pair
         headers["Authorization"] = f"Basic {b64encode(raw).decode()}"
@@ -327,15 +329,15 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TrinoPage:
-    """An answer. `uri` gives the same page again until `next_uri` is requested."""
+    """A page of a statement. `uri` returns the same page again until `next_uri` is requested."""
 
     uri: str
     query_id: str
     next_uri: str | None
     columns: Sequence[Json] = ()
     rows: Sequence[Sequence[Any]] = ()
-    spooled: Json | None = None  # encoding and segments, where the rows are not in the answer itself
-    row_count: int = 0  # rows of the answer, or of its segments
+    spooled: Json | None = None  # encoding and segments, if the rows are not in the page itself
+    row_count: int = 0  # rows of the page or its segments
     error: Json | None = None
     update_type: str = ""
     update_count: int | None = None
@@ -352,7 +354,7 @@ class TrinoPage:
 
     @property
     def changes_only(self) -> bool:
-        """Whether the statement has no result set of its own: Trino gives its count or `true` as a row."""
+        """Whether the statement has no result set of its own; Trino returns its count or `true` as a row."""
         if not self.update_type:
             return False
         described = [(column.get("name"), column.get("type")) for column in self.columns]
@@ -360,7 +362,7 @@ class TrinoPage:
 
     @property
     def progress(self) -> int:
-        """Per cent of the work done: Trino's own figure, or else the share of completed splits."""
+        """Progress in percent: Trino's own figure, or else the share of completed splits."""
         percent = self.stats.get("progressPercentage")
         if not isinstance(percent, int | float):
             done, total = self.stats.get("completedSplits"), self.stats.get("totalSplits")
@@ -369,7 +371,7 @@ class TrinoPage:
 
 
 def parse(body: bytes, uri: str) -> TrinoPage:
-    """The page in an answer. Raises Transient for garbage, such as half a body."""
+    """Parse a response. Raises Transient for an invalid one, such as a truncated body."""
     try:
         answer = _object(orjson.loads(body))
         data = answer.get("data")

@@ -1,4 +1,4 @@
-"""Rows of JSON to record batches, one Arrow type per column for the whole result."""
+"""Converts JSON rows to record batches, with one Arrow type per column for the whole result."""
 
 import re
 from base64 import b64decode
@@ -18,7 +18,7 @@ from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 @dataclass(frozen=True, slots=True)
 class TrinoType:
-    """A type. `numbers`: its parameters; `parts`: the element, key and value, or fields; `names` of fields."""
+    """A type, with its parameters in `numbers`, its element, key and value, or fields in `parts`, and field `names`."""
 
     result: ResultType
     reader: "Reader"
@@ -27,7 +27,7 @@ class TrinoType:
     names: tuple[str, ...] = ()
 
     def read(self, values: Values) -> pa.Array:
-        """Values of JSON."""
+        """Convert JSON values."""
         return self.reader(self, values)
 
 
@@ -41,7 +41,7 @@ _ARROW = {**PLAIN_TYPES, ResultType.NULL: pa.null()}
 
 
 class TrinoMisfit(ValueError):
-    """A value does not fit its declared type."""
+    """A value that does not fit its declared type."""
 
 
 def _plain(declared: TrinoType, values: Values) -> pa.Array:
@@ -52,7 +52,7 @@ def _floats(declared: TrinoType, values: Values) -> pa.Array:
     wanted = _ARROW[declared.result]
     try:
         return pa.array(values, wanted)
-    except (pa.ArrowException, TypeError):  # NaN and the infinities are words
+    except (pa.ArrowException, TypeError):  # NaN and the infinities are strings
         return pa.array([_FLOAT_WORDS[value] if isinstance(value, str) else value for value in values], wanted)
 
 
@@ -67,7 +67,7 @@ def _binary(_declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _times(_declared: TrinoType, values: Values) -> pa.Array:
-    """Trino writes all digits of the declared precision; a fraction of zeros is left out (Contract editor 6.3)."""
+    """Times as text. Trino writes all digits of the precision; a zero fraction is removed (Contract editor 6.3)."""
     return _without_zero_fraction(pa.array(values, pa.string()))
 
 
@@ -81,7 +81,7 @@ def _dates(_declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _timestamps(declared: TrinoType, values: Values) -> pa.Array:
-    """Microseconds cover every year that Trino has; Arrow has no picoseconds, so these stay text."""
+    """Microseconds cover all years of Trino's types; timestamps with picoseconds stay text, which Arrow lacks."""
     digits = declared.numbers[0] if declared.numbers else 3
     texts = pa.array(values, pa.string())
     if digits > _MICROSECOND_DIGITS:
@@ -99,7 +99,7 @@ def _without_zero_fraction(texts: pa.Array) -> pa.Array:
 
 
 def _days(text: str) -> int:
-    """Days since 1970-01-01 of the Gregorian calendar, for any year."""
+    """Days since 1970-01-01 in the Gregorian calendar, for any year."""
     match = re.fullmatch(r"([+-]?\d{4,})-(\d\d)-(\d\d)", text)
     if match is None:
         raise TrinoMisfit(text)
@@ -126,7 +126,7 @@ def _arrays(declared: TrinoType, values: Values) -> pa.Array:
 
 def _maps(declared: TrinoType, values: Values) -> pa.Array:
     key_type, value_type = declared.parts
-    if key_type.parts:  # a key of JSON is the text that Java makes of it
+    if key_type.parts:  # JSON keys are Java's string conversion of the key
         key_type = TrinoType(key_type.result, _plain)
     pairs = [pair for value in values if value is not None for pair in value.items()]
     keys = key_type.read([_key(key_type, key) for key, _ in pairs])
@@ -138,7 +138,7 @@ def _rows(declared: TrinoType, values: Values) -> pa.Array:
     width = len(declared.parts)
     rows = list[Values]()
     for value in values:
-        if isinstance(value, dict):  # Presto and old releases of Trino may give an object instead of a list
+        if isinstance(value, dict):  # Presto and old releases of Trino may send an object instead of a list
             rows.append([value.get(name) for name in declared.names])
         else:
             rows.append((None,) * width if value is None else value)
@@ -149,7 +149,7 @@ def _rows(declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _key(declared: TrinoType, key: str) -> Any:
-    """The value of a key: in JSON all keys are text."""
+    """Parse a map key, which is always text in JSON."""
     arrow = _ARROW.get(declared.result, pa.string())
     if pa.types.is_boolean(arrow):
         return key == "true"
@@ -159,7 +159,7 @@ def _key(declared: TrinoType, key: str) -> Any:
 
 
 def _others(_declared: TrinoType, values: Values) -> pa.Array:
-    """Text, or JSON of any shape."""
+    """Other values as text, or as JSON if they are not strings."""
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
 
@@ -199,7 +199,7 @@ _MAX_DEPTH = 100
 
 
 def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
-    """The types in the member `columns` of an answer. Raises KeyError, TypeError for anything else."""
+    """Parse the types in the member `columns` of a page. Raises KeyError, TypeError for anything else."""
     return tuple(_of_signature(column["typeSignature"]) for column in columns)
 
 
@@ -208,7 +208,7 @@ def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[Trin
     result = list[Column]()
     for column, kind in zip(columns, declared, strict=True):
         native = str(column["type"])
-        if native.startswith("INTERVAL "):  # Trino writes these in capitals, but only here
+        if native.startswith("INTERVAL "):  # Trino writes these in upper case, but only here
             native = native.lower()
         result.append(Column(str(column["name"]), kind.result, native))
     return tuple(result)
