@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from queryserver.formats.columns import Column, ResultType, Segment
+from queryserver.formats.columns import Column, ResultType
+from queryserver.results.model import Segment
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, Resumption

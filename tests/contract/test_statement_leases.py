@@ -19,12 +19,12 @@ from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
 from tests.fixtures.database import PATIENT
 
-from queryserver.formats.columns import Segment
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.identity.model import ApiTokenLimits, Scope, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.results.model import Segment
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import PathNotFound
-from queryserver.formats.columns import Segment
 from queryserver.results import blocks
+from queryserver.results.model import Segment
 
 
 class MemoryResults:

@@ -11,8 +11,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.formats.columns import Column, Segment
+from queryserver.formats.columns import Column
 from queryserver.identity.model import User
+from queryserver.results.model import Segment
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.model import (
     Assignment,

@@ -16,11 +16,12 @@ from queryserver.connectors.types import Category
 from queryserver.engines.protocol import TableKind
 from queryserver.files.model import EntryKind, LongOperationState, Scheme
 from queryserver.formats.cell_types.analysis import Oddity
-from queryserver.formats.columns import LimitSource, ResultType, Truncation, TruncationReason
+from queryserver.formats.columns import ResultType
 from queryserver.formats.table_files import FileType
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.settings.tree import Level
 from queryserver.statements.states import StatementState
+from queryserver.statements.truncation import LimitSource, Truncation, TruncationReason
 
 SCHEMAS: Mapping[str, Any] = COMPONENTS["schemas"]
 SAMPLES = texts().samples

@@ -17,7 +17,8 @@ from queryserver.engines import protocol
 from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
 from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize
 from queryserver.engines.values import Rows
-from queryserver.formats.columns import Column, parts
+from queryserver.formats.columns import Column
+from queryserver.formats.value_sizes import parts
 from queryserver.platform.addresses import AddressRules
 from queryserver.sql.places import Bound
 

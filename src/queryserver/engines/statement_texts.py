@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from queryserver.errors.statements import ErrorExcerpt, ErrorPlace, LineColumn, Rest, Unit
-from queryserver.formats.columns import parts
+from queryserver.formats.value_sizes import parts
 
 _MOST_CHARACTERS = 64 * 1024
 """Longest part of a message that is searched, because some repeat statements of several megabytes."""

@@ -19,18 +19,10 @@ import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.columns import (
-    NUMBERS_AS_TEXT,
-    Column,
-    ResultType,
-    is_binary,
-    is_text,
-    kernels,
-    parts,
-    plain_bytes,
-    union_places,
-)
+from queryserver.formats.arrow import is_binary, is_text, kernels, union_places
+from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType
 from queryserver.formats.text_forms import text_form
+from queryserver.formats.value_sizes import parts, plain_bytes
 
 # Rows are turned into JSON in blocks of about this many Arrow bytes, so that a page that is cut at `max_bytes`
 # never has much more than that in memory as Python values: some 50 bytes for a text of one letter.

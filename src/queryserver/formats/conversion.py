@@ -18,10 +18,11 @@ from typing import TypeAlias, cast
 import pyarrow as pa
 from pyarrow import types
 
+from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, facts_of_text, form_of
 from queryserver.formats.cell_types.written_forms import rewritten, without_words
 from queryserver.formats.column_types import BaseType, ColumnType
-from queryserver.formats.columns import Column, ResultType, kernels
+from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.delimited.records import Block
 from queryserver.formats.download.texts import duration_text, texts
 from queryserver.formats.text_cells import BLANKS, CellKind, QuotedText, TypedText

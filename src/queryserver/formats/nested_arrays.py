@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from queryserver.formats.arrow import kernels
 from queryserver.formats.cells import field_names
-from queryserver.formats.columns import kernels
 
 
 def member_types(kind: Any) -> list[pa.DataType]:

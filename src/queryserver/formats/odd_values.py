@@ -13,7 +13,7 @@ from decimal import Decimal
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.columns import kernels, union_places
+from queryserver.formats.arrow import kernels, union_places
 
 _CODES = [100, 101]
 """Of the values, and of the texts. The codes of other unions begin with 0."""

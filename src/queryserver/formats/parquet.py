@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
-from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, parts, plain_bytes, without_dictionaries
+from queryserver.formats.arrow import without_dictionaries
+from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
+from queryserver.formats.value_sizes import parts, plain_bytes
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024
@@ -23,6 +25,8 @@ _MAX_BATCH_ROWS = 1024
 _BUFFERS_BYTES = 32 * 1024 * 1024
 _MIN_BUFFER_BYTES = 16 * 1024
 _FEW_COLUMNS = 64
+_MANY_COLUMNS = 500
+"""The memory of files of fewer columns does not matter."""
 _MOST_CELLS = 1024 * 1024
 _OF_DICTIONARIES = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 _MAGIC, _TAIL = b"PAR1", bytes(4)
@@ -132,12 +136,12 @@ def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
     is_small = group.num_rows * columns <= _MOST_CELLS and group.total_byte_size <= _BUFFERS_BYTES // 2
     # Whether each column can be named by itself: none is nested, and no two have one name.
     is_flat = len(set(names)) == columns and not any("." in name for name in names)
-    if columns <= MANY_COLUMNS or not is_small or not is_flat:
+    if columns <= _MANY_COLUMNS or not is_small or not is_flat:
         yield from parquet.iter_batches(_rows(group), [number], use_threads=False)
         return
     arrays: list[pa.ChunkedArray] = []
-    for start in range(0, columns, MANY_COLUMNS):
-        chosen = names[start : start + MANY_COLUMNS]
+    for start in range(0, columns, _MANY_COLUMNS):
+        chosen = names[start : start + _MANY_COLUMNS]
         arrays += parquet.read_row_group(number, columns=chosen, use_threads=False).columns
     yield from pa.Table.from_arrays(arrays, names=names).to_batches(_rows(group))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.columns import is_binary, is_text, kernels
+from queryserver.formats.arrow import is_binary, is_text, kernels
 
 _TEXT = pa.string()
 _PLAIN_SCALES = range(7)

@@ -21,11 +21,12 @@ from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
-from queryserver.formats.columns import Column, ResultType, parts
+from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.conversion import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
 from queryserver.formats.table_files import FileType
 from queryserver.formats.text_cells import TypedText
+from queryserver.formats.value_sizes import parts
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
 from queryserver.imports.plans import ImportPlan, read_plan

@@ -15,12 +15,12 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.protocol import CheckedWrites, Storage
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.formats.columns import Segment
 from queryserver.platform.lru_cache import LruCache
 from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.blocks import BlockIndex
 from queryserver.results.disk_cache import DiskCache
+from queryserver.results.model import Segment
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -31,10 +31,11 @@ from queryserver.errors.statements import (
     SessionLost,
     StatementRejected,
 )
-from queryserver.formats.columns import Segment, Truncation, bounded
+from queryserver.formats.columns import bounded
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
+from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
 from queryserver.sql.places import Bound
 from queryserver.sql.positions import Position, position_of
@@ -44,6 +45,7 @@ from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool, storable
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
+from queryserver.statements.truncation import Truncation
 
 log = structlog.get_logger(__name__)
 

@@ -14,10 +14,11 @@ from uuid import UUID
 import structlog
 
 from queryserver.errors.statements import OperationNotFound
-from queryserver.formats.columns import Column, LimitSource, Segment
+from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, Row, notice
 from queryserver.platform.sealing import Sealer
+from queryserver.results.model import Segment
 from queryserver.statements import script_repository
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.model import (
@@ -33,6 +34,7 @@ from queryserver.statements.model import (
 )
 from queryserver.statements.parameters import ParameterBook
 from queryserver.statements.rows import END_COLUMNS, end_of
+from queryserver.statements.truncation import LimitSource
 
 log = structlog.get_logger(__name__)
 

@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from queryserver.formats.columns import Column, LimitSource, Segment, Truncation, TruncationReason
+from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.results.model import Segment
 from queryserver.sql.places import StatementParameters
 from queryserver.sql.positions import Position
 from queryserver.statements.states import StatementState
+from queryserver.statements.truncation import LimitSource, Truncation, TruncationReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,16 @@ import pyarrow as pa
 from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
+from queryserver.formats.arrow import decode
 from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
-from queryserver.formats.columns import CellForm, Column, Segment, decode
+from queryserver.formats.columns import CellForm, Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget, Held
 from queryserver.platform.database import Database
 from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
+from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords

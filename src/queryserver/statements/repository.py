@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary
 import structlog
 
 from queryserver import errors
-from queryserver.formats.columns import Segment
 from queryserver.platform.database import CoalescingReader, Connection, Database
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
+from queryserver.results.model import Segment
 from queryserver.statements import model, script_repository
 from queryserver.statements.recording import insert
 from queryserver.statements.rows import (

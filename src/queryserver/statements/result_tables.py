@@ -13,10 +13,11 @@ from uuid import UUID, uuid4
 from queryserver import errors
 from queryserver.engines.reach import ResultPiece
 from queryserver.errors.files import PathNotFound, StorageError
-from queryserver.formats.columns import Column, Segment
+from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
 from queryserver.platform.threads import renewed
+from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.paging import ResultReader

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from queryserver.formats.columns import Column, LimitSource, ResultType, TruncationReason
+from queryserver.formats.columns import Column, ResultType
 from queryserver.platform.database import Row
 from queryserver.sql.positions import Position
 from queryserver.statements import model
 from queryserver.statements.states import StatementState
+from queryserver.statements.truncation import LimitSource, TruncationReason
 
 TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
 # Columns that have the name and the type of a field.

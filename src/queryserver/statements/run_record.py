@@ -14,24 +14,18 @@ from typing import TypeVar
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.formats.columns import (
-    ROW_CELLS,
-    Column,
-    Segment,
-    TruncationReason,
-    encode,
-    first_large_row,
-    first_large_value,
-    has_nested,
-    parts,
-)
+from queryserver.formats.arrow import encode
+from queryserver.formats.columns import Column
+from queryserver.formats.value_sizes import ROW_CELLS, first_large_row, first_large_value, has_nested, parts
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, assignment_of
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
+from queryserver.statements.truncation import TruncationReason
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

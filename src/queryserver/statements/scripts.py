@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.formats.columns import LimitSource
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.places import StatementParameters, places_in
 from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, own_limit, statement_hash
 from queryserver.sql.splitter_scan import expects_result_set
 from queryserver.statements.model import Assignment, NewStatement, StatementHandle, kept_rows, opaque_token
+from queryserver.statements.truncation import LimitSource
 
 if TYPE_CHECKING:
     from queryserver.statements.leases import StatementLeases

@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
-from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
@@ -36,6 +35,7 @@ from queryserver.statements.scripts import operation_of, require_short, warning_
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementAccess
+from queryserver.statements.truncation import LimitSource
 
 Choose = Coroutine[Any, Any, Choice | None]
 

@@ -15,12 +15,12 @@ from queryserver.engines.protocol import EngineSession, OperationHandle, Session
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.errors.statements import EngineUnavailable, LineColumn, SessionLost, StatementRejected
-from queryserver.formats.columns import TruncationReason
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.positions import Position
 from queryserver.statements.model import Outcome
 from queryserver.statements.states import StatementState
+from queryserver.statements.truncation import TruncationReason
 
 FAILED, CANCELED = StatementState.FAILED, StatementState.CANCELED
 AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.TIMED_OUT

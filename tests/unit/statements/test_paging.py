@@ -16,9 +16,10 @@ from tests.fakes.results import MemoryResults
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.errors.files import PathNotFound
 from queryserver.errors.statements import PageRowTooLarge
-from queryserver.formats.columns import Column, ResultType, Segment
+from queryserver.formats.columns import Column, ResultType
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget
+from queryserver.results.model import Segment
 from queryserver.statements.model import StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
 from queryserver.statements.signals import StateSignals

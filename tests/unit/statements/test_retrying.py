@@ -4,7 +4,7 @@ import pytest
 from tests.cases import each
 from tests.unit.statements.driving import Fleet, state_of, terminal, until
 
-from queryserver.formats.columns import Segment
+from queryserver.results.model import Segment
 from queryserver.statements.model import EngineMark
 from queryserver.statements.states import StatementState
 

@@ -15,12 +15,13 @@ from tests.refusals import raises_code
 
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import RowTooLarge
-from queryserver.formats.columns import Segment, TruncationReason
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.results.model import Segment
 from queryserver.statements import run_record as spooling
 from queryserver.statements.execution import with_pauses
 from queryserver.statements.model import Assignment, Lease
 from queryserver.statements.run_record import Caps, Logbook, RunRecord, Spool, clean, storable
+from queryserver.statements.truncation import TruncationReason
 
 LEASE = Lease(uuid4(), "me", 1)
 

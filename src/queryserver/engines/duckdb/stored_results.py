@@ -22,7 +22,8 @@ from pyarrow import types
 from queryserver import errors
 from queryserver.engines.process.result_calls import CalledResult
 from queryserver.errors.base import QueryServerError
-from queryserver.formats.columns import Column, is_binary, is_text
+from queryserver.formats.arrow import is_binary, is_text
+from queryserver.formats.columns import Column
 from queryserver.formats.download.columnar import common_schema, fitted
 from queryserver.formats.nested_arrays import member_types
 from queryserver.formats.odd_values import is_odd, usual_type

@@ -12,9 +12,10 @@ from duckdb.sqltypes import DuckDBPyType
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.values import calendar_date, clock_text
 from queryserver.errors.statements import RowTooLarge, StatementRejected, cell_too_large
-from queryserver.formats.columns import ROW_CELLS, Column, ResultType, first_large_row, first_large_value
+from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.nested_arrays import member_types, with_members
 from queryserver.formats.odd_values import with_odd_values
+from queryserver.formats.value_sizes import ROW_CELLS, first_large_row, first_large_value
 
 _RESULT_TYPES = {
     name: result

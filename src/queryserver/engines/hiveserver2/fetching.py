@@ -16,7 +16,9 @@ from queryserver.engines.hiveserver2.transports import CellFound, Overlong
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
-from queryserver.formats.columns import PLAIN_TYPES, ROW_CELLS, Column, ResultType, kernels
+from queryserver.formats.arrow import kernels
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
+from queryserver.formats.value_sizes import ROW_CELLS
 
 _MAX_DIGITS = 38
 

@@ -34,7 +34,7 @@ from queryserver.engines.mysql.values import (
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
-from queryserver.formats.columns import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_CELLS
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.places import Bound, written
 from queryserver.sql.splitter_scan import first_word

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from queryserver.formats.columns import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_CELLS
 
 NO_MODIFIER = -1
 

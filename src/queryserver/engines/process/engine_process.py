@@ -23,7 +23,7 @@ from queryserver.engines.process.messages import error_message, error_of, packed
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineUnavailable, engine_memory_exceeded, engine_process_lost
-from queryserver.formats.columns import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_CELLS
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from queryserver.engines.sqlite.facts import HEAP_BYTES, TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.storage import SqliteWatch, keep_temporary_files_in
 from queryserver.engines.table_writer import TableWriter
 from queryserver.formats.column_types import BaseType
-from queryserver.formats.columns import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_CELLS
 from queryserver.platform.disk_floor import DiskFloor
 
 _kernels: Any = pyarrow.compute

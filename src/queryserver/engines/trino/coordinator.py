@@ -16,7 +16,7 @@ from queryserver.engines.connections import Retries
 from queryserver.engines.statement_texts import without_token
 from queryserver.engines.trino import protocol
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
-from queryserver.formats.columns import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_CELLS
 
 _EXCHANGES_PER_ANSWER = 4
 

@@ -24,7 +24,8 @@ from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
 from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
-from queryserver.formats.columns import Column, unpack_zstandard
+from queryserver.formats.arrow import unpack_zstandard
+from queryserver.formats.columns import Column
 from queryserver.sql.literals import TRINO, doubled_quotes
 from queryserver.sql.places import Bound
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
+from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import (
     ColumnFacts,
     column_type,
@@ -21,7 +22,6 @@ from queryserver.formats.cell_types.classes import (
     is_null_word,
 )
 from queryserver.formats.column_types import BaseType
-from queryserver.formats.columns import kernels
 from queryserver.formats.text_cells import BLANKS, CellKind, TypedText
 
 MAX_FORMAT_CHARACTERS = 64

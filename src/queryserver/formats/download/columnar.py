@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.errors.base import InvalidParameter
+from queryserver.formats.arrow import is_binary, is_text
 from queryserver.formats.cells import field_names
-from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType, is_binary, is_text
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 from queryserver.formats.download.encoder import Drain, Encoder, unique_names
 from queryserver.formats.download.texts import texts
 from queryserver.formats.nested_arrays import member_types, with_members

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from queryserver.formats.columns import without_dictionaries
+from queryserver.formats.arrow import without_dictionaries
 from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, Drain, Encoder, FileForm, ResultSource
 from queryserver.formats.download.packed import PackedStream, packed_stream

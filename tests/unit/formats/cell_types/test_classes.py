@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.cases import each
 
+from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import (
     PATTERNS,
     CellFacts,
@@ -18,7 +19,6 @@ from queryserver.formats.cell_types.classes import (
     facts_of_array,
 )
 from queryserver.formats.column_types import NULL, STRING, BaseType, ColumnType
-from queryserver.formats.columns import kernels
 from queryserver.formats.text_cells import CellKind, QuotedText, TypedText
 from queryserver.imports.model import SQL_TYPES, type_name
 

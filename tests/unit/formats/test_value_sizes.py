@@ -1,19 +1,9 @@
-"""Columns: the size of cells, and work that must not run in the loop."""
-
-from concurrent.futures import ThreadPoolExecutor
+"""The sizes of values."""
 
 import pyarrow as pa
 from tests.cases import each
 
-from queryserver.formats.columns import (  # pyright: ignore[reportPrivateUsage]
-    _WIDE_WORK,
-    MEMBER_BYTES,
-    STRUCT_BYTES,
-    begin_wide_work,
-    first_large_row,
-    first_large_value,
-    value_sizes,
-)
+from queryserver.formats.value_sizes import MEMBER_BYTES, STRUCT_BYTES, first_large_row, first_large_value, value_sizes
 
 TEXT = "x" * 100
 
@@ -68,23 +58,3 @@ def test_what_takes_no_bytes_in_arrow_still_counts_inside_of_a_list() -> None:
     assert first_large_value(batch, 1000) == (0, 0)
     batch = pa.record_batch({"a": pa.array([[True] * 1000])})
     assert first_large_value(batch, 1000) == (0, 0)
-
-
-def test_the_next_piece_begins_when_the_earlier_one_has_ended() -> None:
-    end = begin_wide_work()
-    with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(begin_wide_work)
-        assert not following.done()
-        end()
-        following.result(timeout=60)()
-
-
-def test_work_that_takes_long_is_not_waited_for() -> None:
-    first, second = begin_wide_work(), begin_wide_work(wait_s=0.01)
-    second()
-    first()
-    first()
-    third = begin_wide_work()
-    # Each end gave back what it had, and no more.
-    assert not _WIDE_WORK.acquire(blocking=False)
-    third()
