@@ -35,7 +35,7 @@ class Placed(FakeEngine):
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(wants_credentials=True, places=self.places)
+        return EngineCapabilities(wants_credentials=True, endpoints=self.places)
 
 
 def at(url: str, places: tuple[tuple[str, int], ...]) -> tuple[Connector, Connectors]:
