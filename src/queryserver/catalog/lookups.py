@@ -22,8 +22,9 @@ from queryserver.errors.statements import engine_process_lost
 from queryserver.identity.model import User
 from queryserver.platform.fair_queue import Slots
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.single_flight import SingleFlight
 from queryserver.statements.engine_sessions import CredentialBook
-from queryserver.statements.forwarding import Flights, Forwarding
+from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.session_reach import Reach
 
 log = structlog.get_logger(__name__)
@@ -55,7 +56,7 @@ class Lookups:
     reach: Reach
     metrics: Metrics
     on_answer: AnswerListener | None
-    _flights: Flights = field(default_factory=Flights, init=False)
+    _single_flight: SingleFlight = field(default_factory=SingleFlight, init=False)
     _slots: Slots = field(default_factory=lambda: Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER), init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +65,7 @@ class Lookups:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with self.cache.running(), self._flights.running():
+        async with self.cache.running(), self._single_flight.running():
             yield
 
     async def answer(
@@ -90,7 +91,7 @@ class Lookups:
 
         # After a change of objects, and with `refresh`, an older lookup is not shared.
         shared = object() if refresh else found.changed_at
-        return await self._flights.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
+        return await self._single_flight.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
 
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[protocol.Catalog]:
@@ -148,7 +149,7 @@ class Lookups:
             async with self._slots.slot(connector.key, user.id):
                 return await self.forwarding.send(target, user, connector, kind, arguments, budget=budget)
 
-        return await self._flights.join(object(), work, budget=budget)
+        return await self._single_flight.join(object(), work, budget=budget)
 
     async def runs_here(self, connector: Connector) -> bool:
         """Whether this process can reach the data of a connector. Raises EngineUnavailable when none does just now."""

@@ -1,12 +1,12 @@
 """What another process must do, because it holds the data: requests and answers are rows of the service database."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
@@ -18,11 +18,10 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import ApiTokenLimits, User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database, Notices
+from queryserver.platform.single_flight import SingleFlight
 from queryserver.platform.threads import Tasks
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 Undo = Callable[[Sequence[Any]], Awaitable[object]]
 """Takes back what a handler has done for a caller who has left, of the same arguments."""
@@ -54,60 +53,6 @@ _ERRORS: Mapping[str, type[errors.QueryServerError]] = MappingProxyType(
         errors.too_many_sessions.code: errors.TooManyRequests,
     }
 )
-
-
-class _Flight:
-    def __init__(self, task: "asyncio.Task[Any]", *, until: float) -> None:
-        self.task = task
-        self.until = until
-        self.waiting = 0
-
-
-class Flights:
-    """Owns the tasks. Equal keys share one; it is canceled when its time is over or its last caller has left.
-
-    A canceled task may take a while to end the engine's work: only the end of `running` waits for that.
-    """
-
-    def __init__(self) -> None:
-        self._joinable: dict[Hashable, _Flight] = {}
-        self._tasks = Tasks()
-        self.running = self._tasks.running
-
-    async def join(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, budget: timedelta) -> T:
-        """What `work` gives, or equal work that is under way. Raises EngineTimeout after the work's `budget`."""
-        flight = self._joinable.get(key) or self._start(key, work, budget)
-        flight.waiting += 1
-        try:
-            left_s = max(flight.until - asyncio.get_running_loop().time(), 0)
-            done, _ = await asyncio.wait({flight.task}, timeout=left_s)
-            if not done:
-                raise errors.EngineTimeout(f"The data source did not answer within {budget.total_seconds():g} s.")
-            if flight.task.cancelled():
-                raise errors.EngineUnavailable("The server ended this work at the data source.")
-            return flight.task.result()
-        finally:
-            flight.waiting -= 1
-            if not flight.task.done() and (not flight.waiting or flight.until <= asyncio.get_running_loop().time()):
-                self._leave(key, flight)
-                flight.task.cancel()
-
-    def _start(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], budget: timedelta) -> _Flight:
-        task = self._tasks.start(work(), "shared-work")
-        flight = _Flight(task, until=asyncio.get_running_loop().time() + budget.total_seconds())
-        self._joinable[key] = flight
-
-        def ended(_: "asyncio.Task[Any]") -> None:
-            self._leave(key, flight)
-            if not task.cancelled() and (error := task.exception()) and not isinstance(error, errors.QueryServerError):
-                log.error("shared work failed", exc_info=error)
-
-        task.add_done_callback(ended)
-        return flight
-
-    def _leave(self, key: Hashable, flight: _Flight) -> None:
-        if self._joinable.get(key) is flight:
-            del self._joinable[key]
 
 
 _HOLDER = "select owner from engine_owners where connector = $1 and lease_until > now()"
@@ -144,11 +89,11 @@ class Forwarding:
         self._undos: dict[str, Undo] = {}
         self._waiting: dict[UUID, asyncio.Event] = {}
         self._tasks = Tasks()
-        self._flights = Flights()
+        self._calls = SingleFlight()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with self._tasks.running(), self._flights.running():
+        async with self._tasks.running(), self._calls.running():
             yield
 
     def serve(self, kind: str, handler: Handler, undo: Undo | None = None) -> None:
@@ -242,7 +187,7 @@ class Forwarding:
         if (token := request.get("api_token")) is not None:
             user = user.narrowed(ApiTokenLimits.of_stored(token))
         work = partial(self.run_here, user, connector, request["kind"], request["arguments"])
-        return await self._flights.join(object(), work, budget=budget)
+        return await self._calls.join(object(), work, budget=budget)
 
     async def _delete(self, request_id: UUID) -> None:
         try:

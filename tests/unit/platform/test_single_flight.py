@@ -8,15 +8,15 @@ import pytest
 from tests.timing import settle
 
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, MetadataNotFound, database_not_found
-from queryserver.statements.forwarding import Flights
+from queryserver.platform.single_flight import SingleFlight
 
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
 
 
 @pytest.fixture
-async def flights() -> AsyncIterator[Flights]:
-    """Open flights."""
-    opened = Flights()
+async def single_flight() -> AsyncIterator[SingleFlight]:
+    """A running one."""
+    opened = SingleFlight()
     async with opened.running():
         yield opened
 
@@ -38,18 +38,18 @@ class Work:
         return self.begun
 
 
-async def test_equal_keys_share_one_work_and_others_do_not(flights: Flights):
+async def test_equal_keys_share_one_work_and_others_do_not(single_flight: SingleFlight):
     work = Work()
-    joined = [asyncio.create_task(flights.join(key, work, budget=LONG)) for key in "aaab"]
+    joined = [asyncio.create_task(single_flight.join(key, work, budget=LONG)) for key in "aaab"]
     await settle()
     work.go_on.set()
     await asyncio.gather(*joined)
     assert work.begun == 2
 
 
-async def test_work_ends_with_the_last_of_those_who_wait(flights: Flights):
+async def test_work_ends_with_the_last_of_those_who_wait(single_flight: SingleFlight):
     work = Work()
-    first, second = (asyncio.create_task(flights.join("a", work, budget=LONG)) for _ in range(2))
+    first, second = (asyncio.create_task(single_flight.join("a", work, budget=LONG)) for _ in range(2))
     await settle()
     first.cancel()
     await settle()
@@ -59,16 +59,16 @@ async def test_work_ends_with_the_last_of_those_who_wait(flights: Flights):
     assert work.canceled == 1
 
 
-async def test_work_beyond_its_budget_is_canceled_and_not_joined_any_more(flights: Flights):
+async def test_work_beyond_its_budget_is_canceled_and_not_joined_any_more(single_flight: SingleFlight):
     work = Work()
     with pytest.raises(EngineTimeout, match=r"within 0\.05 s"):
-        await flights.join("a", work, budget=SHORT)
+        await single_flight.join("a", work, budget=SHORT)
     work.go_on.set()
-    assert await flights.join("a", work, budget=LONG) == 2
+    assert await single_flight.join("a", work, budget=LONG) == 2
     assert work.canceled == 1
 
 
-async def test_work_that_does_not_end_when_canceled_holds_nobody_up(flights: Flights):
+async def test_work_that_does_not_end_when_canceled_holds_nobody_up(single_flight: SingleFlight):
     let_go = asyncio.Event()
 
     async def stubborn() -> None:
@@ -79,23 +79,25 @@ async def test_work_that_does_not_end_when_canceled_holds_nobody_up(flights: Fli
 
     async with asyncio.timeout(30):
         with pytest.raises(EngineTimeout):
-            await flights.join("a", stubborn, budget=SHORT)
+            await single_flight.join("a", stubborn, budget=SHORT)
     let_go.set()
 
 
-async def test_all_who_wait_get_the_failure(flights: Flights):
+async def test_all_who_wait_get_the_failure(single_flight: SingleFlight):
     async def failing() -> None:
         await asyncio.sleep(0)
         raise database_not_found("nope")
 
-    results = await asyncio.gather(*(flights.join("a", failing, budget=LONG) for _ in range(3)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(single_flight.join("a", failing, budget=LONG) for _ in range(3)), return_exceptions=True
+    )
     assert [result.code for result in results if isinstance(result, MetadataNotFound)] == ["database_not_found"] * 3
 
 
 async def test_the_end_ends_all_work():
-    flights, work = Flights(), Work()
-    async with flights.running():
-        joined = asyncio.create_task(flights.join("a", work, budget=LONG))
+    single_flight, work = SingleFlight(), Work()
+    async with single_flight.running():
+        joined = asyncio.create_task(single_flight.join("a", work, budget=LONG))
         await settle()
     assert work.canceled == 1
     with pytest.raises(EngineUnavailable, match="ended this work"):
