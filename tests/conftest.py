@@ -19,6 +19,7 @@ from tests.rewriting import rewrite_assertions
 settings.load_profile(QUICK)
 
 _LONG_S = 600
+_ID_CHARACTERS = 50
 
 pytest_plugins = [
     "tests.fixtures.clocks",
@@ -112,6 +113,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(chosen) < len(items):
         config.hook.pytest_deselected(items=_without(items, chosen))
         items[:] = chosen
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Ids that can be read and typed after `-k`: small literals as they are written, long texts cut.
+
+    Functions without a name, and bytes that are no text, get the name of the argument and a number: an id must be
+    the same in all processes of pytest-xdist. None leaves the choice to pytest.
+    """
+    if isinstance(val, str):
+        return f"{ascii(val[:_ID_CHARACTERS])[1:-1]}..." if len(val) > _ID_CHARACTERS else None
+    if isinstance(val, bytes):
+        return None if len(val) <= _ID_CHARACTERS and val.isascii() else argname
+    if getattr(val, "__name__", None) == "<lambda>":
+        return argname
+    if isinstance(val, list | tuple | dict) and _is_literal(val):
+        written = ascii(val)
+        return written if len(written) <= _ID_CHARACTERS else argname
+    return None
+
+
+def _is_literal(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_is_literal(one) for pair in value.items() for one in pair)
+    if isinstance(value, list | tuple):
+        return all(_is_literal(one) for one in value)
+    return value is None or type(value) in {bool, int, float, str, bytes}
 
 
 def _time_limit_s(item: pytest.Item) -> float:

@@ -7,7 +7,6 @@ import pytest
 from pydantic import SecretStr
 from starlette.requests import Request
 from structlog.testing import capture_logs
-from tests.cases import each
 
 from queryserver.api import addresses as module
 from queryserver.api.addresses import UNKNOWN, client_address
@@ -47,41 +46,45 @@ def test_a_stranger_cannot_choose_its_address() -> None:
 
 
 @pytest.mark.platform(35)
-@each(
+@pytest.mark.parametrize(
     ("headers", "expected"),
-    ([], "10.0.0.1"),
-    ([("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
-    ([("X-Forwarded-For", "192.0.2.66, 198.51.100.1, 10.0.0.2")], "198.51.100.1"),
-    ([("X-Forwarded-For", "192.0.2.66"), ("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
-    ([("X-Forwarded-For", "198.51.100.1:4711")], "198.51.100.1"),
-    ([("X-Forwarded-For", "::ffff:198.51.100.1")], "198.51.100.1"),
-    ([("X-Forwarded-For", "10.0.0.3, 10.0.0.2")], "10.0.0.3"),
-    ([("X-Forwarded-For", "10.0.0.3"), ("Forwarded", "for=10.0.0.3")], "10.0.0.3"),
-    ([("X-Forwarded-For", "198.51.100.1, junk")], UNKNOWN),
-    ([("X-Forwarded-For", "junk, 10.0.0.2")], UNKNOWN),
-    ([("X-Forwarded-For", "")], UNKNOWN),
-    ([("Forwarded", "")], UNKNOWN),
-    ([("Forwarded", 'for=192.0.2.66, for="[2001:db8::1]:80";proto=https;by=10.0.0.1')], "2001:db8::1"),
-    ([("Forwarded", "by=10.0.0.1")], UNKNOWN),
-    ([("Forwarded", "for=_hidden")], UNKNOWN),
-    ([("X-Forwarded-For", ""), ("Forwarded", "for=_hidden")], UNKNOWN),
-    ([("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")], "198.51.100.1"),
-    ([("X-Forwarded-For", "198.51.100.1, 10.0.0.2"), ("Forwarded", 'for="198.51.100.1:1"')], "198.51.100.1"),
+    [
+        ([], "10.0.0.1"),
+        ([("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
+        ([("X-Forwarded-For", "192.0.2.66, 198.51.100.1, 10.0.0.2")], "198.51.100.1"),
+        ([("X-Forwarded-For", "192.0.2.66"), ("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
+        ([("X-Forwarded-For", "198.51.100.1:4711")], "198.51.100.1"),
+        ([("X-Forwarded-For", "::ffff:198.51.100.1")], "198.51.100.1"),
+        ([("X-Forwarded-For", "10.0.0.3, 10.0.0.2")], "10.0.0.3"),
+        ([("X-Forwarded-For", "10.0.0.3"), ("Forwarded", "for=10.0.0.3")], "10.0.0.3"),
+        ([("X-Forwarded-For", "198.51.100.1, junk")], UNKNOWN),
+        ([("X-Forwarded-For", "junk, 10.0.0.2")], UNKNOWN),
+        ([("X-Forwarded-For", "")], UNKNOWN),
+        ([("Forwarded", "")], UNKNOWN),
+        ([("Forwarded", 'for=192.0.2.66, for="[2001:db8::1]:80";proto=https;by=10.0.0.1')], "2001:db8::1"),
+        ([("Forwarded", "by=10.0.0.1")], UNKNOWN),
+        ([("Forwarded", "for=_hidden")], UNKNOWN),
+        ([("X-Forwarded-For", ""), ("Forwarded", "for=_hidden")], UNKNOWN),
+        ([("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")], "198.51.100.1"),
+        ([("X-Forwarded-For", "198.51.100.1, 10.0.0.2"), ("Forwarded", 'for="198.51.100.1:1"')], "198.51.100.1"),
+    ],
 )
 def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tuple[str, str]], expected: str) -> None:
     assert address("10.0.0.1", *headers) == expected
 
 
-DISAGREEING = each(
+DISAGREEING = pytest.mark.parametrize(
     ("x_forwarded_for", "forwarded"),
-    ("192.0.2.66", "for=198.51.100.1"),
-    ("198.51.100.1", "for=192.0.2.66"),
-    ("192.0.2.66", "for=192.0.2.66, for=198.51.100.1"),
-    ("", "for=198.51.100.1"),
-    ("junk", "for=198.51.100.1"),
-    ("198.51.100.1", "by=10.0.0.1"),
-    ("198.51.100.1", "for=10.0.0.1"),
-    ("198.51.100.1", ""),
+    [
+        ("192.0.2.66", "for=198.51.100.1"),
+        ("198.51.100.1", "for=192.0.2.66"),
+        ("192.0.2.66", "for=192.0.2.66, for=198.51.100.1"),
+        ("", "for=198.51.100.1"),
+        ("junk", "for=198.51.100.1"),
+        ("198.51.100.1", "by=10.0.0.1"),
+        ("198.51.100.1", "for=10.0.0.1"),
+        ("198.51.100.1", ""),
+    ],
 )
 
 
@@ -134,12 +137,12 @@ def may_read(peer: str | None, *headers: tuple[str, str], settings: MetricsSetti
     return may_read_metrics(Request(scope), settings, LOOPBACK)
 
 
-@each("peer", "127.0.0.1", "127.9.9.9", "::ffff:127.0.0.1")
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::ffff:127.0.0.1"])
 def test_an_allowed_network_reads_them(peer: str):
     assert may_read(peer)
 
 
-@each("peer", "203.0.113.9", "::1", "", "a-socket", None)
+@pytest.mark.parametrize("peer", ["203.0.113.9", "::1", "", "a-socket", None])
 def test_others_do_not(peer: str | None):
     assert not may_read(peer)
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
-from tests.cases import each
 from tests.refusals import raises_code
 from tests.timing import at_best, others_waited_s
 
@@ -56,18 +55,20 @@ def test_the_three_encodings_give_the_same_text():
         assert fields == {"statement": STATEMENT}
 
 
-@each("padding", 0, 70_000)
-@each(
+@pytest.mark.parametrize("padding", [0, 70_000])
+@pytest.mark.parametrize(
     ("text", "expected"),
-    (
-        '{"a": 1, "b": [true, false, null, -0, 1.5, 1e3, 12345678901234567890123], "c": {}}',
-        {"a": 1, "b": [True, False, None, 0, 1.5, 1000.0, 12345678901234567890123], "c": {}},
-    ),
-    (' {"a" : [ ] , "" : { "a" : [ [ ] ] } } \r\n', {"a": [], "": {"a": [[]]}}),
-    (r'{"a": "\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"}', {"a": '"\\/\b\f\n\r\té😀'}),
-    ('{"\\u0061": "\x7fé"}', {"a": "\x7fé"}),
-    ('{"a": "\\\\u0000"}', {"a": "\\u0000"}),
-    ('{"a": 9' + "9" * 4299 + "}", {"a": int("9" * 4300)}),
+    [
+        (
+            '{"a": 1, "b": [true, false, null, -0, 1.5, 1e3, 12345678901234567890123], "c": {}}',
+            {"a": 1, "b": [True, False, None, 0, 1.5, 1000.0, 12345678901234567890123], "c": {}},
+        ),
+        (' {"a" : [ ] , "" : { "a" : [ [ ] ] } } \r\n', {"a": [], "": {"a": [[]]}}),
+        (r'{"a": "\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"}', {"a": '"\\/\b\f\n\r\té😀'}),
+        ('{"\\u0061": "\x7fé"}', {"a": "\x7fé"}),
+        ('{"a": "\\\\u0000"}', {"a": "\\u0000"}),
+        ('{"a": 9' + "9" * 4299 + "}", {"a": int("9" * 4300)}),
+    ],
 )
 def test_json_values(text: str, expected: dict[str, object], padding: int):
     """Long texts are read by another parser than short ones."""
@@ -75,9 +76,9 @@ def test_json_values(text: str, expected: dict[str, object], padding: int):
 
 
 @pytest.mark.platform(10)
-@each("padding", 0, 70_000)
-@each("body",
-    b"{", b"}", b"[", b'"', b"nul", b"{]", b"[}", b"{}{}", b"{} x", b" ", b"\xef\xbb\xbf{}", b"{'a': 1}", b"// c\n{}",
+@pytest.mark.parametrize("padding", [0, 70_000])
+@pytest.mark.parametrize("body",
+    [b"{", b"}", b"[", b'"', b"nul", b"{]", b"[}", b"{}{}", b"{} x", b" ", b"\xef\xbb\xbf{}", b"{'a': 1}", b"// c\n{}",
     b'{"a"}', b'{"a":}', b'{"a":1,}', b'{,"a":1}', b'{"a" 1}', b"{1:2}", b'{"a":1 "b":2}', b'{"a":[1,]}', b'{"a":[,1]}',
     b'{"a":[1 2]}', b'{"a": NaN}', b'{"a": Infinity}', b'{"a": -Infinity}', b'{"a": 1e999}', b'{"a": -1e999}',
     b'{"a": ' + b"9" * 4301 + b"}", b'{"a": 01}', b'{"a": +1}', b'{"a": .5}', b'{"a": 1.}', b'{"a": 1e}', b'{"a": 0x1}',
@@ -87,7 +88,7 @@ def test_json_values(text: str, expected: dict[str, object], padding: int):
     b'{"a": "\\ud83d\\ud83d"}', b'{"a": "\\x"}', b'{"a": "\\u12"}', b'{"a": "\\u00g0"}', b'{"a": "x', b'{"a": "\\',
     b'{"a": "\\"}', b'{"a": "\xff"}', b"\xff", b'{"a": "\xed\xa0\x80"}', b'{"a": "\xc0\x80"}',
     json.dumps({"a": 1}).encode("utf-16"), nested(65), b"[" * 65 + b"]" * 65, b"[" * 100_000,
-    b'{"a":' * 100_000)  # fmt: skip
+    b'{"a":' * 100_000])  # fmt: skip
 def test_json_that_is_refused(body: bytes, padding: int):
     with pytest.raises(InvalidJson):
         parse_json_object(b" " * padding + body)
@@ -110,30 +111,32 @@ def test_the_number_of_values_has_a_limit():
 
 
 @pytest.mark.platform(8)
-@each("padding", 0, 70_000)
-@each("body", b"[]", b'[{"a": 1}]', b"1", b'"text"', b"null", b"true", b"1.5")
+@pytest.mark.parametrize("padding", [0, 70_000])
+@pytest.mark.parametrize("body", [b"[]", b'[{"a": 1}]', b"1", b'"text"', b"null", b"true", b"1.5"])
 def test_json_that_is_no_object(body: bytes, padding: int):
     with raises_code("invalid_body"):
         parse_json_object(body + b" " * padding)
 
 
-@each("filling", "x", "é", "\\n", "\\u00e9", "\\ud83d\\ude00", "x\\\\")
+@pytest.mark.parametrize("filling", ["x", "é", "\\n", "\\u00e9", "\\ud83d\\ude00", "x\\\\"])
 def test_long_texts_come_out_whole(filling: str):
     text = '{"a": "' + filling * 100_000 + '"}'
     assert parse_json_object(text.encode()) == json.loads(text)
 
 
-@each(("body", "expected"),
-    (b"a=1&b=2", {"a": "1", "b": "2"}), (b"a=1&a=2", {"a": "2"}), (b"a=&b&&=c&", {"a": "", "b": "", "": "c"}),
+@pytest.mark.parametrize(("body", "expected"),
+    [(b"a=1&b=2", {"a": "1", "b": "2"}), (b"a=1&a=2", {"a": "2"}), (b"a=&b&&=c&", {"a": "", "b": "", "": "c"}),
     (b"a+b=c+d%2B%20e", {"a b": "c d+ e"}), (b"a=b=c;d", {"a": "b=c;d"}),
     (b"a=%zz%4&b=100%", {"a": "%zz%4", "b": "100%"}), ("é=%C3%A9😀".encode(), {"é": "é😀"}),
-    (b"%61=%26%3D", {"a": "&="}))  # fmt: skip
+    (b"%61=%26%3D", {"a": "&="})])  # fmt: skip
 def test_form_fields(body: bytes, expected: dict[str, str]):
     assert parse_form(body) == expected
 
 
 @pytest.mark.platform(10)
-@each("body", b"a=%ff", b"%ff=1", b"a=\xc3", b"a=%00", b"a\0=1", b"a=%ED%A0%80", b"&" * 1000, b"a=1&" * 1000)
+@pytest.mark.parametrize(
+    "body", [b"a=%ff", b"%ff=1", b"a=\xc3", b"a=%00", b"a\0=1", b"a=%ED%A0%80", b"&" * 1000, b"a=1&" * 1000]
+)
 def test_forms_that_are_refused(body: bytes):
     with pytest.raises(InvalidParameter):
         parse_form(body)
@@ -147,7 +150,7 @@ def test_an_error_names_the_parameter_in_short():
     assert len(caught.value.message) < 200
 
 
-@each("filling", b"%41", b"a%41", b"%%41", b"ab%4", b"%C3%A9", b"+", b"%")
+@pytest.mark.parametrize("filling", [b"%41", b"a%41", b"%%41", b"ab%4", b"%C3%A9", b"+", b"%"])
 def test_escapes_at_the_edges_of_the_steps(filling: bytes):
     from urllib.parse import unquote_to_bytes
 
@@ -180,25 +183,27 @@ def test_long_multipart_values_come_out_whole():
 
 
 @pytest.mark.security("T6")
-@each(
+@pytest.mark.parametrize(
     ("body", "content_type"),
-    (part("a", b"1", extra='; filename="x.txt"') + b"--XX--\r\n", TYPE),
-    (part("a", b"1", extra="; filename=") + b"--XX--\r\n", TYPE),
-    (b"--XX\r\nContent-Disposition: form-data\r\n\r\n1\r\n--XX--\r\n", TYPE),
-    (b'--XX\r\nContent-Disposition: attachment; name="a"\r\n\r\n1\r\n--XX--\r\n', TYPE),
-    (b"--XX\r\n\r\n1\r\n--XX--\r\n", TYPE),
-    (part("a", b"1") + b"--XX--\r\n", "multipart/form-data"),
-    (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary="),
-    (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary=€"),
-    (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary=" + "X" * 300),
-    (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary=YY"),
-    (part("a", b"1"), TYPE),
-    (b"--XX", TYPE),
-    (b"text", TYPE),
-    (part("a", b"\xff") + b"--XX--\r\n", TYPE),
-    (part("a", b"\0") + b"--XX--\r\n", TYPE),
-    (part("a", b"1") * 1001 + b"--XX--\r\n", TYPE),
-    (b"--XX\r\nno header\r\n\r\n1\r\n--XX--\r\n", TYPE),
+    [
+        (part("a", b"1", extra='; filename="x.txt"') + b"--XX--\r\n", TYPE),
+        (part("a", b"1", extra="; filename=") + b"--XX--\r\n", TYPE),
+        (b"--XX\r\nContent-Disposition: form-data\r\n\r\n1\r\n--XX--\r\n", TYPE),
+        (b'--XX\r\nContent-Disposition: attachment; name="a"\r\n\r\n1\r\n--XX--\r\n', TYPE),
+        (b"--XX\r\n\r\n1\r\n--XX--\r\n", TYPE),
+        (part("a", b"1") + b"--XX--\r\n", "multipart/form-data"),
+        (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary="),
+        (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary=€"),
+        (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary=" + "X" * 300),
+        (part("a", b"1") + b"--XX--\r\n", "multipart/form-data; boundary=YY"),
+        (part("a", b"1"), TYPE),
+        (b"--XX", TYPE),
+        (b"text", TYPE),
+        (part("a", b"\xff") + b"--XX--\r\n", TYPE),
+        (part("a", b"\0") + b"--XX--\r\n", TYPE),
+        (part("a", b"1") * 1001 + b"--XX--\r\n", TYPE),
+        (b"--XX\r\nno header\r\n\r\n1\r\n--XX--\r\n", TYPE),
+    ],
 )
 def test_multipart_that_is_refused(body: bytes, content_type: str):
     with pytest.raises(InvalidParameter):
@@ -206,7 +211,9 @@ def test_multipart_that_is_refused(body: bytes, content_type: str):
 
 
 @pytest.mark.security("T6")
-@each("headers", "x: " + "y" * 17_000, "x" * 17_000 + ": y", "a: b\r\n" * 3_000, "x" * 200_000 + ": y")
+@pytest.mark.parametrize(
+    "headers", ["x: " + "y" * 17_000, "x" * 17_000 + ": y", "a: b\r\n" * 3_000, "x" * 200_000 + ": y"]
+)
 def test_part_headers_have_a_limit(headers: str):
     with pytest.raises(PayloadTooLarge):
         parse_multipart(
@@ -226,7 +233,7 @@ HOSTILE: dict[str, Callable[[], object]] = {
 
 @pytest.mark.item(69)
 @pytest.mark.security("T6")
-@each("name", HOSTILE)
+@pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.slow
 async def test_other_threads_run_while_a_hostile_body_is_read(name: str):
     def read() -> None:
@@ -332,8 +339,8 @@ def slow_request(receive: object, content_type: bytes) -> Request:
 
 
 @pytest.mark.security("T6")
-@each(
-    ("receive", "content_type"), (one_byte, b"application/json"), (nothing, b"application/json"), (nothing, b"text/x")
+@pytest.mark.parametrize(
+    ("receive", "content_type"), [(one_byte, b"application/json"), (nothing, b"application/json"), (nothing, b"text/x")]
 )
 async def test_a_slow_body_is_given_up(receive: object, content_type: bytes):
     async with asyncio.timeout(60):

@@ -5,7 +5,6 @@ from datetime import timedelta
 import orjson
 import pytest
 from starlette.requests import Request
-from tests.cases import each
 
 from queryserver import errors
 from queryserver.api.errors import IMPORTER_STYLE, internal_error, respond, wrong_method
@@ -21,37 +20,39 @@ REQUEST = request()
 
 
 @pytest.mark.importer(2)
-@each(
+@pytest.mark.parametrize(
     ("error", "status", "code"),
-    (errors.ImporterDenied("no"), 403, "permission_denied"),
-    (errors.storage_access_denied("no"), 400, "permission_denied"),
-    (errors.import_file_denied("no"), 400, "permission_denied"),
-    (errors.EngineForbidden("no"), 400, "permission_denied"),
-    (errors.PayloadTooLarge("no"), 400, "payload_too_large"),
-    (errors.too_many_parts("no"), 400, "too_many_parts"),
-    (errors.UnsupportedMediaType("no"), 400, "unsupported_media_type"),
-    (errors.BodyTooSlow("no"), 400, "request_timeout"),
-    (errors.LateBody(), 400, "invalid_body"),
-    (errors.upload_aborted("no"), 400, "invalid_body"),
-    (errors.InvalidName("no"), 400, "invalid_parameter"),
-    (errors.InvalidPath("no"), 400, "invalid_parameter"),
-    (errors.NotAFile("no"), 400, "invalid_parameter"),
-    (errors.InvalidJson("no"), 400, "invalid_json"),
-    (errors.PathNotFound("no"), 400, "file_not_found"),
-    (errors.import_file_not_found(), 400, "file_not_found"),
-    (errors.FileTooComplex("no"), 400, "file_too_complex"),
-    (errors.upload_quota_exceeded("no"), 400, "quota_exceeded"),
-    (errors.ChangedMeanwhile("no"), 400, "file_not_found"),
-    (errors.StatementRejected("no"), 400, "engine_error"),
-    (errors.TooManyStreams("no"), 429, "too_many_requests"),
-    (errors.too_many_statements("no"), 429, "too_many_statements"),
-    (errors.quota_exceeded("no"), 429, "too_many_requests"),
-    (errors.StorageUnavailable("no"), 500, "storage_unavailable"),
-    (errors.StorageError("no"), 500, "storage_unavailable"),
-    (errors.DatabaseUnavailable(), 500, "database_unavailable"),
-    (errors.stopping("no"), 503, "stopping"),
-    (errors.EngineUnavailable("no"), 500, "engine_unavailable"),
-    (errors.DetectionFailed("no"), 500, "detection_error"),
+    [
+        (errors.ImporterDenied("no"), 403, "permission_denied"),
+        (errors.storage_access_denied("no"), 400, "permission_denied"),
+        (errors.import_file_denied("no"), 400, "permission_denied"),
+        (errors.EngineForbidden("no"), 400, "permission_denied"),
+        (errors.PayloadTooLarge("no"), 400, "payload_too_large"),
+        (errors.too_many_parts("no"), 400, "too_many_parts"),
+        (errors.UnsupportedMediaType("no"), 400, "unsupported_media_type"),
+        (errors.BodyTooSlow("no"), 400, "request_timeout"),
+        (errors.LateBody(), 400, "invalid_body"),
+        (errors.upload_aborted("no"), 400, "invalid_body"),
+        (errors.InvalidName("no"), 400, "invalid_parameter"),
+        (errors.InvalidPath("no"), 400, "invalid_parameter"),
+        (errors.NotAFile("no"), 400, "invalid_parameter"),
+        (errors.InvalidJson("no"), 400, "invalid_json"),
+        (errors.PathNotFound("no"), 400, "file_not_found"),
+        (errors.import_file_not_found(), 400, "file_not_found"),
+        (errors.FileTooComplex("no"), 400, "file_too_complex"),
+        (errors.upload_quota_exceeded("no"), 400, "quota_exceeded"),
+        (errors.ChangedMeanwhile("no"), 400, "file_not_found"),
+        (errors.StatementRejected("no"), 400, "engine_error"),
+        (errors.TooManyStreams("no"), 429, "too_many_requests"),
+        (errors.too_many_statements("no"), 429, "too_many_statements"),
+        (errors.quota_exceeded("no"), 429, "too_many_requests"),
+        (errors.StorageUnavailable("no"), 500, "storage_unavailable"),
+        (errors.StorageError("no"), 500, "storage_unavailable"),
+        (errors.DatabaseUnavailable(), 500, "database_unavailable"),
+        (errors.stopping("no"), 503, "stopping"),
+        (errors.EngineUnavailable("no"), 500, "engine_unavailable"),
+        (errors.DetectionFailed("no"), 500, "detection_error"),
+    ],
     ids=lambda value: value.code if isinstance(value, QueryServerError) else str(value),
 )
 def test_every_error_has_a_status_that_the_importer_knows(error: QueryServerError, status: int, code: str) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scripts.describe_api import as_form, query_parameters
 from scripts.export_openapi import TARGET
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.api.schemas import requests
@@ -67,7 +66,7 @@ class TestBooleans:
         with pytest.raises(InvalidParameter, match="startOver must be true or false"):
             fetch(startOver=word)
 
-    @each("value", 0, 1, 1.0, [], {})
+    @pytest.mark.parametrize("value", [0, 1, 1.0, [], {}])
     def test_json_numbers_and_containers_are_no_booleans(self, value: Any):
         with pytest.raises(InvalidParameter, match="startOver"):
             fetch(startOver=value)
@@ -80,13 +79,15 @@ class TestIntegers:
             assert fetch(rows=rows).rows == number
 
     @pytest.mark.item(22)
-    @each("rows", "0", "-1", "x", "", "-" + "9" * 30, 0, -1, -(10**30), True, 1.5)
+    @pytest.mark.parametrize("rows", ["0", "-1", "x", "", "-" + "9" * 30, 0, -1, -(10**30), True, 1.5])
     def test_rows_below_one_are_invalid(self, rows: Any):
         with pytest.raises(InvalidParameter, match="rows must be an integer of at least 1"):
             fetch(rows=rows)
 
     @pytest.mark.item(22)
-    @each("rows", "100000", "100001", "+200000", "0" * 30 + "1" * 30, "9" * 5000, 100_001, 2**63, 10**30, 1e300)
+    @pytest.mark.parametrize(
+        "rows", ["100000", "100001", "+200000", "0" * 30 + "1" * 30, "9" * 5000, 100_001, 2**63, 10**30, 1e300]
+    )
     def test_more_rows_than_a_batch_has_mean_as_many_as_it_has(self, rows: Any):
         assert fetch(rows=rows).rows == 100_000
 
@@ -125,24 +126,26 @@ class TestIntegers:
         with pytest.raises(InvalidParameter, match="timeout must be an integer from 1 to 86400"):
             execute(timeout=value)
 
-    @each("value", "", " 5", "5 ", "5.0", "1e3", "0x10", "1_000", "\u0665", "--5")
+    @pytest.mark.parametrize("value", ["", " 5", "5 ", "5.0", "1e3", "0x10", "1_000", "\u0665", "--5"])
     def test_text_is_plain_decimal_digits(self, value: str):
         with pytest.raises(InvalidParameter, match="timeout"):
             execute(timeout=value)
 
-    @each("value", 2**63, -(2**63) - 1, "9999999999999999999", 1e300)
+    @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, "9999999999999999999", 1e300])
     def test_what_no_database_column_holds_is_invalid(self, value: Any):
         with pytest.raises(InvalidParameter, match="session_id"):
             execute(session_id=value)
 
 
 class TestWait:
-    @each(("value", "seconds"), ("0", 0), ("60", 60), ("1.5", 1.5), (".5", 0.5), (30, 30), (0.25, 0.25))
+    @pytest.mark.parametrize(
+        ("value", "seconds"), [("0", 0), ("60", 60), ("1.5", 1.5), (".5", 0.5), (30, 30), (0.25, 0.25)]
+    )
     def test_wait_takes_fractions_of_a_second(self, value: Any, seconds: float):
         assert parse(CheckStatusRequest, {"operationId": "u", "wait": value}).wait == seconds
 
     @pytest.mark.item(13)
-    @each("value", "61", "x", "-1", "nan", "inf", "", "1e1", 61, -0.5, float("nan"), True)
+    @pytest.mark.parametrize("value", ["61", "x", "-1", "nan", "inf", "", "1e1", 61, -0.5, float("nan"), True])
     def test_wait_outside_0_to_60_is_invalid(self, value: Any):
         with pytest.raises(InvalidParameter, match="wait must be a number from 0 to 60"):
             parse(CheckStatusRequest, {"operationId": "u", "wait": value})
@@ -155,13 +158,13 @@ class TestText:
         statement = f"SELECT '{text}'"
         assert execute(statement=statement).script == statement
 
-    @each("value", NO_TEXT)
-    @each("field", "statement", "database", "operationId", "client_request_id")
+    @pytest.mark.parametrize("value", NO_TEXT)
+    @pytest.mark.parametrize("field", ["statement", "database", "operationId", "client_request_id"])
     def test_another_json_type_is_invalid(self, field: str, value: Any):
         with pytest.raises(InvalidParameter, match=f"{field} must be text"):
             execute(**{field: value})
 
-    @each("text", UNCLEAN)
+    @pytest.mark.parametrize("text", UNCLEAN)
     def test_nul_and_lone_surrogates_are_invalid_also_as_json_escapes(self, text: str):
         with pytest.raises(InvalidParameter, match="statement must be free of"):
             execute(statement=text)
@@ -175,25 +178,29 @@ class TestJsonFields:
         native = parse(ExecuteRequest, {"snippet": SNIPPET})
         assert parse(ExecuteRequest, {"snippet": json.dumps(SNIPPET)}) == native
 
-    @each("text", "{", "", "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 2}', '{"a":' * 70 + "1" + "}" * 70)
+    @pytest.mark.parametrize(
+        "text", ["{", "", "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 2}', '{"a":' * 70 + "1" + "}" * 70]
+    )
     def test_text_that_is_no_strict_json_is_invalid_json(self, text: str):
         with pytest.raises(InvalidJson, match="snippet is not valid"):
             execute(snippet=text)
 
-    @each("value", "[1]", "1", '"x"', [1], 5, True)
+    @pytest.mark.parametrize("value", ["[1]", "1", '"x"', [1], 5, True])
     def test_json_that_is_no_object_is_an_invalid_parameter(self, value: Any):
         with pytest.raises(InvalidParameter, match="snippet must be a JSON object"):
             execute(snippet=value)
 
-    @each(
+    @pytest.mark.parametrize(
         ("model", "field", "fields"),
-        (ExecuteRequest, "notebook.sessions", lambda n: {"notebook": {"sessions": [{"id": 1}] * n}}),
-        (
-            ExecuteRequest,
-            "snippet.properties.settings",
-            lambda n: {"snippet": {"properties": {"settings": [{"key": "k", "value": "v"}] * n}}},
-        ),
-        (SessionRequest, "session.properties", lambda n: {"session": {"type": "x", "properties": [{}] * n}}),
+        [
+            (ExecuteRequest, "notebook.sessions", lambda n: {"notebook": {"sessions": [{"id": 1}] * n}}),
+            (
+                ExecuteRequest,
+                "snippet.properties.settings",
+                lambda n: {"snippet": {"properties": {"settings": [{"key": "k", "value": "v"}] * n}}},
+            ),
+            (SessionRequest, "session.properties", lambda n: {"session": {"type": "x", "properties": [{}] * n}}),
+        ],
     )
     def test_arrays_have_at_most_a_thousand_entries(self, model, field, fields) -> None:
         parse(model, {"statement": "x", **fields(1000)})
@@ -231,7 +238,9 @@ class TestJsonFields:
 
 class TestExecute:
     @pytest.mark.item(6)
-    @each("fields", {}, {"statement": ""}, {"statement": " \n\t"}, {"snippet": "{}"}, {"statement": None})
+    @pytest.mark.parametrize(
+        "fields", [{}, {"statement": ""}, {"statement": " \n\t"}, {"snippet": "{}"}, {"statement": None}]
+    )
     def test_a_script_or_an_operation_is_required(self, fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="statement"):
             _ = parse(ExecuteRequest, fields).script
@@ -259,21 +268,25 @@ class TestExecute:
         assert execute(notebook=notebook, session_id="3").session_for({"hive"}) == 3
         assert execute(notebook=notebook).session_for({"trino"}) is None
 
-    @each(
+    @pytest.mark.parametrize(
         ("notebook", "hidden", "parent"),
-        ({}, False, None),
-        ({"type": "notebook"}, True, None),
-        ({"type": "query-hive", "skipHistorify": "true"}, True, None),
-        ({"isSaved": True, "uuid": "u"}, False, "u"),
-        ({"isSaved": True, "uuid": "u", "parentSavedQueryUuid": "p"}, False, "p"),
-        ({"isSaved": False, "uuid": "u"}, False, None),
+        [
+            ({}, False, None),
+            ({"type": "notebook"}, True, None),
+            ({"type": "query-hive", "skipHistorify": "true"}, True, None),
+            ({"isSaved": True, "uuid": "u"}, False, "u"),
+            ({"isSaved": True, "uuid": "u", "parentSavedQueryUuid": "p"}, False, "p"),
+            ({"isSaved": False, "uuid": "u"}, False, None),
+        ],
     )
     def test_the_notebook_says_what_history_shows(self, notebook: dict[str, Any], hidden: bool, parent: str | None):
         parsed = execute(notebook=notebook).notebook
         assert (parsed.hides_history, parsed.saved_uuid) == (hidden, parent)
 
     @pytest.mark.item(49)
-    @each("member", "statement_id", "statements_count", "has_more_statements", "previous_statement_hash")
+    @pytest.mark.parametrize(
+        "member", ["statement_id", "statements_count", "has_more_statements", "previous_statement_hash"]
+    )
     def test_each_of_four_members_makes_a_handle_steer(self, member: str):
         assert execute(snippet={"result": {"handle": {member: "1"}}}).previous is not None
 
@@ -285,7 +298,7 @@ class TestExecute:
         settings = [{"key": "a", "value": "x"}, {"key": "b", "value": 5}, {"key": "c", "value": True}]
         assert execute(snippet={"properties": {"settings": settings}}).settings == {"a": "x", "b": "5", "c": "true"}
 
-    @each("settings", {}, "x", [1], [{"key": 1, "value": "x"}], [{"key": "a", "value": []}])
+    @pytest.mark.parametrize("settings", [{}, "x", [1], [{"key": 1, "value": "x"}], [{"key": "a", "value": []}]])
     def test_settings_of_another_form_are_invalid(self, settings: Any):
         with pytest.raises(InvalidParameter, match=r"snippet\.properties\.settings"):
             execute(snippet={"properties": {"settings": settings}})
@@ -303,7 +316,7 @@ class TestIdempotencyKey:
         with raises_code("conflicting_parameters"):
             execute(client_request_id="a").idempotency_key("b")
 
-    @each("key", "", "é", "a\tb", "a" * 256)
+    @pytest.mark.parametrize("key", ["", "é", "a\tb", "a" * 256])
     def test_a_key_is_1_to_255_printable_ascii_characters(self, key: str):
         with pytest.raises(InvalidParameter, match="client_request_id must be 1 to 255"):
             execute(client_request_id=key)
@@ -312,8 +325,8 @@ class TestIdempotencyKey:
 
 
 class TestOperations:
-    @each("model", OperationRequest, CheckStatusRequest, FetchRequest, LogsRequest, EndRequest)
-    @each("fields", {}, {"operationId": " "}, {"snippet": '{"result": {"handle": {}}}'})
+    @pytest.mark.parametrize("model", [OperationRequest, CheckStatusRequest, FetchRequest, LogsRequest, EndRequest])
+    @pytest.mark.parametrize("fields", [{}, {"operationId": " "}, {"snippet": '{"result": {"handle": {}}}'}])
     def test_an_operation_must_be_named(self, model: type[OperationRequest], fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="operationId"):
             _ = parse(model, fields).named
@@ -335,7 +348,7 @@ class TestOperations:
         assert (request.start, request.size) == (3, 10)
         assert parse(LogsRequest, {"operationId": "u"}).start is None
 
-    @each("fields", {"from": "-1"}, {"from": "x"}, {"size": "0"})
+    @pytest.mark.parametrize("fields", [{"from": "-1"}, {"from": "x"}, {"size": "0"}])
     def test_log_ranges_are_checked(self, fields: dict[str, Any]):
         with pytest.raises(InvalidParameter, match=next(iter(fields))):
             parse(LogsRequest, {"operationId": "u", **fields})
@@ -343,11 +356,11 @@ class TestOperations:
 
 class TestQueries:
     @pytest.mark.item(67)
-    @each(("limit", "used"), ("1", 1), ("100", 100), ("101", 100), ("0", 100), ("-5", 100))
+    @pytest.mark.parametrize(("limit", "used"), [("1", 1), ("100", 100), ("101", 100), ("0", 100), ("-5", 100)])
     def test_a_history_limit_out_of_range_is_100(self, limit: str, used: int):
         assert parse(HistoryParameters, {"limit": limit}).limit == used
 
-    @each("fields", {"page": "0"}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"})
+    @pytest.mark.parametrize("fields", [{"page": "0"}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"}])
     def test_history_numbers_must_be_integers(self, fields: dict[str, Any]):
         with pytest.raises(InvalidParameter, match=next(iter(fields))):
             parse(HistoryParameters, fields)
@@ -364,7 +377,7 @@ class TestQueries:
         with pytest.raises(InvalidParameter, match="state must be one of queued, "):
             parse(requests.TaskListParameters, {"state": " "})
 
-    @each("number", 2**63, 10**30)
+    @pytest.mark.parametrize("number", [2**63, 10**30])
     def test_history_numbers_have_no_largest_one_also_in_their_description(self, number: int):
         parse(HistoryParameters, {"page": str(number), "limit": str(number)})
         parse(HistoryParameters, {"limit": str(-number)})
@@ -377,7 +390,7 @@ class TestQueries:
         assert parse(HistoryParameters, {"doc_type": ""}).doc_type is None
 
     @pytest.mark.item(55)
-    @each("fields", {"format": "x"}, {"format": "CSV"}, {"guard": "maybe"})
+    @pytest.mark.parametrize("fields", [{"format": "x"}, {"format": "CSV"}, {"guard": "maybe"}])
     def test_download_words_are_checked(self, fields: dict[str, Any]):
         with pytest.raises(InvalidParameter, match=next(iter(fields))):
             parse(DownloadParameters, fields)
@@ -394,21 +407,23 @@ class TestQueries:
 
 
 class TestScopes:
-    @each(
+    @pytest.mark.parametrize(
         ("text", "names"),
-        ("query", ["query"]),
-        (" query ,\timport\r\n,, ", ["query", "import"]),
-        ('["query"]', ["query"]),
-        (' [ "query" , "files:read" ] ', ["query", "files:read"]),
-        ("", None),
-        (",", None),
-        ("[]", None),
-        ("Query", None),
-        ("query import", None),
-        ("query,x", None),
-        ('["x"]', None),
-        ("query\x1c", None),
-        ("query\n]", None),
+        [
+            ("query", ["query"]),
+            (" query ,\timport\r\n,, ", ["query", "import"]),
+            ('["query"]', ["query"]),
+            (' [ "query" , "files:read" ] ', ["query", "files:read"]),
+            ("", None),
+            (",", None),
+            ("[]", None),
+            ("Query", None),
+            ("query import", None),
+            ("query,x", None),
+            ('["x"]', None),
+            ("query\x1c", None),
+            ("query\n]", None),
+        ],
     )
     def test_a_form_takes_the_lists_that_its_description_allows(self, text: str, names: list[str] | None):
         pattern = re.compile(as_form(requests.NewApiTokenRequest.model_json_schema(), repeats=frozenset())
@@ -417,7 +432,7 @@ class TestScopes:
         if names:
             assert list(parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text}).scopes) == names
 
-    @each("text", "Query", "query import", '["x"]', "query\x1c", [{}], [[]], [None], [1])
+    @pytest.mark.parametrize("text", ["Query", "query import", '["x"]', "query\x1c", [{}], [[]], [None], [1]])
     def test_what_is_no_scope_is_refused_with_the_scopes_that_there_are(self, text: Any):
         with pytest.raises(InvalidParameter, match=r"^scopes\.0 must be one of query, files:read, "):
             parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text})
@@ -427,7 +442,7 @@ class TestScopes:
 
 
 class TestSessions:
-    @each("fields", {}, {"session": {}}, {"session": '{"id": 1}'})
+    @pytest.mark.parametrize("fields", [{}, {"session": {}}, {"session": '{"id": 1}'}])
     def test_create_needs_a_type(self, fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="session"):
             parse(SessionRequest, fields)
@@ -453,15 +468,15 @@ class TestSessions:
         ]
 
     @pytest.mark.item(58)
-    @each("member", "name", "key")
-    @each("word", "password", "Password", "PASSWD", "db.password", "pwd")
+    @pytest.mark.parametrize("member", ["name", "key"])
+    @pytest.mark.parametrize("word", ["password", "Password", "PASSWD", "db.password", "pwd"])
     def test_a_password_in_any_spelling_is_not_shown(self, member: str, word: str):
         session = parse(SessionRequest, {"session": {"type": "hive", "properties": [{member: word, "value": "s3"}]}})
         assert session.session.shown_properties == [{member: word, "value": ""}]
 
-    @each("properties",
-        {}, [5], [{"name": "user", "value": 5}], [{"key": "settings", "value": [{"key": "a", "value": []}]}],
-        [{"key": "settings", "value": "x"}], [{"other": {"deep": ["a\0"]}}], [{"other": float("inf")}])  # fmt: skip
+    @pytest.mark.parametrize("properties",
+        [{}, [5], [{"name": "user", "value": 5}], [{"key": "settings", "value": [{"key": "a", "value": []}]}],
+        [{"key": "settings", "value": "x"}], [{"other": {"deep": ["a\0"]}}], [{"other": float("inf")}]])  # fmt: skip
     def test_properties_of_another_form_are_invalid(self, properties: Any):
         with pytest.raises(InvalidParameter, match="session"):
             parse(SessionRequest, {"session": {"type": "hive", "properties": properties}})
@@ -484,13 +499,13 @@ def read(query: Mapping[str, Sequence[Any]], body: Mapping[str, Sequence[Any]]) 
 
 
 @pytest.mark.storage(7)
-@each(("text", "native"), ("true", True), ("false", False), ("yes", "yes"))
+@pytest.mark.parametrize(("text", "native"), [("true", True), ("false", False), ("yes", "yes")])
 def test_the_same_in_query_and_body_is_no_conflict(text: str, native: object) -> None:
     assert read({"overwrite": [text]}, {"overwrite": [native]}).overwrite is (text != "false")
 
 
 @pytest.mark.storage(7)
-@each("native", False, "false", "", "1")
+@pytest.mark.parametrize("native", [False, "false", "", "1"])
 def test_something_else_in_the_body_is_a_conflict(native: object) -> None:
     with raises_code("conflicting_parameters"):
         read({"overwrite": ["true"]}, {"overwrite": [native]})

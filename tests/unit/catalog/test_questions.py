@@ -3,7 +3,6 @@
 from types import MappingProxyType
 
 import pytest
-from tests.cases import each
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
 from tests.refusals import raises_code
 
@@ -33,13 +32,13 @@ def catalog() -> FakeCatalog:
     return FakeCatalog(engine)
 
 
-@each("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
+@pytest.mark.parametrize("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
 async def test_an_answer_survives_being_kept(catalog: FakeCatalog, question: CatalogQuestion[object]):
     answer = await question.put_to(catalog)
     assert question.decode(question.encode(answer)) == answer
 
 
-@each("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
+@pytest.mark.parametrize("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
 async def test_another_process_can_build_the_question(catalog: FakeCatalog, question: CatalogQuestion[object]):
     rebuilt = BY_KIND[question.kind](*question.names)
     assert (rebuilt.kind, rebuilt.names) == (question.kind, question.names)

@@ -5,7 +5,6 @@ import gc
 
 import pytest
 from structlog.testing import CapturingLogger
-from tests.cases import each
 from tests.fakes.long_directory import LongDirectory, resident_bytes
 from tests.refusals import raises_code
 
@@ -86,7 +85,7 @@ class TestStoreOrder:
         assert (numbers(page), page.total, page.total_is_exact) == ([399, 499, 599], 30, True)
 
     @pytest.mark.storage(33)
-    @each("part", "", "7")
+    @pytest.mark.parametrize("part", ["", "7"])
     async def test_a_page_is_the_same_from_its_mark_and_from_the_beginning(self, part: str) -> None:
         directory, warm = LongDirectory(4345), unhurried()
         for number in range(1, 7):
@@ -160,7 +159,7 @@ class TestStoreOrder:
             await page_of(directory, PageWanted(1, 2500))
 
     @pytest.mark.storage(9)
-    @each("wanted", PageWanted(10**9), PageWanted(sort_by=SortKey.SIZE))
+    @pytest.mark.parametrize("wanted", [PageWanted(10**9), PageWanted(sort_by=SortKey.SIZE)])
     async def test_a_store_that_lists_too_slowly_is_given_up(self, wanted: PageWanted) -> None:
         directory = LongDirectory(10**9)
         directory.late_after = 3
@@ -168,14 +167,16 @@ class TestStoreOrder:
             with pytest.raises(StorageUnavailable, match="too slowly"):
                 await page_of(directory, wanted, Listings(ListingLimits(), within_s=0.05))
 
-    @each(
+    @pytest.mark.parametrize(
         ("entries", "limit", "size", "total", "is_exact", "next_number"),
-        (3000, 2000, 1000, 2000, False, 2),  # the count ends at its limit
-        (3000, 2000, 2000, 2001, False, 2),  # the page ends there, and there is more
-        (3000, 100, 1500, 1501, False, 2),  # the page is larger than the limit
-        (2000, 2000, 2000, 2000, True, 0),  # limit, page and directory end together
-        (2000, 100, 2000, 2000, True, 0),
-        (2001, 2000, 30, 2000, False, 2),
+        [
+            (3000, 2000, 1000, 2000, False, 2),  # the count ends at its limit
+            (3000, 2000, 2000, 2001, False, 2),  # the page ends there, and there is more
+            (3000, 100, 1500, 1501, False, 2),  # the page is larger than the limit
+            (2000, 2000, 2000, 2000, True, 0),  # limit, page and directory end together
+            (2000, 100, 2000, 2000, True, 0),
+            (2001, 2000, 30, 2000, False, 2),
+        ],
     )
     async def test_a_total_is_at_least_what_the_page_shows(self, entries, limit, size, total, is_exact, next_number):
         page = await page_of(LongDirectory(entries), PageWanted(size=size), unhurried(count=limit))
@@ -247,7 +248,9 @@ class TestOtherOrders:
 
 
 @pytest.mark.security("S10")
-@each("wanted", PageWanted(20, 10_000), PageWanted(10, 10_000, sort_by=SortKey.MTIME, descending=True))
+@pytest.mark.parametrize(
+    "wanted", [PageWanted(20, 10_000), PageWanted(10, 10_000, sort_by=SortKey.MTIME, descending=True)]
+)
 @pytest.mark.slow
 async def test_a_directory_of_200000_entries_is_listed_in_bounded_memory(wanted: PageWanted) -> None:
     directory = LongDirectory(200_000)

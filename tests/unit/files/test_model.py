@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import MissingParameter, QueryServerError
@@ -49,7 +48,9 @@ SPELLINGS = {
 @pytest.mark.storage(12)
 @pytest.mark.storage(13)
 @pytest.mark.storage(14)
-@each(("spelling", "normal"), [(one, normal) for normal, all_ in SPELLINGS.items() for one in all_.split()])
+@pytest.mark.parametrize(
+    ("spelling", "normal"), [(one, normal) for normal, all_ in SPELLINGS.items() for one in all_.split()]
+)
 def test_spellings_of_a_path_have_one_normal_form(spelling: str, normal: str) -> None:
     path = ALL.read(spelling)
     assert str(path) == normal
@@ -77,9 +78,9 @@ def test_other_schemes_and_authorities_are_refused(text: str, error: type[QueryS
         ALL.read(text)
 
 
-@each("text",
-    "s3a://b/k", "s3:/b", "abfs://c", "abfs://c@other.example/x", "ofs:///v", "ofs://other/v", "file:///x",
-    "file://host/x")  # fmt: skip
+@pytest.mark.parametrize("text",
+    ["s3a://b/k", "s3:/b", "abfs://c", "abfs://c@other.example/x", "ofs:///v", "ofs://other/v", "file:///x",
+    "file://host/x"])  # fmt: skip
 def test_schemes_that_are_not_configured_are_refused(text: str) -> None:
     with pytest.raises(StorageNotConfigured):
         PathReader(configured=(Scheme.HDFS,)).read(text)
@@ -95,9 +96,10 @@ def test_a_path_without_scheme_lies_in_the_first_store() -> None:
 @pytest.mark.storage(16)
 @pytest.mark.security("S1")
 @pytest.mark.security("T1")
-@each("dots", "..", "%2e%2e", "%2E%2e", ".%2e", "%252e%252e", "%25252e%25252e", "%2e", "%252E")
-@each(
-    "path", "/a/{}/b", "/{}", "{}", "/a/{}", "s3a://{}", "s3a://b/{}/k", "file:///{}/x", "hdfs://nn1/{}", "ofs:///v/{}"
+@pytest.mark.parametrize("dots", ["..", "%2e%2e", "%2E%2e", ".%2e", "%252e%252e", "%25252e%25252e", "%2e", "%252E"])
+@pytest.mark.parametrize(
+    "path",
+    ["/a/{}/b", "/{}", "{}", "/a/{}", "s3a://{}", "s3a://b/{}/k", "file:///{}/x", "hdfs://nn1/{}", "ofs:///v/{}"],
 )
 def test_relative_segments_are_refused_however_they_are_written(path: str, dots: str) -> None:
     with pytest.raises((InvalidPath, UnknownAuthority)):
@@ -105,28 +107,30 @@ def test_relative_segments_are_refused_however_they_are_written(path: str, dots:
 
 
 @pytest.mark.storage(16)
-@each("name",
-    "a..b.txt", "...", "..a", "a..", "．．", "‥", "。。", "∕", "%", "%2", "%zz", "a%2e%2e", "\\", "..\\..",
-    "a\\b")  # fmt: skip
+@pytest.mark.parametrize("name",
+    ["a..b.txt", "...", "..a", "a..", "．．", "‥", "。。", "∕", "%", "%2", "%zz", "a%2e%2e", "\\", "..\\..",
+    "a\\b"])  # fmt: skip
 def test_names_that_only_look_like_dots_are_names(name: str) -> None:
     assert ALL.read(f"/x/{name}/y").names == ("x", name, "y")
 
 
 @pytest.mark.storage(18)
 @pytest.mark.security("S2")
-@each("path", "/a\0b", "/\0", "s3a://b/\0", "/a/\ud800")
+@pytest.mark.parametrize("path", ["/a\0b", "/\0", "s3a://b/\0", "/a/\ud800"])
 def test_nul_and_half_characters_are_refused(path: str) -> None:
     with pytest.raises(InvalidPath):
         ALL.read(path)
 
 
 @pytest.mark.storage(18)
-@each(
+@pytest.mark.parametrize(
     ("longest", "too_long"),
-    ("/" + "x" * 255, "/" + "x" * 256),
-    ("/" + "é" * 127, "/" + "é" * 128),
-    ("/".join(["x" * 240] * 17), "/".join(["x" * 240] * 18)),
-    ("s3a://b/" + "/".join(["x" * 204] * 5), "s3a://b/" + "/".join(["x" * 205] * 5)),
+    [
+        ("/" + "x" * 255, "/" + "x" * 256),
+        ("/" + "é" * 127, "/" + "é" * 128),
+        ("/".join(["x" * 240] * 17), "/".join(["x" * 240] * 18)),
+        ("s3a://b/" + "/".join(["x" * 204] * 5), "s3a://b/" + "/".join(["x" * 205] * 5)),
+    ],
 )
 def test_names_paths_and_keys_have_a_longest_size(longest: str, too_long: str) -> None:
     assert ALL.read(longest)
@@ -135,7 +139,7 @@ def test_names_paths_and_keys_have_a_longest_size(longest: str, too_long: str) -
 
 
 @pytest.mark.storage(35)
-@each("path", "/a/._qs_upload_1", "/._qs_", "s3a://b/._qs_x/y")
+@pytest.mark.parametrize("path", ["/a/._qs_upload_1", "/._qs_", "s3a://b/._qs_x/y"])
 def test_reserved_names_cannot_be_named(path: str) -> None:
     with pytest.raises(InvalidPath):
         ALL.read(path)
@@ -155,34 +159,36 @@ def test_the_local_root_cannot_be_left() -> None:
 
 @pytest.mark.storage(11)
 @pytest.mark.storage(12)
-@each(
+@pytest.mark.parametrize(
     ("raw", "path"),
-    ("/a", "/a"),
-    ("%2Fa", "/a"),
-    ("%252Fa", "/a"),
-    ("%2Fsome%2Fa%20b", "/some/a b"),
-    ("%252Fsome%252Fa%2520b", "/some/a%20b"),
-    ("s3a:%2Fsome%2Fpath", "s3a:/some/path"),
-    ("s3a%3A%2F%2Fb%2Fk", "s3a://b/k"),
-    ("s3a:%252F%252Fb%252Fk%2520x", "s3a://b/k%20x"),
-    ("/a%252Fb", "/a%2Fb"),
-    ("/a+b", "/a+b"),
-    ("/%C3%A9", "/é"),
-    ("a%3Fb%23c", "a?b#c"),
+    [
+        ("/a", "/a"),
+        ("%2Fa", "/a"),
+        ("%252Fa", "/a"),
+        ("%2Fsome%2Fa%20b", "/some/a b"),
+        ("%252Fsome%252Fa%2520b", "/some/a%20b"),
+        ("s3a:%2Fsome%2Fpath", "s3a:/some/path"),
+        ("s3a%3A%2F%2Fb%2Fk", "s3a://b/k"),
+        ("s3a:%252F%252Fb%252Fk%2520x", "s3a://b/k%20x"),
+        ("/a%252Fb", "/a%2Fb"),
+        ("/a+b", "/a+b"),
+        ("/%C3%A9", "/é"),
+        ("a%3Fb%23c", "a?b#c"),
+    ],
 )
 def test_what_stands_behind_the_sign_is_decoded_once_and_repaired(raw: str, path: str) -> None:
     assert decoded_path(raw) == path
 
 
-@each("raw", "/%ff", "%C3", "/a/%ED%A0%80")
+@pytest.mark.parametrize("raw", ["/%ff", "%C3", "/a/%ED%A0%80"])
 def test_bytes_that_are_no_text_are_refused(raw: str) -> None:
     with pytest.raises(InvalidPath):
         decoded_path(raw)
 
 
-@each(("given_path", "path"),
-    ("%2Fsome%2Fa%20b", "/some/a%20b"), ("s3a:%2Fsome%2Fpath", "s3a:/some/path"), ("%2fx", "/x"), ("/a%2Fb", "/a%2Fb"),
-    ("a%2Fb", "a%2Fb"))  # fmt: skip
+@pytest.mark.parametrize(("given_path", "path"),
+    [("%2Fsome%2Fa%20b", "/some/a%20b"), ("s3a:%2Fsome%2Fpath", "s3a:/some/path"), ("%2fx", "/x"), ("/a%2Fb", "/a%2Fb"),
+    ("a%2Fb", "a%2Fb")])  # fmt: skip
 def test_a_path_that_was_encoded_twice_is_repaired(given_path: str, path: str) -> None:
     assert repaired(given_path) == path
 
@@ -207,50 +213,53 @@ class TestStoragePath:
         assert path.parent.parent.parent.is_root
         assert str(StoragePath(Scheme.FILE, "").child("x").child("y")) == "file:///x/y"
 
-    @each(("inner", "outer", "is_inside"),
-        ("a/b", "a", True), ("a/b/c", "a", True), ("a", "", True), ("a", "a", False), ("", "", False),
-        ("ab", "a", False), ("a/bc", "a/b", False), ("a", "a/b", False))  # fmt: skip
+    @pytest.mark.parametrize(("inner", "outer", "is_inside"),
+        [("a/b", "a", True), ("a/b/c", "a", True), ("a", "", True), ("a", "a", False), ("", "", False),
+        ("ab", "a", False), ("a/bc", "a/b", False), ("a", "a/b", False)])  # fmt: skip
     def test_inside_means_below_name_by_name(self, inner: str, outer: str, is_inside: bool) -> None:
         assert StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.HDFS, outer)) is is_inside
         assert not StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.S3A, outer))
 
 
-@each(("path", "names"), ("", ()), ("a", ("a",)), ("a/b c/é", ("a", "b c", "é")), ("a\\b/%2e", ("a\\b", "%2e")))
+@pytest.mark.parametrize(
+    ("path", "names"), [("", ()), ("a", ("a",)), ("a/b c/é", ("a", "b c", "é")), ("a\\b/%2e", ("a\\b", "%2e"))]
+)
 def test_a_path_is_taken_apart_as_it_is(path: str, names: tuple[str, ...]) -> None:
     assert names_of(path) == names
 
 
 @pytest.mark.security("T1")
-@each(
-    "path", "/a", "a/", "a//b", "a/./b", "a/../b", "..", ".", "a\0", "a/._qs_x", "x" * 256, "/".join(["x" * 200] * 21)
+@pytest.mark.parametrize(
+    "path", ["/a", "a/", "a//b", "a/./b", "a/../b", "..", ".", "a\0", "a/._qs_x", "x" * 256, "/".join(["x" * 200] * 21)]
 )
 def test_a_path_that_was_not_checked_gets_no_further(path: str) -> None:
     with pytest.raises(InvalidPath):
         names_of(path)
 
 
-@each("name", "", ".", "..", "a/b", "a\0b", "._qs_", "._qs_x", "é" * 128, "\ud800")
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "._qs_", "._qs_x", "é" * 128, "\ud800"])
 def test_what_can_be_no_name_is_none(name: str) -> None:
     assert not is_name(name)
 
 
-@each("name", "...", "._qs", "a._qs_", "\\", "\n", "#", " ", "x" * 255, "é" * 127)
+@pytest.mark.parametrize("name", ["...", "._qs", "a._qs_", "\\", "\n", "#", " ", "x" * 255, "é" * 127])
 def test_strange_names_can_be_asked_for(name: str) -> None:
     assert is_name(name)
 
 
-@each(("name", "hidden"), ("%2e", True), ("%2E%2e", True), (".%2e", True), ("%252e%252e", True), ("%25252e", True),
+@pytest.mark.parametrize(("name", "hidden"), [
+    ("%2e", True), ("%2E%2e", True), (".%2e", True), ("%252e%252e", True), ("%25252e", True),
      ("%2525252e", False),
-     ("%2e%2e%2e", False), ("a%2e", False), ("%", False), ("%2", False))  # fmt: skip
+     ("%2e%2e%2e", False), ("a%2e", False), ("%", False), ("%2", False)])  # fmt: skip
 def test_dots_hide_behind_up_to_three_encodings(name: str, hidden: bool) -> None:
     assert hides_dots(name) is hidden
 
 
 @pytest.mark.storage(56)
-@each("name",
-    "", " ", ".", " .. ", "a/b", "a\\b", "..\\x", "a\nb", "a\r\n", "\na", "a\tb", "\x7f", "a\0", "._qs_x", "x" * 256,
-    "%2e%2e")  # fmt: skip
-@each("is_directory", False, True)
+@pytest.mark.parametrize("name",
+    ["", " ", ".", " .. ", "a/b", "a\\b", "..\\x", "a\nb", "a\r\n", "\na", "a\tb", "\x7f", "a\0", "._qs_x", "x" * 256,
+    "%2e%2e"])  # fmt: skip
+@pytest.mark.parametrize("is_directory", [False, True])
 def test_names_that_new_entries_cannot_have(name: str, is_directory: bool) -> None:
     with pytest.raises(InvalidName):
         new_name(name, is_directory=is_directory)
@@ -263,15 +272,15 @@ def test_a_number_sign_is_for_files_only() -> None:
         new_name("a#b", is_directory=True)
 
 
-@each("name", "a b", "x&(y)@%'\"", "日本", "...", ".env", "a..b", "x" * 255)
+@pytest.mark.parametrize("name", ["a b", "x&(y)@%'\"", "日本", "...", ".env", "a..b", "x" * 255])
 def test_new_entries_may_have_all_other_names(name: str) -> None:
     assert new_name(f"  {name}\u00a0", is_directory=True) == name
 
 
 @pytest.mark.storage(58)
-@each(("name", "extension"),
-    ("a.TXT", ".txt"), ("archive.tar.gz", ".gz"), ("a", ""), (".env", ""), (".env.x", ".x"), ("a.", "."),
-    ("", ""))  # fmt: skip
+@pytest.mark.parametrize(("name", "extension"),
+    [("a.TXT", ".txt"), ("archive.tar.gz", ".gz"), ("a", ""), (".env", ""), (".env.x", ".x"), ("a.", "."),
+    ("", "")])  # fmt: skip
 def test_the_extension_begins_at_the_last_dot(name: str, extension: str) -> None:
     assert extension_of(name) == extension
 

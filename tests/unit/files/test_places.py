@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tests.cases import each
+import pytest
 from tests.fakes.storage import MemoryFileSystem
 
 from queryserver.errors.files import InvalidPath, StorageNotConfigured
@@ -21,7 +21,7 @@ class Nobody:
         return (), ()
 
 
-@each("name", TOO_LONG, RESERVED)
+@pytest.mark.parametrize("name", [TOO_LONG, RESERVED])
 async def test_a_user_whose_name_no_directory_can_have_has_no_home_and_lists_all_the_same(name: str) -> None:
     caller = Caller.of(User(1, name, is_admin=True))
     hdfs, s3a = MemoryFileSystem(Scheme.HDFS), MemoryFileSystem(Scheme.S3A)

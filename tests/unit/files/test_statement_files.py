@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import pytest
-from tests.cases import each
 from tests.fakes.statement_files import ADMIN, ANA, BOB, GivenFiles, by_token
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
@@ -114,9 +113,10 @@ async def test_between_statements_and_after_them_every_call_is_refused():
                 await files.status("s3a://lake/a.csv")
 
 
-@each("scopes, may_read, may_write", ([Scope.QUERY], False, False), ([Scope.QUERY, Scope.FILES_READ], True, False),
-    ([Scope.QUERY, Scope.FILES_WRITE], False, True), (ALL, True, True))  # fmt: skip
-@each("user", ANA, ADMIN)
+@pytest.mark.parametrize(("scopes", "may_read", "may_write"), [
+    ([Scope.QUERY], False, False), ([Scope.QUERY, Scope.FILES_READ], True, False),
+    ([Scope.QUERY, Scope.FILES_WRITE], False, True), (ALL, True, True)])  # fmt: skip
+@pytest.mark.parametrize("user", [ANA, ADMIN])
 async def test_a_statement_does_with_files_what_the_scopes_of_its_token_permit(
     scopes: Sequence[Scope], user: User, *, may_read: bool, may_write: bool
 ):
@@ -198,11 +198,12 @@ async def test_paths_come_back_as_the_statement_writes_them():
 
 
 @pytest.mark.item(100)
-@each("path, code", ("s3a://lake/../x", "invalid_path"), ("s3a://lake/%2e%2e/x", "invalid_path"),
+@pytest.mark.parametrize(("path", "code"), [
+    ("s3a://lake/../x", "invalid_path"), ("s3a://lake/%2e%2e/x", "invalid_path"),
     ("s3a://lake/a\0b", "invalid_path"), ("s3a://lake/" + "n" * 256, "invalid_path"), ("gs://lake/x", "unknown_scheme"),
     ("hdfs:///x", "storage_not_configured"), ("s3a://lake/._qs_upload_x", "invalid_path"), ("", "missing_parameter"),
     ("s3a://lake/nope.csv", "path_not_found"), ("s3a://lake/d", "not_a_file"),
-    ("s3a://lake/~/x", "path_not_found"))  # fmt: skip
+    ("s3a://lake/~/x", "path_not_found")])  # fmt: skip
 async def test_odd_and_absent_paths_fail_as_in_the_storage_calls_and_name_the_path(path: str, code: str):
     files = GivenFiles(lake("d/x")).session()
     async with files.acting(ANA):
@@ -333,7 +334,7 @@ async def test_a_file_appears_with_the_end_of_its_block_and_not_before():
 
 
 @pytest.mark.item(97)
-@each("failure", ValueError("of the engine"), asyncio.CancelledError())
+@pytest.mark.parametrize("failure", [ValueError("of the engine"), asyncio.CancelledError()])
 async def test_a_block_that_fails_leaves_the_old_file_or_none(failure: BaseException):
     file_system = lake("old.csv")
     given = GivenFiles(file_system)
@@ -433,12 +434,12 @@ async def test_the_end_of_a_statement_gives_up_what_it_still_writes():
     assert not given.access.open_writes
 
 
-@each("path, overwrite, code", ("s3a://lake/old.csv", False, "already_exists"),
+@pytest.mark.parametrize(("path", "overwrite", "code"), [("s3a://lake/old.csv", False, "already_exists"),
     ("s3a://lake/d", True, "already_exists"), ("s3a://nope/x.csv", False, "path_not_found"),
     ("s3a://x.csv", False, "root_not_allowed"),
     ("s3a://", False, "already_exists"), ("s3a://lake/x.exe", False, "extension_restricted"),
     ("s3a://lake/a\\b", False, "invalid_name"), ("s3a://lake/ x.csv", False, "invalid_name"),
-    ("s3a://lake/a\nb", False, "invalid_name"), ("s3a://lake/../x.csv", False, "invalid_path"))  # fmt: skip
+    ("s3a://lake/a\nb", False, "invalid_name"), ("s3a://lake/../x.csv", False, "invalid_path")])  # fmt: skip
 async def test_the_rules_of_uploads_hold_for_writes(path: str, code: str, *, overwrite: bool):
     file_system = lake("old.csv", "d/x")
     before = dict(file_system.tree.entries)

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
@@ -76,19 +75,19 @@ def given(index: int, offset: int, total: int, parts: int, part_bytes: int | Non
     return GivenPart(UUID_0, PLACE, "a", index, offset, total, parts, part_bytes)
 
 
-@each(("part", "cut"),
-    (given(0, 0, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 5), (10, 3)),
+@pytest.mark.parametrize(("part", "cut"),
+    [(given(0, 0, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 5), (10, 3)),
     (given(1, 10, 20, 2, 10), (10, 2)), (given(0, 0, 25, 1, 100), (25, 1)), (given(0, 0, 25, 0, None), (25, 1)),
-    (given(0, 0, 0, 1, 10), (0, 1)))  # fmt: skip
+    (given(0, 0, 0, 1, 10), (0, 1))])  # fmt: skip
 def test_the_numbers_of_a_part_say_how_a_file_is_cut(part: GivenPart, cut: tuple[int, int]) -> None:
     plan = plan_of(part, "d/a")
     assert (plan.part_bytes, plan.parts) == cut
 
 
-@each("part",
-    given(3, 30, 25, 3, 10), given(1, 11, 25, 3, 10), given(0, 0, 20, 3, 10), given(0, 0, 31, 3, 10),
+@pytest.mark.parametrize("part",
+    [given(3, 30, 25, 3, 10), given(1, 11, 25, 3, 10), given(0, 0, 20, 3, 10), given(0, 0, 31, 3, 10),
     given(0, 0, 10, 2, 0), given(1, 0, 10, 2, 10), given(1, 10, 25, 3, None), given(0, 0, 10_001, 10_001, 1),
-    given(1, 1, 5, 0, None), given(0, 0, 2**28, 1, 2**28))  # fmt: skip
+    given(1, 1, 5, 0, None), given(0, 0, 2**28, 1, 2**28)])  # fmt: skip
 def test_numbers_that_contradict_each_other_are_refused(part: GivenPart) -> None:
     with pytest.raises(InvalidParameter):
         plan_of(part, "d/a")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable
@@ -70,8 +69,9 @@ async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Vi
 
 
 @pytest.mark.storage(9)
-@each(
-    ("codec", "pattern"), (Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")
+@pytest.mark.parametrize(
+    ("codec", "pattern"),
+    [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")],
 )
 async def test_a_store_that_is_too_slow_keeps_no_place(threads, codec, pattern) -> None:
     store = OddFileSystem()

@@ -8,7 +8,6 @@ from uuid import UUID
 import orjson
 import pyarrow as pa
 import pytest
-from tests.cases import each
 
 from queryserver.formats import cells
 from queryserver.formats.cells import cell_values, render_page
@@ -37,14 +36,24 @@ def test_null_and_the_text_null_differ_in_raw_form():
 
 
 @pytest.mark.item(26)
-@each(
+@pytest.mark.parametrize(
     "kind",
-    *(pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal128(9, 2)),
-    *(pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view()),
-    *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("ns"), pa.timestamp("us"), pa.timestamp("ns", "UTC")),
-    *(pa.timestamp("s", "Europe/Berlin"), pa.duration("ms"), pa.month_day_nano_interval(), pa.list_(pa.int8())),
-    *(pa.large_list(pa.string()), pa.list_(pa.int8(), 2), pa.list_view(pa.int8()), pa.map_(pa.string(), pa.int8())),
-    *(pa.struct([("a", pa.int8())]), pa.dictionary(pa.int8(), pa.string()), pa.uuid(), pa.json_(), pa.bool8()),
+    [
+        *(pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal128(9, 2)),
+        *(
+            pa.string(),
+            pa.large_string(),
+            pa.string_view(),
+            pa.binary(),
+            pa.large_binary(),
+            pa.binary(2),
+            pa.binary_view(),
+        ),
+        *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("ns"), pa.timestamp("us"), pa.timestamp("ns", "UTC")),
+        *(pa.timestamp("s", "Europe/Berlin"), pa.duration("ms"), pa.month_day_nano_interval(), pa.list_(pa.int8())),
+        *(pa.large_list(pa.string()), pa.list_(pa.int8(), 2), pa.list_view(pa.int8()), pa.map_(pa.string(), pa.int8())),
+        *(pa.struct([("a", pa.int8())]), pa.dictionary(pa.int8(), pa.string()), pa.uuid(), pa.json_(), pa.bool8()),
+    ],
     ids=str,
 )
 def test_null_of_every_type(kind: pa.DataType):
@@ -61,32 +70,36 @@ def test_null_of_every_type(kind: pa.DataType):
 
 
 @pytest.mark.item(27)
-@each(
+@pytest.mark.parametrize(
     ("array", "json"),
-    (pa.array([9223372036854775807, -(2**63)]), b"[[9223372036854775807],[-9223372036854775808]]"),
-    (pa.array([2**64 - 1], pa.uint64()), b"[[18446744073709551615]]"),
-    (pa.array([-128, None], pa.int8()), b"[[-128],[null]]"),
-    (pa.array([Decimal(10**30)], pa.decimal128(38, 0)), b'[["1000000000000000000000000000000"]]'),
-    (pa.array([1.5, 29.0, 1e20, -0.0, 5e-324]), b"[[1.5],[29.0],[1e+20],[-0.0],[5e-324]]"),
-    (pa.array([0.1, 29.0, 16777216.0, None], pa.float32()), b"[[0.1],[29.0],[16777216.0],[null]]"),
-    (pa.array([1.5, None], pa.float16()), b"[[1.5],[null]]"),
-    (pa.array([math.nan, math.inf, -math.inf, None, 1.0]), b'[["NaN"],["Infinity"],["-Infinity"],[null],[1.0]]'),
-    (pa.array([math.nan, math.inf, -math.inf], pa.float32()), b'[["NaN"],["Infinity"],["-Infinity"]]'),
+    [
+        (pa.array([9223372036854775807, -(2**63)]), b"[[9223372036854775807],[-9223372036854775808]]"),
+        (pa.array([2**64 - 1], pa.uint64()), b"[[18446744073709551615]]"),
+        (pa.array([-128, None], pa.int8()), b"[[-128],[null]]"),
+        (pa.array([Decimal(10**30)], pa.decimal128(38, 0)), b'[["1000000000000000000000000000000"]]'),
+        (pa.array([1.5, 29.0, 1e20, -0.0, 5e-324]), b"[[1.5],[29.0],[1e+20],[-0.0],[5e-324]]"),
+        (pa.array([0.1, 29.0, 16777216.0, None], pa.float32()), b"[[0.1],[29.0],[16777216.0],[null]]"),
+        (pa.array([1.5, None], pa.float16()), b"[[1.5],[null]]"),
+        (pa.array([math.nan, math.inf, -math.inf, None, 1.0]), b'[["NaN"],["Infinity"],["-Infinity"],[null],[1.0]]'),
+        (pa.array([math.nan, math.inf, -math.inf], pa.float32()), b'[["NaN"],["Infinity"],["-Infinity"]]'),
+    ],
 )
 def test_numbers_keep_all_digits(array: pa.Array, json: bytes):
     assert rendered(array) == json
 
 
 @pytest.mark.item(27)
-@each(
+@pytest.mark.parametrize(
     ("value", "kind", "expected"),
-    ("12.5", pa.decimal128(10, 2), "12.50"),
-    ("-0.01", pa.decimal64(10, 2), "-0.01"),
-    ("7", pa.decimal32(5, 0), "7"),
-    ("0", pa.decimal128(38, 10), "0.0000000000"),
-    ("1E-38", pa.decimal128(38, 38), "0." + "0" * 37 + "1"),
-    ("-3E-9", pa.decimal256(76, 9), "-0.000000003"),
-    ("12300", pa.decimal128(10, -2), "12300"),
+    [
+        ("12.5", pa.decimal128(10, 2), "12.50"),
+        ("-0.01", pa.decimal64(10, 2), "-0.01"),
+        ("7", pa.decimal32(5, 0), "7"),
+        ("0", pa.decimal128(38, 10), "0.0000000000"),
+        ("1E-38", pa.decimal128(38, 38), "0." + "0" * 37 + "1"),
+        ("-3E-9", pa.decimal256(76, 9), "-0.000000003"),
+        ("12300", pa.decimal128(10, -2), "12300"),
+    ],
 )
 def test_decimals_have_the_declared_scale_and_no_exponent(value: str, kind: pa.DataType, expected: str):
     array = pa.array([Decimal(value), None], kind)
@@ -102,50 +115,53 @@ def test_the_declared_type_decides_over_integers():
 
 
 @pytest.mark.item(28)
-@each(
+@pytest.mark.parametrize(
     ("array", "expected"),
-    (pa.array([date(2024, 1, 31), date(1, 1, 1)]), ["2024-01-31", "0001-01-01"]),
-    (pa.array([date(2024, 2, 29)], pa.date64()), ["2024-02-29"]),
-    (pa.array([37230, 0], pa.time32("s")), ["10:20:30", "00:00:00"]),
-    (pa.array([37230500, 1000], pa.time32("ms")), ["10:20:30.500000", "00:00:01"]),
-    (pa.array([37230000001], pa.time64("us")), ["10:20:30.000001"]),
-    (pa.array([1, 10_000, 10**9], pa.time64("ns")), ["00:00:00.000000001", "00:00:00.000010", "00:00:01"]),
-    (pa.array([0, 1706696430], pa.timestamp("s")), ["1970-01-01 00:00:00", "2024-01-31 10:20:30"]),
-    (
-        pa.array([1500, 2000, -1], pa.timestamp("ms")),
-        ["1970-01-01 00:00:01.500000", "1970-01-01 00:00:02", "1969-12-31 23:59:59.999000"],
-    ),
-    (pa.array([1, None, 10**6], pa.timestamp("us")), ["1970-01-01 00:00:00.000001", None, "1970-01-01 00:00:01"]),
-    (pa.array([1000, 10**9], pa.timestamp("ns")), ["1970-01-01 00:00:00.000001", "1970-01-01 00:00:01"]),
-    (
-        pa.array([1, 120, 10**9], pa.timestamp("ns")),
-        ["1970-01-01 00:00:00.000000001", "1970-01-01 00:00:00.00000012", "1970-01-01 00:00:01"],
-    ),
-    (pa.array([-62135596800], pa.timestamp("s")), ["0001-01-01 00:00:00"]),
-    (pa.array([datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)]), ["2024-01-31 10:20:30+00:00"]),
-    (pa.array([1, None], pa.timestamp("us", "Etc/UTC")), ["1970-01-01 00:00:00.000001+00:00", None]),
-    (
-        pa.array([0, 15724800, None], pa.timestamp("s", "Europe/Berlin")),
-        ["1970-01-01 01:00:00+01:00", "1970-07-02 01:00:00+01:00", None],
-    ),
-    (
-        pa.array([1721000000, 1705000000], pa.timestamp("s", "Europe/Berlin")),
-        ["2024-07-15 01:33:20+02:00", "2024-01-11 20:06:40+01:00"],
-    ),
-    (pa.array([-4 * 10**9], pa.timestamp("s", "Europe/Berlin")), ["1843-03-31 17:46:48+00:53:28"]),
-    (pa.array([0], pa.timestamp("s", "-02:30")), ["1969-12-31 21:30:00-02:30"]),
-    (pa.array([0], pa.timestamp("s", "Atlantis/Capital")), ["1970-01-01 00:00:00+00:00"]),
-    (
-        pa.array([93784, -93784, 172800, 0, None], pa.duration("s")),
-        ["1 day 02:03:04", "-1 day -02:03:04", "2 days", "00:00:00", None],
-    ),
-    (pa.array([1500, -1], pa.duration("ms")), ["00:00:01.5", "-00:00:00.001"]),
-    (
-        pa.array(
-            [(14, 3, 4_500_000_000), (-14, 0, 0), (0, 1, -7200 * 10**9), (0, 0, 0), None], pa.month_day_nano_interval()
+    [
+        (pa.array([date(2024, 1, 31), date(1, 1, 1)]), ["2024-01-31", "0001-01-01"]),
+        (pa.array([date(2024, 2, 29)], pa.date64()), ["2024-02-29"]),
+        (pa.array([37230, 0], pa.time32("s")), ["10:20:30", "00:00:00"]),
+        (pa.array([37230500, 1000], pa.time32("ms")), ["10:20:30.500000", "00:00:01"]),
+        (pa.array([37230000001], pa.time64("us")), ["10:20:30.000001"]),
+        (pa.array([1, 10_000, 10**9], pa.time64("ns")), ["00:00:00.000000001", "00:00:00.000010", "00:00:01"]),
+        (pa.array([0, 1706696430], pa.timestamp("s")), ["1970-01-01 00:00:00", "2024-01-31 10:20:30"]),
+        (
+            pa.array([1500, 2000, -1], pa.timestamp("ms")),
+            ["1970-01-01 00:00:01.500000", "1970-01-01 00:00:02", "1969-12-31 23:59:59.999000"],
         ),
-        ["1 year 2 months 3 days 00:00:04.5", "-1 year -2 months", "1 day -02:00:00", "00:00:00", None],
-    ),
+        (pa.array([1, None, 10**6], pa.timestamp("us")), ["1970-01-01 00:00:00.000001", None, "1970-01-01 00:00:01"]),
+        (pa.array([1000, 10**9], pa.timestamp("ns")), ["1970-01-01 00:00:00.000001", "1970-01-01 00:00:01"]),
+        (
+            pa.array([1, 120, 10**9], pa.timestamp("ns")),
+            ["1970-01-01 00:00:00.000000001", "1970-01-01 00:00:00.00000012", "1970-01-01 00:00:01"],
+        ),
+        (pa.array([-62135596800], pa.timestamp("s")), ["0001-01-01 00:00:00"]),
+        (pa.array([datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)]), ["2024-01-31 10:20:30+00:00"]),
+        (pa.array([1, None], pa.timestamp("us", "Etc/UTC")), ["1970-01-01 00:00:00.000001+00:00", None]),
+        (
+            pa.array([0, 15724800, None], pa.timestamp("s", "Europe/Berlin")),
+            ["1970-01-01 01:00:00+01:00", "1970-07-02 01:00:00+01:00", None],
+        ),
+        (
+            pa.array([1721000000, 1705000000], pa.timestamp("s", "Europe/Berlin")),
+            ["2024-07-15 01:33:20+02:00", "2024-01-11 20:06:40+01:00"],
+        ),
+        (pa.array([-4 * 10**9], pa.timestamp("s", "Europe/Berlin")), ["1843-03-31 17:46:48+00:53:28"]),
+        (pa.array([0], pa.timestamp("s", "-02:30")), ["1969-12-31 21:30:00-02:30"]),
+        (pa.array([0], pa.timestamp("s", "Atlantis/Capital")), ["1970-01-01 00:00:00+00:00"]),
+        (
+            pa.array([93784, -93784, 172800, 0, None], pa.duration("s")),
+            ["1 day 02:03:04", "-1 day -02:03:04", "2 days", "00:00:00", None],
+        ),
+        (pa.array([1500, -1], pa.duration("ms")), ["00:00:01.5", "-00:00:00.001"]),
+        (
+            pa.array(
+                [(14, 3, 4_500_000_000), (-14, 0, 0), (0, 1, -7200 * 10**9), (0, 0, 0), None],
+                pa.month_day_nano_interval(),
+            ),
+            ["1 year 2 months 3 days 00:00:04.5", "-1 year -2 months", "1 day -02:00:00", "00:00:00", None],
+        ),
+    ],
 )
 def test_times_as_text(array: pa.Array, expected: list[str]):
     assert raw(array) == expected
@@ -159,8 +175,8 @@ def test_infinite_days_and_instants():
     assert raw(ticks.view(pa.timestamp("us", "UTC"))) == ["infinity", "-infinity", "1970-01-01 00:00:00+00:00", None]
 
 
-@each("eras", 100, 1_000, 14_000, -100, -14_000)
-@each("day", date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1))
+@pytest.mark.parametrize("eras", [100, 1_000, 14_000, -100, -14_000])
+@pytest.mark.parametrize("day", [date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1)])
 def test_years_beyond_the_reach_of_arrow(day: date, eras: int):
     """The calendar repeats after 400 years, which have 146,097 days."""
     days = (day - date(1970, 1, 1)).days + eras * 146_097
@@ -173,7 +189,7 @@ def test_years_beyond_the_reach_of_arrow(day: date, eras: int):
 
 
 @pytest.mark.item(28)
-@each("kind", pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view())
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view()])
 def test_binary_is_base64_and_in_hue_form_text(kind: pa.DataType):
     array = pa.array([b"<\xff", None], kind)
     assert raw(array, ResultType.BINARY) == ["PP8=", None]
@@ -181,39 +197,41 @@ def test_binary_is_base64_and_in_hue_form_text(kind: pa.DataType):
 
 
 @pytest.mark.item(28)
-@each(
+@pytest.mark.parametrize(
     ("array", "expected"),
-    (pa.array([[1, None], [], None]), [[1, None], [], None]),
-    (pa.array([["a"]], pa.large_list(pa.string())), [["a"]]),
-    (pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2)), [[1, 2], None, [3, 4]]),
-    (pa.ListViewArray.from_arrays([2, 0], [1, 3], pa.array([1, 2, 3])), [[3], [1, 2, 3]]),
-    (pa.array([[math.nan, 0.5]], pa.list_(pa.float32())), [["NaN", 0.5]]),
-    (pa.array([[Decimal("1.5")]], pa.list_(pa.decimal128(5, 2))), [["1.50"]]),
-    (pa.array([[date(2024, 1, 31)]]), [["2024-01-31"]]),
-    (pa.array([[b"\xff"]]), [["/w=="]]),
-    (pa.array([[[1], None]]), [[[1], None]]),
-    (pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int8())), [{"a": 1}, {}, None]),
-    (pa.array([[(1, "x"), (2, None)]], pa.map_(pa.int8(), pa.string())), [{"1": "x", "2": None}]),
-    (pa.array([[(True, 1)]], pa.map_(pa.bool_(), pa.int8())), [{"true": 1}]),
-    (
-        pa.array([{"b": 1, "a": [0]}, None], pa.struct([("b", pa.int8()), ("a", pa.list_(pa.timestamp("s")))])),
-        [{"b": 1, "a": ["1970-01-01 00:00:00"]}, None],
-    ),
-    (pa.StructArray.from_arrays([pa.array([1]), pa.array(["x"])], ["", ""]), [{"field0": 1, "field1": "x"}]),
-    (pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), [{"a": 1, "a_2": 2}]),
-    (pa.array([{}, {}], pa.struct([])), [{}, {}]),
-    (
-        pa.UnionArray.from_sparse(
-            pa.array([5, 7], pa.int8()), [pa.array([1, 2]), pa.array(["x", "y"])], ["a", "b"], [5, 7]
+    [
+        (pa.array([[1, None], [], None]), [[1, None], [], None]),
+        (pa.array([["a"]], pa.large_list(pa.string())), [["a"]]),
+        (pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2)), [[1, 2], None, [3, 4]]),
+        (pa.ListViewArray.from_arrays([2, 0], [1, 3], pa.array([1, 2, 3])), [[3], [1, 2, 3]]),
+        (pa.array([[math.nan, 0.5]], pa.list_(pa.float32())), [["NaN", 0.5]]),
+        (pa.array([[Decimal("1.5")]], pa.list_(pa.decimal128(5, 2))), [["1.50"]]),
+        (pa.array([[date(2024, 1, 31)]]), [["2024-01-31"]]),
+        (pa.array([[b"\xff"]]), [["/w=="]]),
+        (pa.array([[[1], None]]), [[[1], None]]),
+        (pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int8())), [{"a": 1}, {}, None]),
+        (pa.array([[(1, "x"), (2, None)]], pa.map_(pa.int8(), pa.string())), [{"1": "x", "2": None}]),
+        (pa.array([[(True, 1)]], pa.map_(pa.bool_(), pa.int8())), [{"true": 1}]),
+        (
+            pa.array([{"b": 1, "a": [0]}, None], pa.struct([("b", pa.int8()), ("a", pa.list_(pa.timestamp("s")))])),
+            [{"b": 1, "a": ["1970-01-01 00:00:00"]}, None],
         ),
-        [1, "y"],
-    ),
-    (
-        pa.UnionArray.from_dense(
-            pa.array([1, 0, 1], pa.int8()), pa.array([1, 0, 0], pa.int32()), [pa.array([1.5]), pa.array(["x", "y"])]
+        (pa.StructArray.from_arrays([pa.array([1]), pa.array(["x"])], ["", ""]), [{"field0": 1, "field1": "x"}]),
+        (pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), [{"a": 1, "a_2": 2}]),
+        (pa.array([{}, {}], pa.struct([])), [{}, {}]),
+        (
+            pa.UnionArray.from_sparse(
+                pa.array([5, 7], pa.int8()), [pa.array([1, 2]), pa.array(["x", "y"])], ["a", "b"], [5, 7]
+            ),
+            [1, "y"],
         ),
-        ["y", 1.5, "x"],
-    ),
+        (
+            pa.UnionArray.from_dense(
+                pa.array([1, 0, 1], pa.int8()), pa.array([1, 0, 0], pa.int32()), [pa.array([1.5]), pa.array(["x", "y"])]
+            ),
+            ["y", 1.5, "x"],
+        ),
+    ],
 )
 def test_nested_values_are_native(array: pa.Array, expected: list[object]):
     assert raw(array) == expected
@@ -222,18 +240,20 @@ def test_nested_values_are_native(array: pa.Array, expected: list[object]):
 
 
 @pytest.mark.item(28)
-@each(
+@pytest.mark.parametrize(
     ("text", "expected"),
-    ('[1,{"a":null}]', [1, {"a": None}]),
-    ("[1, 2", "[1, 2"),
-    ("", ""),
-    ("[NaN]", "[NaN]"),
-    ("[18446744073709551616, 1234567890123456789]", ["18446744073709551616", 1234567890123456789]),
-    (f"[{'9' * 5000}]", ["9" * 5000]),
-    ('["\\ud800", 1234567890123456789]', '["\\ud800", 1234567890123456789]'),
-    ("[NaN, 1234567890123456789]", "[NaN, 1234567890123456789]"),
-    ("[" * 300 + "]" * 300, "[" * 300 + "]" * 300),
-    ("[" * 100_000, "[" * 100_000),
+    [
+        ('[1,{"a":null}]', [1, {"a": None}]),
+        ("[1, 2", "[1, 2"),
+        ("", ""),
+        ("[NaN]", "[NaN]"),
+        ("[18446744073709551616, 1234567890123456789]", ["18446744073709551616", 1234567890123456789]),
+        (f"[{'9' * 5000}]", ["9" * 5000]),
+        ('["\\ud800", 1234567890123456789]', '["\\ud800", 1234567890123456789]'),
+        ("[NaN, 1234567890123456789]", "[NaN, 1234567890123456789]"),
+        ("[" * 300 + "]" * 300, "[" * 300 + "]" * 300),
+        ("[" * 100_000, "[" * 100_000),
+    ],
 )
 def test_complex_values_handed_over_as_json_text_are_parsed(text: str, expected: object):
     for result_type in (ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION):
@@ -267,22 +287,24 @@ def test_text_is_unchanged_in_raw_form():
 
 
 @pytest.mark.item(29)
-@each(
+@pytest.mark.parametrize(
     ("array", "expected"),
-    (pa.array(["<b>&\"' x", None, "&lt;"]), ["&lt;b&gt;&amp;&quot;&#x27;&nbsp;x", "NULL", "&amp;lt;"]),
-    (pa.array([29.0, 1e20, math.nan, math.inf, -math.inf, None]), ["29.0", "1e+20", "nan", "inf", "-inf", "NULL"]),
-    (pa.array([0.1], pa.float32()), ["0.1"]),
-    (pa.array([1, None]), [1, "NULL"]),
-    (pa.array([True]), [True]),
-    (pa.array([0], pa.timestamp("s")), ["1970-01-01&nbsp;00:00:00"]),
-    (pa.array([[1, 0.5], None]), ["[1.0,0.5]", "NULL"]),
-    (pa.array([{"a": "<"}]), ["{&quot;a&quot;:&quot;&lt;&quot;}"]),
-    (
-        pa.UnionArray.from_dense(
-            pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1.5]), pa.array([b"<"])]
+    [
+        (pa.array(["<b>&\"' x", None, "&lt;"]), ["&lt;b&gt;&amp;&quot;&#x27;&nbsp;x", "NULL", "&amp;lt;"]),
+        (pa.array([29.0, 1e20, math.nan, math.inf, -math.inf, None]), ["29.0", "1e+20", "nan", "inf", "-inf", "NULL"]),
+        (pa.array([0.1], pa.float32()), ["0.1"]),
+        (pa.array([1, None]), [1, "NULL"]),
+        (pa.array([True]), [True]),
+        (pa.array([0], pa.timestamp("s")), ["1970-01-01&nbsp;00:00:00"]),
+        (pa.array([[1, 0.5], None]), ["[1.0,0.5]", "NULL"]),
+        (pa.array([{"a": "<"}]), ["{&quot;a&quot;:&quot;&lt;&quot;}"]),
+        (
+            pa.UnionArray.from_dense(
+                pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1.5]), pa.array([b"<"])]
+            ),
+            ["1.5", "&lt;"],
         ),
-        ["1.5", "&lt;"],
-    ),
+    ],
 )
 def test_hue_form(array: pa.Array, expected: list[object]):
     assert hue(array) == expected
@@ -293,15 +315,17 @@ def test_hue_form_of_json_text_of_a_complex_column():
     assert hue(pa.array(['{"a": [1, 2]}']), ResultType.MAP) == ["{&quot;a&quot;:[1,2]}"]
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "expected"),
-    ("[12345678901234567890.123456789]", ["12345678901234567890.123456789"]),
-    ('{"a":{"b":[1.2345678901234567890]}}', {"a": {"b": ["1.2345678901234567890"]}}),
-    ("[0.1,1.10,-2.5E-7,1e100,0.30000000000000004]", [0.1, 1.1, -2.5e-07, 1e100, 0.30000000000000004]),
-    ("[0.10000000000000001]", ["0.10000000000000001"]),
-    ("[1e400,1e-400,1e99999999999999999999]", ["1e400", "1e-400", "1e99999999999999999999"]),
-    ("[9007199254740993.0]", ["9007199254740993.0"]),
-    ("[9007199254740993]", [9007199254740993]),
+    [
+        ("[12345678901234567890.123456789]", ["12345678901234567890.123456789"]),
+        ('{"a":{"b":[1.2345678901234567890]}}', {"a": {"b": ["1.2345678901234567890"]}}),
+        ("[0.1,1.10,-2.5E-7,1e100,0.30000000000000004]", [0.1, 1.1, -2.5e-07, 1e100, 0.30000000000000004]),
+        ("[0.10000000000000001]", ["0.10000000000000001"]),
+        ("[1e400,1e-400,1e99999999999999999999]", ["1e400", "1e-400", "1e99999999999999999999"]),
+        ("[9007199254740993.0]", ["9007199254740993.0"]),
+        ("[9007199254740993]", [9007199254740993]),
+    ],
 )
 def test_numbers_in_json_text_keep_their_digits(text: str, expected: object):
     assert raw(pa.array([text]), ResultType.ARRAY) == [expected]
@@ -338,7 +362,7 @@ def test_rows_without_columns_are_empty_arrays():
     assert render_page([batch], columns=[], escape=False, max_bytes=1000).rows == batch.num_rows
 
 
-@each("max_bytes", 1, 7, 8, 9, 15, 16, 17, 40, 100, 10_000)
+@pytest.mark.parametrize("max_bytes", [1, 7, 8, 9, 15, 16, 17, 40, 100, 10_000])
 def test_a_page_ends_before_the_row_that_would_exceed_its_bytes(max_bytes: int):
     whole = orjson.dumps([[n, "x"] for n in range(12)])
     batches = [table(12).slice(0, 5), table(12).slice(5)]
@@ -352,7 +376,9 @@ def test_a_page_ends_before_the_row_that_would_exceed_its_bytes(max_bytes: int):
         assert len(following) > max_bytes
 
 
-@each("encode", lambda text: text, lambda text: text.dictionary_encode(), lambda text: text.cast(pa.string_view()))
+@pytest.mark.parametrize(
+    "encode", [lambda text: text, lambda text: text.dictionary_encode(), lambda text: text.cast(pa.string_view())]
+)
 def test_a_wide_page_is_made_in_blocks(encode):
     batch = pa.table({"id": pa.array(range(300), pa.int64()), "text": encode(pa.array(["y" * 100_000] * 300))})
     page = render_page([batch], columns=COLUMNS, escape=False, max_bytes=12_000_000)
@@ -361,7 +387,9 @@ def test_a_wide_page_is_made_in_blocks(encode):
     assert [row[0] for row in orjson.loads(page.json)] == list(range(119))
 
 
-@each(("text", "escape"), ("x" * 6_000_000, False), ("\0" * 3_000_000, False), ("'" * 3_000_000, True))
+@pytest.mark.parametrize(
+    ("text", "escape"), [("x" * 6_000_000, False), ("\0" * 3_000_000, False), ("'" * 3_000_000, True)]
+)
 def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(text, escape, monkeypatch) -> None:
     batch = pa.table({"id": [1, 2], "text": ["small", text]})
     rendered = cells.cell_values
@@ -375,7 +403,7 @@ def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(text, escape
     assert (page.rows, page.is_cut) == (1, True)
 
 
-@each("shape", "slice", "chunks")
+@pytest.mark.parametrize("shape", ["slice", "chunks"])
 def test_slices_and_chunks_give_their_own_rows(shape: str):
     whole = pa.table({"id": [1, 2, 3, 4], "text": pa.array([["a"], None, [], ["b", "c"]])})
     batch = whole.slice(1, 3) if shape == "slice" else pa.concat_tables([whole.slice(1, 1), whole.slice(2, 2)])

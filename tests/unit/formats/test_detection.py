@@ -6,7 +6,6 @@ import lzma
 from contextlib import suppress
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 from tests.timing import TRIES, processor_s
 
@@ -68,7 +67,7 @@ def seen(text: str, *, is_whole: bool = True) -> Detected:
 
 
 @pytest.mark.importer(12)
-@each(("text", "file_type", "field", "quote", "record", "confidence"), [case[1:] for case in CASES])
+@pytest.mark.parametrize(("text", "file_type", "field", "quote", "record", "confidence"), [case[1:] for case in CASES])
 def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, confidence):
     found = seen(text)
     assert (found.type, found.delimiters.field, found.delimiters.quote) == (file_type, field, quote)
@@ -84,13 +83,15 @@ def test_d31_json_is_no_delimited_text():
 
 
 @pytest.mark.importer(12, 38)
-@each(
+@pytest.mark.parametrize(
     ("sample", "encoding"),
-    (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
-    (D1.encode("utf-16-le"), "utf-16-le"),
-    (D1.encode("utf-16-be"), "utf-16-be"),
-    (b"\xff\xfe" + D1.encode("utf-16-le"), "utf-16-le"),
-    (b"\xfe\xff" + D1.encode("utf-16-be"), "utf-16-be"),
+    [
+        (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
+        (D1.encode("utf-16-le"), "utf-16-le"),
+        (D1.encode("utf-16-be"), "utf-16-be"),
+        (b"\xff\xfe" + D1.encode("utf-16-le"), "utf-16-le"),
+        (b"\xfe\xff" + D1.encode("utf-16-be"), "utf-16-be"),
+    ],
 )
 def test_d32_the_encoding_does_not_matter(sample, encoding):
     assert recognise(sample, is_whole=True) is FileType.DELIMITED
@@ -101,8 +102,8 @@ def test_d32_the_encoding_does_not_matter(sample, encoding):
 
 
 @pytest.mark.importer(12)
-@each(
-    ("sample", "encoding"), ("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")
+@pytest.mark.parametrize(
+    ("sample", "encoding"), [("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")]
 )
 def test_d33_one_byte_encodings_are_told_apart(sample, encoding):
     assert recognise(sample, is_whole=True) is FileType.DELIMITED
@@ -114,9 +115,9 @@ PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001
 
 
 @pytest.mark.importer(12)
-@each(("sample", "error"),
-    (PNG, "unsupported_format"), (b"\0\1\2\3", "unsupported_format"), (b"", "file_empty"),
-    (b"\n\n", "file_empty"))  # fmt: skip
+@pytest.mark.parametrize(("sample", "error"),
+    [(PNG, "unsupported_format"), (b"\0\1\2\3", "unsupported_format"), (b"", "file_empty"),
+    (b"\n\n", "file_empty")])  # fmt: skip
 def test_d34_what_is_no_text_is_refused(sample, error):
     with raises_code(error) as caught:
         recognise(sample, is_whole=True)
@@ -124,7 +125,7 @@ def test_d34_what_is_no_text_is_refused(sample, error):
         assert caught.value.message == "File is empty, cannot detect file format."
 
 
-@each("text", "a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n")
+@pytest.mark.parametrize("text", ["a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n"])
 def test_the_long_separators_come_before_their_parts(text):
     assert seen(text).delimiters.field in {"|~|", "~|~"}
 
@@ -166,7 +167,7 @@ def test_a_separator_for_one_column_does_not_occur_in_the_text():
 
 
 @pytest.mark.importer(12)
-@each("quote", "", '"', "'")
+@pytest.mark.parametrize("quote", ["", '"', "'"])
 def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
     found = seen((",".join([f"{quote}1{quote}"] * 2_001) + "\n") * 3)
     assert (found.delimiters.field, found.delimiters.quote, found.confidence) == (",", quote or '"', 1.0)
@@ -174,10 +175,10 @@ def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
 
 
 @pytest.mark.importer(50, 61)
-@each("unit",
-    '"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n",
-    "1,")  # fmt: skip
-@each("is_whole", True, False)
+@pytest.mark.parametrize("unit",
+    ['"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n",
+    "1,"])  # fmt: skip
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.slow
 def test_no_sample_keeps_detection_busy(unit, is_whole):
     sample = (unit * SAMPLE_BYTES)[:SAMPLE_BYTES].encode()
@@ -193,40 +194,52 @@ def test_no_sample_keeps_detection_busy(unit, is_whole):
 
 
 @pytest.mark.importer(31)
-@each("sample",
-    b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n",
-    " \n".encode("utf-16"))  # fmt: skip
+@pytest.mark.parametrize("sample",
+    [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n",
+    " \n".encode("utf-16")])  # fmt: skip
 def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
     with raises_code("file_empty"):
         recognise(sample, is_whole=True)
 
 
-@each("sample", b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest")
+@pytest.mark.parametrize("sample", [b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest"])
 def test_zip_and_compound_files_may_be_workbooks(sample):
     assert recognise(sample, is_whole=False) is FileType.EXCEL
 
 
-@each("sample",
-    gzip.compress(b"a,b\n1,2\n", mtime=0), bz2.compress(b"a,b\n1,2\n"), bz2.compress(b""), lzma.compress(b"a,b\n1,2\n"),
-    b"%PDF-1.7\n", b'<?xml version="1.0"?><a/>', b"<!DOCTYPE html>", b"\n <html>", b"{\\rtf1 hello}",
-    "<?xml?>".encode("utf-16"), '{"a": 1}\n{"a": 2}\n'.encode("utf-16"))  # fmt: skip
+@pytest.mark.parametrize(
+    "sample",
+    [
+        gzip.compress(b"a,b\n1,2\n", mtime=0),
+        bz2.compress(b"a,b\n1,2\n"),
+        bz2.compress(b""),
+        lzma.compress(b"a,b\n1,2\n"),
+        b"%PDF-1.7\n",
+        b'<?xml version="1.0"?><a/>',
+        b"<!DOCTYPE html>",
+        b"\n <html>",
+        b"{\\rtf1 hello}",
+        "<?xml?>".encode("utf-16"),
+        '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
+    ],
+)
 def test_known_other_formats_are_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         recognise(sample, is_whole=True)
 
 
-@each("text",
-    '{"a": 1', ' { "a": 1}\n{', '{"a": 1}\n[1]\n{', '[{"a": 1}]', "[ {", '{}\n[1]\n\n{"a": 2}\n',
-    "[1, 2]\r\n[3, 4]\r\n", '[1]\n[2]\n[3, "cut')  # fmt: skip
+@pytest.mark.parametrize("text",
+    ['{"a": 1', ' { "a": 1}\n{', '{"a": 1}\n[1]\n{', '[{"a": 1}]', "[ {", '{}\n[1]\n\n{"a": 2}\n',
+    "[1, 2]\r\n[3, 4]\r\n", '[1]\n[2]\n[3, "cut'])  # fmt: skip
 def test_json_is_unsupported(text):
     with pytest.raises(UnsupportedFormat):
         recognise(text.encode(), is_whole=text.endswith("{"))
 
 
-@each(("sample", "kind"),
-    (b"PAR1....", FileType.PARQUET), (b"Obj\x01....", FileType.AVRO), (b"ARROW1\0\0....", FileType.ARROW),
+@pytest.mark.parametrize(("sample", "kind"),
+    [(b"PAR1....", FileType.PARQUET), (b"Obj\x01....", FileType.AVRO), (b"ARROW1\0\0....", FileType.ARROW),
     (b"\xff\xff\xff\xff\x10\0\0\0....", FileType.ARROW), (b'{"a": 1}', FileType.NDJSON),
-    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileType.NDJSON))  # fmt: skip
+    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileType.NDJSON)])  # fmt: skip
 def test_files_of_records_are_recognised(sample, kind):
     assert recognise(sample, is_whole=False) is kind
     if kind is not FileType.NDJSON:
@@ -234,23 +247,23 @@ def test_files_of_records_are_recognised(sample, kind):
             recognise_given(sample, is_whole=False)
 
 
-@each("text",
-    "{a},{b}\n", "[1],[2]\n", "[x]\n[y]\n", "a,b\n{}\n", "[" * 100_000, "[1]\n[2]\n[3, cut", "BZh,a\n", "PK,a\n",
-    "<a,b\n")  # fmt: skip
+@pytest.mark.parametrize("text",
+    ["{a},{b}\n", "[1],[2]\n", "[x]\n[y]\n", "a,b\n{}\n", "[" * 100_000, "[1]\n[2]\n[3, cut", "BZh,a\n", "PK,a\n",
+    "<a,b\n"])  # fmt: skip
 def test_what_only_looks_like_another_format_is_text(text):
     assert recognise(text.encode(), is_whole=True) is FileType.DELIMITED
 
 
-@each(("sent", "meant"),
-    (r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"), (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
+@pytest.mark.parametrize(("sent", "meant"),
+    [(r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"), (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
     (r"\ud83d\ude00", "😀"), (r"\|", "\\|"), (r"\x1", "\\x1"), (r"\u12", "\\u12"), (r"\\t", "\\t"), ("\\", "\\"),
-    ("a\\", "a\\"), ("\t", "\t"), ("é", "é"))  # fmt: skip
+    ("a\\", "a\\"), ("\t", "\t"), ("é", "é")])  # fmt: skip
 def test_escapes_are_read_and_all_else_stays_as_sent(sent, meant):
     assert unescaped(sent) == meant
 
 
 @pytest.mark.importer(18, 19)
-@each(("field", "record"), ("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a"))
+@pytest.mark.parametrize(("field", "record"), [("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a")])
 def test_raw_and_escaped_separators_mean_the_same(field, record):
     assert delimiters_of(field, quote='"', record=record) == Delimiters("\t", '"', "\n")
 
@@ -271,29 +284,33 @@ def test_separators_have_up_to_8_characters():
 
 
 @pytest.mark.importer(36)
-@each(
+@pytest.mark.parametrize(
     ("field", "quote", "record"),
-    (",", ",", "\n"),
-    ("\n", '"', "\n"),
-    (",", '"', '"'),
-    ('a"b', '"', "\n"),
-    ("a\nb", '"', "\n"),
-    ("a\nb", '"', "\r\n"),
-    (",", '"', '#"#'),
+    [
+        (",", ",", "\n"),
+        ("\n", '"', "\n"),
+        (",", '"', '"'),
+        ('a"b', '"', "\n"),
+        ("a\nb", '"', "\n"),
+        ("a\nb", '"', "\r\n"),
+        (",", '"', '#"#'),
+    ],
 )
 def test_equal_separators_and_one_within_another_are_refused(field, quote, record):
     with pytest.raises(InvalidParameter):
         delimiters_of(field, quote=quote, record=record)
 
 
-@each(
+@pytest.mark.parametrize(
     ("field", "quote", "record"),
-    ("x" * 9, '"', "\n"),
-    (",", "''", "\n"),
-    (",", '"', "#" * 9),
-    ("\0", '"', "\n"),
-    (",", "\0", "\n"),
-    (r"\ud83d", '"', "\n"),
+    [
+        ("x" * 9, '"', "\n"),
+        (",", "''", "\n"),
+        (",", '"', "#" * 9),
+        ("\0", '"', "\n"),
+        (",", "\0", "\n"),
+        (r"\ud83d", '"', "\n"),
+    ],
 )
 def test_too_long_ones_raw_nul_and_half_characters_are_refused(field, quote, record):
     with pytest.raises(InvalidParameter):

@@ -12,7 +12,6 @@ from contextlib import aclosing
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded
 from tests.timing import at_best
 
@@ -48,7 +47,7 @@ def test_every_format_has_its_content_type():
     }
 
 
-@each("wanted", ALL)
+@pytest.mark.parametrize("wanted", ALL)
 async def test_a_first_read_that_fails_is_told_before_the_first_piece(threads, wanted):
     source = StoredTables(COLUMNS, [table(10)], fails_after=0)
     async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
@@ -57,7 +56,7 @@ async def test_a_first_read_that_fails_is_told_before_the_first_piece(threads, w
     assert source.open_reads == 0
 
 
-@each("wanted", [wanted for wanted in ALL if wanted is not DownloadFormat.XLSX])
+@pytest.mark.parametrize("wanted", [wanted for wanted in ALL if wanted is not DownloadFormat.XLSX])
 async def test_a_later_read_that_fails_ends_the_stream_with_the_error(threads, wanted):
     source = StoredTables(COLUMNS, [table(200_000)] * 2, fails_after=1)
     async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
@@ -72,7 +71,7 @@ async def read_to_the_end(pieces: AsyncGenerator[bytes]) -> None:
         pass
 
 
-@each("wanted", ALL)
+@pytest.mark.parametrize("wanted", ALL)
 async def test_a_reader_who_goes_away_ends_the_work(threads, wanted):
     source = StoredTables(COLUMNS, [table(200_000)] * 3)
     async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
@@ -80,7 +79,7 @@ async def test_a_reader_who_goes_away_ends_the_work(threads, wanted):
     assert source.open_reads == 0
 
 
-@each("wanted", ALL)
+@pytest.mark.parametrize("wanted", ALL)
 async def test_a_download_may_be_cancelled_at_any_moment(threads, wanted):
     for step in range(8):
         source = StoredTables(COLUMNS, [table(20_000)] * 3)
@@ -136,7 +135,7 @@ async def test_an_encoder_is_closed_once_its_thread_is_done_with_it(threads):
     assert not encoder.closed_while_busy
 
 
-@each("wanted", ALL)
+@pytest.mark.parametrize("wanted", ALL)
 async def test_small_results_come_in_one_piece(threads, wanted):
     async with aclosing(download(StoredTables(COLUMNS, [table(10)]), FileForm(wanted), threads=threads)) as pieces:
         assert len([piece async for piece in pieces]) == 1
@@ -157,7 +156,7 @@ class Endless(StoredTables):
 
 
 @pytest.mark.item(34)
-@each("wanted", ALL)
+@pytest.mark.parametrize("wanted", ALL)
 @pytest.mark.slow
 async def test_memory_does_not_grow_with_the_result(threads, wanted):
     peaks = []
@@ -197,8 +196,8 @@ async def test_the_event_loop_stays_free_while_rows_are_encoded(threads):
     await at_best(held_up_s, below_s=0.2)
 
 
-@each("wanted", ALL)
-@each("coding", list(ContentCoding))
+@pytest.mark.parametrize("wanted", ALL)
+@pytest.mark.parametrize("coding", list(ContentCoding))
 async def test_the_same_result_always_gives_the_same_bytes(wanted, coding, monkeypatch):
     times = iter([0.0, 1_700_000_000.0])
     made = []
@@ -209,7 +208,7 @@ async def test_the_same_result_always_gives_the_same_bytes(wanted, coding, monke
     assert made[0] == made[1]
 
 
-@each("wanted", [wanted for wanted in ALL if not wanted.is_compressed])
+@pytest.mark.parametrize("wanted", [wanted for wanted in ALL if not wanted.is_compressed])
 async def test_a_coding_changes_the_way_not_the_file(wanted):
     source = StoredTables(COLUMNS, [table(3000), table(200)])
     plain = await downloaded(source, wanted)

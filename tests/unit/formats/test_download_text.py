@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.formats.cells import cell_values
@@ -47,8 +46,10 @@ async def test_null_is_nothing_and_an_empty_text_is_quoted():
         assert await lines(pa.array(["", None, "NULL", " "]), R.STRING, wanted=wanted) == ['""', "", "NULL", " "]
 
 
-@each("wanted", [DownloadFormat.CSV, DownloadFormat.TSV])
-@each("array", pa.array([1, None, 3, None]), pa.array(["1", "", "3", None]), ids=lambda array: str(array.type))
+@pytest.mark.parametrize("wanted", [DownloadFormat.CSV, DownloadFormat.TSV])
+@pytest.mark.parametrize(
+    "array", [pa.array([1, None, 3, None]), pa.array(["1", "", "3", None])], ids=lambda array: str(array.type)
+)
 async def test_a_null_is_quoted_where_it_is_alone_in_its_row(wanted, array):
     """Readers skip empty lines (`tests/api/test_field_values.py`)."""
     assert await downloaded(one_column(array, R.BIGINT), wanted) == b'c\r\n1\r\n""\r\n3\r\n""\r\n'
@@ -75,58 +76,64 @@ async def test_tsv_has_tabs_between_cells():
 INSTANT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
 
 
-@each(
+@pytest.mark.parametrize(
     ("array", "kind", "expected"),
-    (pa.array([-(2**63), 2**63 - 1, None]), R.BIGINT, ["-9223372036854775808", "9223372036854775807", ""]),
-    (pa.array([2**64 - 1], pa.uint64()), R.BIGINT, ["18446744073709551615"]),
-    (pa.array([True, False, None]), R.BOOLEAN, ["true", "false", ""]),
-    (pa.array([29.0, 1.5, -0.0, 0.1, None]), R.DOUBLE, ["29.0", "1.5", "-0.0", "0.1", ""]),
-    (pa.array([float("nan"), float("inf"), float("-inf")]), R.DOUBLE, ["NaN", "Infinity", "-Infinity"]),
-    (pa.array([1.1, 16777216.0], pa.float32()), R.FLOAT, ["1.1", "16777216.0"]),
-    (pa.array([Decimal("12.5"), Decimal(-1), None], pa.decimal128(10, 2)), R.DECIMAL, ["12.50", "-1.00", ""]),
-    (
-        pa.array([Decimal(0), Decimal("1e-10"), Decimal("-1.5")], pa.decimal128(20, 10)),
-        R.DECIMAL,
-        ["0.0000000000", "0.0000000001", "-1.5000000000"],
-    ),
-    (pa.array([Decimal(10**50)], pa.decimal256(60, 2)), R.DECIMAL, [f"{10**50}.00"]),
-    (pa.array([Decimal(1200)], pa.decimal128(10, -2)), R.DECIMAL, ["1200"]),
-    (pa.array([date(2024, 1, 31), None]), R.DATE, ["2024-01-31", ""]),
-    (pa.array([date(2024, 1, 31)], pa.date64()), R.DATE, ["2024-01-31"]),
-    (pa.array([time(10, 20, 30), time(1, 2, 3, 40)]), R.STRING, ["10:20:30", "01:02:03.000040"]),
-    (pa.array([time(10, 20, 30)], pa.time32("s")), R.STRING, ["10:20:30"]),
-    (pa.array([86_400_000_000, 1, None], pa.time64("us")), R.STRING, ["24:00:00", "00:00:00.000001", ""]),
-    (pa.array([86_400 * 10**9, 0], pa.time64("ns")), R.STRING, ["24:00:00", "00:00:00"]),
-    (pa.array([86_400], pa.time32("s")), R.STRING, ["24:00:00"]),
-    (
-        pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 as is
-        R.TIMESTAMP,
-        ["2024-01-31 10:20:30", "0001-01-01 00:00:00.000001", ""],
-    ),
-    (pa.array([-1], pa.timestamp("s")), R.TIMESTAMP, ["1969-12-31 23:59:59"]),
-    (pa.array([2**62], pa.timestamp("us")), R.TIMESTAMP, ["148108-07-06 14:00:27.387904"]),
-    (pa.array([2**31 - 1, 0], pa.date32()), R.DATE, ["infinity", "1970-01-01"]),
-    (pa.array([0, 1, 2]), R.BOOLEAN, ["false", "true", "2"]),
-    (pa.array([1500, 2000], pa.timestamp("ms")), R.TIMESTAMP, ["1970-01-01 00:00:01.500000", "1970-01-01 00:00:02"]),
-    (pa.array([1], pa.timestamp("ns")), R.TIMESTAMP, ["1970-01-01 00:00:00.000000001"]),
-    (pa.array([INSTANT], pa.timestamp("us", "UTC")), R.TIMESTAMP_TZ, ["2024-01-31 10:20:30+00:00"]),
-    (
-        pa.array([INSTANT, INSTANT.replace(month=7, microsecond=5), None], pa.timestamp("us", "Europe/Berlin")),
-        R.TIMESTAMP_TZ,
-        ["2024-01-31 11:20:30+01:00", "2024-07-31 12:20:30.000005+02:00", ""],
-    ),
-    (
-        pa.array([-500_000], pa.timestamp("us", "America/St_Johns")),
-        R.TIMESTAMP_TZ,
-        ["1969-12-31 20:29:59.500000-03:30"],
-    ),
-    (pa.array([b"\x00\xff", b"", None]), R.BINARY, ["AP8=", '""', ""]),
-    (pa.nulls(2), R.STRING, ["", ""]),
-    (pa.array([[1, None], [], None]), R.ARRAY, ['"[1,null]"', "[]", ""]),
-    (pa.array([{"a": 1, "b": "x"}, None]), R.STRUCT, ['"{""a"":1,""b"":""x""}"', ""]),
-    (pa.array(["a", "b,c", None]).dictionary_encode(), R.STRING, ["a", '"b,c"', ""]),
-    (pa.array(["a", None], pa.large_string()), R.STRING, ["a", ""]),
-    (pa.array(["a", None], pa.string_view()), R.STRING, ["a", ""]),
+    [
+        (pa.array([-(2**63), 2**63 - 1, None]), R.BIGINT, ["-9223372036854775808", "9223372036854775807", ""]),
+        (pa.array([2**64 - 1], pa.uint64()), R.BIGINT, ["18446744073709551615"]),
+        (pa.array([True, False, None]), R.BOOLEAN, ["true", "false", ""]),
+        (pa.array([29.0, 1.5, -0.0, 0.1, None]), R.DOUBLE, ["29.0", "1.5", "-0.0", "0.1", ""]),
+        (pa.array([float("nan"), float("inf"), float("-inf")]), R.DOUBLE, ["NaN", "Infinity", "-Infinity"]),
+        (pa.array([1.1, 16777216.0], pa.float32()), R.FLOAT, ["1.1", "16777216.0"]),
+        (pa.array([Decimal("12.5"), Decimal(-1), None], pa.decimal128(10, 2)), R.DECIMAL, ["12.50", "-1.00", ""]),
+        (
+            pa.array([Decimal(0), Decimal("1e-10"), Decimal("-1.5")], pa.decimal128(20, 10)),
+            R.DECIMAL,
+            ["0.0000000000", "0.0000000001", "-1.5000000000"],
+        ),
+        (pa.array([Decimal(10**50)], pa.decimal256(60, 2)), R.DECIMAL, [f"{10**50}.00"]),
+        (pa.array([Decimal(1200)], pa.decimal128(10, -2)), R.DECIMAL, ["1200"]),
+        (pa.array([date(2024, 1, 31), None]), R.DATE, ["2024-01-31", ""]),
+        (pa.array([date(2024, 1, 31)], pa.date64()), R.DATE, ["2024-01-31"]),
+        (pa.array([time(10, 20, 30), time(1, 2, 3, 40)]), R.STRING, ["10:20:30", "01:02:03.000040"]),
+        (pa.array([time(10, 20, 30)], pa.time32("s")), R.STRING, ["10:20:30"]),
+        (pa.array([86_400_000_000, 1, None], pa.time64("us")), R.STRING, ["24:00:00", "00:00:00.000001", ""]),
+        (pa.array([86_400 * 10**9, 0], pa.time64("ns")), R.STRING, ["24:00:00", "00:00:00"]),
+        (pa.array([86_400], pa.time32("s")), R.STRING, ["24:00:00"]),
+        (
+            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 as is
+            R.TIMESTAMP,
+            ["2024-01-31 10:20:30", "0001-01-01 00:00:00.000001", ""],
+        ),
+        (pa.array([-1], pa.timestamp("s")), R.TIMESTAMP, ["1969-12-31 23:59:59"]),
+        (pa.array([2**62], pa.timestamp("us")), R.TIMESTAMP, ["148108-07-06 14:00:27.387904"]),
+        (pa.array([2**31 - 1, 0], pa.date32()), R.DATE, ["infinity", "1970-01-01"]),
+        (pa.array([0, 1, 2]), R.BOOLEAN, ["false", "true", "2"]),
+        (
+            pa.array([1500, 2000], pa.timestamp("ms")),
+            R.TIMESTAMP,
+            ["1970-01-01 00:00:01.500000", "1970-01-01 00:00:02"],
+        ),
+        (pa.array([1], pa.timestamp("ns")), R.TIMESTAMP, ["1970-01-01 00:00:00.000000001"]),
+        (pa.array([INSTANT], pa.timestamp("us", "UTC")), R.TIMESTAMP_TZ, ["2024-01-31 10:20:30+00:00"]),
+        (
+            pa.array([INSTANT, INSTANT.replace(month=7, microsecond=5), None], pa.timestamp("us", "Europe/Berlin")),
+            R.TIMESTAMP_TZ,
+            ["2024-01-31 11:20:30+01:00", "2024-07-31 12:20:30.000005+02:00", ""],
+        ),
+        (
+            pa.array([-500_000], pa.timestamp("us", "America/St_Johns")),
+            R.TIMESTAMP_TZ,
+            ["1969-12-31 20:29:59.500000-03:30"],
+        ),
+        (pa.array([b"\x00\xff", b"", None]), R.BINARY, ["AP8=", '""', ""]),
+        (pa.nulls(2), R.STRING, ["", ""]),
+        (pa.array([[1, None], [], None]), R.ARRAY, ['"[1,null]"', "[]", ""]),
+        (pa.array([{"a": 1, "b": "x"}, None]), R.STRUCT, ['"{""a"":1,""b"":""x""}"', ""]),
+        (pa.array(["a", "b,c", None]).dictionary_encode(), R.STRING, ["a", '"b,c"', ""]),
+        (pa.array(["a", None], pa.large_string()), R.STRING, ["a", ""]),
+        (pa.array(["a", None], pa.string_view()), R.STRING, ["a", ""]),
+    ],
 )
 async def test_values_have_the_raw_text_form(array, kind, expected):
     assert await lines(array, kind) == expected
@@ -232,26 +239,28 @@ async def test_repeated_names_are_numbered_and_take_nobodys_name():
     assert await downloaded(source, DownloadFormat.NDJSON) == b'{"a":0,"a_3":1,"a_2":2,"a_4":3,"b":4}\n'
 
 
-@each(
+@pytest.mark.parametrize(
     ("array", "kind", "expected"),
-    (pa.array([2**63 - 1, None]), R.BIGINT, [2**63 - 1, None]),
-    (
-        pa.array([29.0, 1e20, float("nan"), float("inf"), float("-inf")]),
-        R.DOUBLE,
-        [29.0, 1e20, "NaN", "Infinity", "-Infinity"],
-    ),
-    (pa.array([True, None]), R.BOOLEAN, [True, None]),
-    (pa.array([7]), R.DECIMAL, ["7"]),
-    (pa.array([Decimal("12.5"), None], pa.decimal128(10, 2)), R.DECIMAL, ["12.50", None]),
-    (pa.array([datetime(2024, 1, 31, tzinfo=UTC)]), R.TIMESTAMP_TZ, ["2024-01-31 00:00:00+00:00"]),
-    (pa.array([b"\xff", None]), R.BINARY, ["/w==", None]),
-    (pa.array([[1, None], None]), R.ARRAY, [[1, None], None]),
-    (pa.array([{"a": [1], "b": None}]), R.STRUCT, [{"a": [1], "b": None}]),
-    (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), R.MAP, [{"k": 1}]),
-    (pa.array(["[1, 2]", "no json"]), R.ARRAY, [[1, 2], "no json"]),
-    (pa.array(["[1, 2]"]), R.STRING, ["[1, 2]"]),
-    (pa.array(["a", "b\t"]).dictionary_encode(), R.STRING, ["a", "b\t"]),
-    (pa.nulls(1), R.STRING, [None]),
+    [
+        (pa.array([2**63 - 1, None]), R.BIGINT, [2**63 - 1, None]),
+        (
+            pa.array([29.0, 1e20, float("nan"), float("inf"), float("-inf")]),
+            R.DOUBLE,
+            [29.0, 1e20, "NaN", "Infinity", "-Infinity"],
+        ),
+        (pa.array([True, None]), R.BOOLEAN, [True, None]),
+        (pa.array([7]), R.DECIMAL, ["7"]),
+        (pa.array([Decimal("12.5"), None], pa.decimal128(10, 2)), R.DECIMAL, ["12.50", None]),
+        (pa.array([datetime(2024, 1, 31, tzinfo=UTC)]), R.TIMESTAMP_TZ, ["2024-01-31 00:00:00+00:00"]),
+        (pa.array([b"\xff", None]), R.BINARY, ["/w==", None]),
+        (pa.array([[1, None], None]), R.ARRAY, [[1, None], None]),
+        (pa.array([{"a": [1], "b": None}]), R.STRUCT, [{"a": [1], "b": None}]),
+        (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), R.MAP, [{"k": 1}]),
+        (pa.array(["[1, 2]", "no json"]), R.ARRAY, [[1, 2], "no json"]),
+        (pa.array(["[1, 2]"]), R.STRING, ["[1, 2]"]),
+        (pa.array(["a", "b\t"]).dictionary_encode(), R.STRING, ["a", "b\t"]),
+        (pa.nulls(1), R.STRING, [None]),
+    ],
 )
 async def test_values_have_the_raw_form(array, kind, expected):
     assert await values(array, kind) == expected
@@ -267,29 +276,31 @@ BROKEN_TEXT = pa.Array.from_buffers(
 )
 
 
-@each(
+@pytest.mark.parametrize(
     ("array", "kind"),
-    *((pa.array([1500, 2_000_000, None, -1], pa.timestamp(unit)), R.TIMESTAMP) for unit in ("s", "ms", "us", "ns")),
-    *(
-        (pa.array([1500, None, -1, 10**15], pa.timestamp("us", zone)), R.TIMESTAMP_TZ)
-        for zone in ("UTC", "Europe/Berlin", "America/St_Johns", "+05:30", "Nowhere/Town")
-    ),
-    (pa.array([2**63 - 1, 1 - 2**63, 2**62], pa.timestamp("us")), R.TIMESTAMP),
-    (pa.array([2**63 - 1, 0], pa.timestamp("us", "UTC")), R.TIMESTAMP_TZ),
-    (pa.array([2**31 - 1, -(2**31), 10**7, 0], pa.date32()), R.DATE),
-    (pa.array([0, 500], pa.time32("ms")), R.STRING),
-    (pa.array([0, 500], pa.time64("us")), R.STRING),
-    (pa.array([0, 500], pa.time64("ns")), R.STRING),
-    (pa.array([0, 500, 10**12], pa.duration("us")), R.INTERVAL_DAY_TIME),
-    (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), R.INTERVAL_DAY_TIME),
-    (pa.array([1.1, 0.1, 1e20, 3e38], pa.float32()), R.FLOAT),
-    (pa.array([1.5, float("nan")], pa.float16()), R.FLOAT),
-    (pa.array([1e16, 123456789012345678.0, 5e-324]), R.DOUBLE),
-    (pa.array([Decimal(0), Decimal("1e-9")], pa.decimal128(20, 9)), R.DECIMAL),
-    (pa.array([0, 1, 2]), R.BOOLEAN),
-    (pa.array([2**62]), R.DECIMAL),
-    (pa.array([b"ab"], pa.binary(2)), R.BINARY),
-    (BROKEN_TEXT, R.STRING),
+    [
+        *((pa.array([1500, 2_000_000, None, -1], pa.timestamp(unit)), R.TIMESTAMP) for unit in ("s", "ms", "us", "ns")),
+        *(
+            (pa.array([1500, None, -1, 10**15], pa.timestamp("us", zone)), R.TIMESTAMP_TZ)
+            for zone in ("UTC", "Europe/Berlin", "America/St_Johns", "+05:30", "Nowhere/Town")
+        ),
+        (pa.array([2**63 - 1, 1 - 2**63, 2**62], pa.timestamp("us")), R.TIMESTAMP),
+        (pa.array([2**63 - 1, 0], pa.timestamp("us", "UTC")), R.TIMESTAMP_TZ),
+        (pa.array([2**31 - 1, -(2**31), 10**7, 0], pa.date32()), R.DATE),
+        (pa.array([0, 500], pa.time32("ms")), R.STRING),
+        (pa.array([0, 500], pa.time64("us")), R.STRING),
+        (pa.array([0, 500], pa.time64("ns")), R.STRING),
+        (pa.array([0, 500, 10**12], pa.duration("us")), R.INTERVAL_DAY_TIME),
+        (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), R.INTERVAL_DAY_TIME),
+        (pa.array([1.1, 0.1, 1e20, 3e38], pa.float32()), R.FLOAT),
+        (pa.array([1.5, float("nan")], pa.float16()), R.FLOAT),
+        (pa.array([1e16, 123456789012345678.0, 5e-324]), R.DOUBLE),
+        (pa.array([Decimal(0), Decimal("1e-9")], pa.decimal128(20, 9)), R.DECIMAL),
+        (pa.array([0, 1, 2]), R.BOOLEAN),
+        (pa.array([2**62]), R.DECIMAL),
+        (pa.array([b"ab"], pa.binary(2)), R.BINARY),
+        (BROKEN_TEXT, R.STRING),
+    ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value.name,
 )
 async def test_a_download_holds_what_a_page_shows(array, kind):

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.errors.base import InvalidParameter
@@ -83,25 +82,29 @@ async def test_text_is_never_a_formula():
         assert b"<f" not in archive.read(SHEET)
 
 
-@each(
+@pytest.mark.parametrize(
     ("array", "kind", "expected"),
-    (pa.array([10**15 - 1, 1 - 10**15, 10**15]), R.BIGINT, [10**15 - 1, 1 - 10**15, str(10**15)]),
-    (pa.array([1.5, 0.1 + 0.2, 1e300]), R.DOUBLE, [1.5, 0.1 + 0.2, 1e300]),
-    (pa.array([float("nan"), float("inf"), None]), R.DOUBLE, ["NaN", "Infinity", None]),
-    (
-        pa.array([Decimal("1234567890123.45"), Decimal("12345678901234.56"), Decimal("-0.01")], pa.decimal128(20, 2)),
-        R.DECIMAL,
-        [1234567890123.45, "12345678901234.56", -0.01],
-    ),
-    (
-        pa.array(["12.50", "-0.000000000000001", "1234567890123456", "NaN"]),
-        R.DECIMAL,
-        [12.5, -1e-15, "1234567890123456", "NaN"],
-    ),
-    (pa.array(["12.50", "007"]), R.STRING, ["12.50", "007"]),
-    (pa.array([0, 1, 2, None]), R.BOOLEAN, [False, True, 2, None]),
-    (pa.array([b"\xff"]), R.BINARY, ["/w=="]),
-    (pa.array([[1]]), R.ARRAY, ["[1]"]),
+    [
+        (pa.array([10**15 - 1, 1 - 10**15, 10**15]), R.BIGINT, [10**15 - 1, 1 - 10**15, str(10**15)]),
+        (pa.array([1.5, 0.1 + 0.2, 1e300]), R.DOUBLE, [1.5, 0.1 + 0.2, 1e300]),
+        (pa.array([float("nan"), float("inf"), None]), R.DOUBLE, ["NaN", "Infinity", None]),
+        (
+            pa.array(
+                [Decimal("1234567890123.45"), Decimal("12345678901234.56"), Decimal("-0.01")], pa.decimal128(20, 2)
+            ),
+            R.DECIMAL,
+            [1234567890123.45, "12345678901234.56", -0.01],
+        ),
+        (
+            pa.array(["12.50", "-0.000000000000001", "1234567890123456", "NaN"]),
+            R.DECIMAL,
+            [12.5, -1e-15, "1234567890123456", "NaN"],
+        ),
+        (pa.array(["12.50", "007"]), R.STRING, ["12.50", "007"]),
+        (pa.array([0, 1, 2, None]), R.BOOLEAN, [False, True, 2, None]),
+        (pa.array([b"\xff"]), R.BINARY, ["/w=="]),
+        (pa.array([[1]]), R.ARRAY, ["[1]"]),
+    ],
 )
 async def test_numbers_are_numbers_up_to_15_digits(array, kind, expected):
     assert await cells(array, kind) == expected
@@ -144,11 +147,11 @@ async def test_a_cell_above_the_limit_is_found_before_the_first_byte():
     assert source.open_reads == 0
 
 
-@each(("array", "fits"),
-    (pa.array(["😀" * 16_383]), True), (pa.array(["😀" * 16_384]), False), (pa.array(["é" * 32_767]), True),
+@pytest.mark.parametrize(("array", "fits"),
+    [(pa.array(["😀" * 16_383]), True), (pa.array(["😀" * 16_384]), False), (pa.array(["é" * 32_767]), True),
     (pa.array(["é" * 32_768]), False), (pa.array([b"x" * 24_573]), True), (pa.array([b"x" * 24_576]), False),
     (pa.array([["x" * 32_763]]), True), (pa.array([["x" * 32_764]]), False),
-    (pa.array(["x" * 32_768]).dictionary_encode(), False))  # fmt: skip
+    (pa.array(["x" * 32_768]).dictionary_encode(), False)])  # fmt: skip
 async def test_the_limit_of_a_cell_counts_what_excel_counts(array, fits):
     kind = R.ARRAY if pa.types.is_list(array.type) else R.STRING
     if fits:

@@ -5,7 +5,6 @@ import random
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import BodyTooSlow, InvalidParameter, MissingParameter, PayloadTooLarge
@@ -48,7 +47,7 @@ async def read(body: bytes, *, sizes: Iterable[int] = (65536,), **more: object) 
     return name, b"".join([piece async for piece in stream.content()])
 
 
-@each("seed", range(20))
+@pytest.mark.parametrize("seed", range(20))
 async def test_a_file_is_the_same_however_its_body_is_cut(seed: int) -> None:
     chance = random.Random(seed)
     # Much that looks like the beginning of a boundary.
@@ -86,26 +85,28 @@ async def test_a_field_that_steers_the_upload_comes_before_the_file() -> None:
         await read(file(b"abc") + field("dest", "/") + END, leading_fields={"dest"})
 
 
-@each("cut", 1, 5, 20, 300)
+@pytest.mark.parametrize("cut", [1, 5, 20, 300])
 async def test_a_body_that_ends_early_is_aborted_before_its_file_ends(cut: int) -> None:
     body = field("a", "b") + file(b"x" * 300) + END
     with raises_code("upload_aborted"):
         await read(body[: -cut - 2])
 
 
-@each(
+@pytest.mark.parametrize(
     ("body", "error"),
-    (END, MissingParameter),
-    (field("a", "b") + END, MissingParameter),
-    (field("file", "no file") + END, MissingParameter),
-    (file(b"1") + file(b"2") + END, InvalidParameter),
-    (file(b"1", at="other") + END, InvalidParameter),
-    (part("filename=a", b"1") + END, InvalidParameter),
-    (f"--{BOUNDARY}\r\n\r\nx\r\n".encode() + END, InvalidParameter),
-    (part('name="a"', b"\xff") + file(b"") + END, InvalidParameter),
-    (part('name="file"; filename="a"; filename="b"') + END, InvalidParameter),
-    (part('name="file"; filename="a" b') + END, InvalidParameter),
-    (b"no multipart at all" + END, InvalidParameter),
+    [
+        (END, MissingParameter),
+        (field("a", "b") + END, MissingParameter),
+        (field("file", "no file") + END, MissingParameter),
+        (file(b"1") + file(b"2") + END, InvalidParameter),
+        (file(b"1", at="other") + END, InvalidParameter),
+        (part("filename=a", b"1") + END, InvalidParameter),
+        (f"--{BOUNDARY}\r\n\r\nx\r\n".encode() + END, InvalidParameter),
+        (part('name="a"', b"\xff") + file(b"") + END, InvalidParameter),
+        (part('name="file"; filename="a"; filename="b"') + END, InvalidParameter),
+        (part('name="file"; filename="a" b') + END, InvalidParameter),
+        (b"no multipart at all" + END, InvalidParameter),
+    ],
 )
 async def test_bodies_that_are_not_one_file(body: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -122,9 +123,9 @@ async def test_ten_thousand_parts_are_refused_at_the_thirty_third() -> None:
 
 
 @pytest.mark.security("T6")
-@each("body",
-    f"--{BOUNDARY}\r\nX: ".encode() + b"x" * 9000, f"--{BOUNDARY}\r\n".encode() + b"X: y\r\n" * 2000,
-    field("a", "x" * 70_000), file(b"abc") + END + b"x" * 600_000)  # fmt: skip
+@pytest.mark.parametrize("body",
+    [f"--{BOUNDARY}\r\nX: ".encode() + b"x" * 9000, f"--{BOUNDARY}\r\n".encode() + b"X: y\r\n" * 2000,
+    field("a", "x" * 70_000), file(b"abc") + END + b"x" * 600_000])  # fmt: skip
 async def test_what_is_not_the_file_has_limits(body: bytes) -> None:
     with pytest.raises(PayloadTooLarge):
         await read(body)
@@ -153,30 +154,32 @@ async def test_a_slow_body_is_given_up_and_a_slow_taker_is_not() -> None:
 
 
 @pytest.mark.security("T2")
-@each(
+@pytest.mark.parametrize(
     ("disposition", "name"),
-    ('name="file"; filename="C:\\dir\\x.csv"', "C:\\dir\\x.csv"),
-    ('name="file"; filename="../../x"', "../../x"),
-    ('filename="a;b=c.csv"; name=file', "a;b=c.csv"),
-    ('name="file"; filename="a \\"b\\".csv"', 'a "b".csv'),
-    ('name="file"; filename="日本 é?#%.csv"', "日本 é?#%.csv"),
-    ('name="file"; filename="x"; filename*=UTF-8\'\'%e2%82%ac%20rates', "€ rates"),
-    ("name=\"file\"; filename*=utf-8'en'..%2F..%2Fx", "../../x"),
-    ("name=\"file\"; filename*=iso-8859-1''%e9", "é"),
-    ('name="file"; filename="=?UTF-8?B?4oKsLmNzdg==?="', "€.csv"),
-    ('name="file"; filename="=?UTF-8?Q?a=0Ab?="', "a\nb"),
-    ('name="file"; filename="a=?b"', "a=?b"),
-    ('name="file"; filename=""', ""),
+    [
+        ('name="file"; filename="C:\\dir\\x.csv"', "C:\\dir\\x.csv"),
+        ('name="file"; filename="../../x"', "../../x"),
+        ('filename="a;b=c.csv"; name=file', "a;b=c.csv"),
+        ('name="file"; filename="a \\"b\\".csv"', 'a "b".csv'),
+        ('name="file"; filename="日本 é?#%.csv"', "日本 é?#%.csv"),
+        ('name="file"; filename="x"; filename*=UTF-8\'\'%e2%82%ac%20rates', "€ rates"),
+        ("name=\"file\"; filename*=utf-8'en'..%2F..%2Fx", "../../x"),
+        ("name=\"file\"; filename*=iso-8859-1''%e9", "é"),
+        ('name="file"; filename="=?UTF-8?B?4oKsLmNzdg==?="', "€.csv"),
+        ('name="file"; filename="=?UTF-8?Q?a=0Ab?="', "a\nb"),
+        ('name="file"; filename="a=?b"', "a=?b"),
+        ('name="file"; filename=""', ""),
+    ],
 )
 async def test_a_file_name_is_what_the_client_wrote(disposition: str, name: str) -> None:
     assert await read(part(disposition) + END) == (name, b"")
 
 
-@each("disposition",
-    "name=file; filename*=UTF-8''%ff", "name=file; filename*=utf-7''a", "name=file; filename*=a",
+@pytest.mark.parametrize("disposition",
+    ["name=file; filename*=UTF-8''%ff", "name=file; filename*=utf-7''a", "name=file; filename*=a",
     "name=file; filename*0=a; filename*1=b", 'name=file; filename="=?none?B?YQ==?="',
     'name=file; filename="=?undefined?Q?a?="', 'name=file; filename="=?euc-jp?Q?=8F=B0=A1?="',
-    'name=file; filename="=?a\0b?Q?a?="', 'name=file; filename="=?é?Q?a?="')  # fmt: skip
+    'name=file; filename="=?a\0b?Q?a?="', 'name=file; filename="=?é?Q?a?="'])  # fmt: skip
 async def test_a_file_name_that_cannot_be_read_is_refused(disposition: str) -> None:
     with pytest.raises(InvalidName):
         await read(part(disposition) + END)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cases import each
 
 from queryserver.formats.parquet import parquet_lines
 
@@ -55,7 +54,7 @@ def written(table: pa.Table, **options) -> bytes:
 
 
 @pytest.mark.importer(64)
-@each("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_columns_are_read_in_every_encoding_that_their_type_can_have(version):
     read = 0
     for (name, (values, expected)), encoding in product(COLUMNS.items(), ENCODINGS):
@@ -69,9 +68,9 @@ def test_columns_are_read_in_every_encoding_that_their_type_can_have(version):
     assert read == POSSIBLE
 
 
-@each("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
-@each("dictionary", [True, False])
-@each("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_columns_are_read_in_every_codec_with_and_without_dictionaries(codec, dictionary, version):
     table = pa.table({name: values for name, (values, _) in COLUMNS.items()})
     options = {"compression": codec, "use_dictionary": dictionary, "data_page_version": version}
@@ -81,7 +80,7 @@ def test_columns_are_read_in_every_codec_with_and_without_dictionaries(codec, di
     }
 
 
-@each("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 def test_categories_may_be_written_in_encodings_of_values(encoding):
     """The types of Arrow that the file notes ask for dictionaries, which Arrow cannot make of these encodings."""
     values = pa.array(TEXTS)

@@ -16,7 +16,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cases import each
 
 from queryserver.errors.files import (
     ChangedMeanwhile,
@@ -74,7 +73,7 @@ PACKED = {
     "snappy, raw": (Codec.SNAPPY, "a.snappy", raw(TEXT)),
     "snappy of hadoop": (Codec.SNAPPY, "a.snappy", hadoop(TEXT)),
 }
-each_packed = each(("codec", "name", "packed"), PACKED.values())
+each_packed = pytest.mark.parametrize(("codec", "name", "packed"), PACKED.values())
 
 
 def opened(codec: Codec, packed: bytes) -> Unpacker:
@@ -179,8 +178,8 @@ class TestStreams:
         with pytest.raises(DecompressionFailed):
             list(pieces(codec, bytes(broken)))
 
-    @each("codec", Codec.GZIP, Codec.BZ2, Codec.SNAPPY, Codec.AVRO)
-    @each("content", b"", b"just text\n", b"id,name\n" * 5000)
+    @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.BZ2, Codec.SNAPPY, Codec.AVRO])
+    @pytest.mark.parametrize("content", [b"", b"just text\n", b"id,name\n" * 5000])
     def test_what_is_not_packed_so_is_told(self, codec: Codec, content: bytes):
         with pytest.raises(DecompressionFailed):
             list(pieces(codec, content))
@@ -191,7 +190,7 @@ class TestStreams:
 
     @pytest.mark.security("S10")
     @pytest.mark.storage(45)
-    @each("codec", Codec.GZIP, Codec.BZ2)
+    @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.BZ2])
     def test_a_bomb_is_stopped_in_bounded_memory(self, codec: Codec):
         content = bytes(80 * 1024 * 1024)
         packed = gzip.compress(content, 9) if codec is Codec.GZIP else bz2.compress(content)
@@ -223,8 +222,8 @@ class TestStreams:
 
 class TestDetection:
     @pytest.mark.storage(44)
-    @each("name", "a.gz", "a.bz2", "a.bzip2", "a.avro", "a.snappy", "a.sz", "a.txt", "a.parquet")
-    @each("head", b"id,name\n1,blue pen\n", b"", b"hello", b"x", b"# a title\n")
+    @pytest.mark.parametrize("name", ["a.gz", "a.bz2", "a.bzip2", "a.avro", "a.snappy", "a.sz", "a.txt", "a.parquet"])
+    @pytest.mark.parametrize("head", [b"id,name\n1,blue pen\n", b"", b"hello", b"x", b"# a title\n"])
     def test_text_is_text_whatever_it_is_called(self, name: str, head: bytes):
         assert detect(name, head, len(head)) is Codec.NONE
 
@@ -236,7 +235,7 @@ class TestDetection:
 
 
 class TestWindow:
-    @each("cut", 1, 7, 1000, 10**6)
+    @pytest.mark.parametrize("cut", [1, 7, 1000, 10**6])
     def test_it_holds_the_asked_bytes_and_little_around_them(self, cut: int):
         window = Window(10_000, 500, LIMIT)
         for start in range(0, len(TEXT), cut):
@@ -265,7 +264,7 @@ class TestWindow:
 
 class TestAvro:
     @pytest.mark.storage(44)
-    @each("codec", "null", "deflate", "snappy", "bzip2", "xz", "zstandard")
+    @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz", "zstandard"])
     def test_files_of_another_writer_in_every_codec(self, codec: str):
         """The files come from fastavro; every type and logical type is in them."""
         packed = (AVRO / f"{codec}.avro").read_bytes()
@@ -286,7 +285,7 @@ class TestAvro:
         assert second["local"] == "1969-12-31 23:59:59.500000"
         assert json.loads(lines[2])["inner"]["again"] == {"x": 3, "suit": "HEARTS", "again": None}
 
-    @each("codec", "null", "deflate", "snappy", "bzip2", "xz", "zstandard")
+    @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz", "zstandard"])
     def test_cut_off_or_changed_blocks_are_told(self, codec: str):
         packed = (AVRO / f"{codec}.avro").read_bytes()
         with pytest.raises(DecompressionFailed):
@@ -345,14 +344,16 @@ class TestAvro:
                 packed = avro("bytes", [(1, bomb)], codec=codec)
                 await refused(workbooks, packed, FileTooComplex, DecompressionFailed)
 
-    @each("schema",
-        "", "{", "nonsense", '{"type": "record"}', '{"type": "fixed", "name": "f", "size": -1}', '["null", 7]',
-        "[]")  # fmt: skip
+    @pytest.mark.parametrize("schema",
+        ["", "{", "nonsense", '{"type": "record"}', '{"type": "fixed", "name": "f", "size": -1}', '["null", 7]',
+        "[]"])  # fmt: skip
     def test_broken_schemas_are_told(self, schema: str):
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, avro(schema, [(1, b"\0")])))
 
-    @each("block", (1, b""), (1, b"\x80" * 12), (2, b"\x02"), (1, b"\x02\x02"), (-1, b"\x02"), (1, b"\xff\xff"))
+    @pytest.mark.parametrize(
+        "block", [(1, b""), (1, b"\x80" * 12), (2, b"\x02"), (1, b"\x02\x02"), (-1, b"\x02"), (1, b"\xff\xff")]
+    )
     def test_broken_blocks_are_told(self, block: tuple[int, bytes]):
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, avro("long", [block])))
@@ -365,7 +366,7 @@ class TestAvro:
         lines = b"".join(pieces(Codec.AVRO, avro(schema, [(1, b"\x00\x02\x02")])))
         assert lines == b'{"a":"A","b":"B","c":{"d":"B"}}\n'
 
-    @each("value", 2**62, -(2**62))
+    @pytest.mark.parametrize("value", [2**62, -(2**62)])
     def test_times_that_no_calendar_reaches_are_numbers(self, value: int):
         schema = {"type": "long", "logicalType": "timestamp-micros"}
         assert b"".join(pieces(Codec.AVRO, avro(schema, [(1, whole(value))]))) == b"%d\n" % value
@@ -398,7 +399,7 @@ class TestParquet:
             ),
         ]
 
-    @each("codec", "none", "snappy", "gzip", "brotli", "zstd", "lz4")
+    @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
     def test_every_codec_of_pages(self, codec: str):
         table = pa.table({"n": range(3000), "s": [f"text {n % 7}" for n in range(3000)]})
         lines = b"".join(parquet_lines(parquet(table, compression=codec, row_group_size=700))).splitlines()
@@ -418,7 +419,7 @@ class TestParquet:
             assert len(made) <= 64 * 1024
         assert most < 32 * 1024 * 1024
 
-    @each("cut", 0, 3, 8, 100)
+    @pytest.mark.parametrize("cut", [0, 3, 8, 100])
     def test_broken_files_are_told(self, cut: int):
         content = parquet(pa.table({"a": range(1000)})).getvalue()
         with pytest.raises(DecompressionFailed):

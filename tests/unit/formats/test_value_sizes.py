@@ -1,7 +1,7 @@
 """The sizes of values."""
 
 import pyarrow as pa
-from tests.cases import each
+import pytest
 
 from queryserver.formats.value_sizes import MEMBER_BYTES, STRUCT_BYTES, first_large_row, first_large_value, value_sizes
 
@@ -36,7 +36,7 @@ CASES = {
 }
 
 
-@each("name", CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_sizes_of_values(name: str) -> None:
     array, sizes = CASES[name]
     assert value_sizes(array).to_pylist() == sizes

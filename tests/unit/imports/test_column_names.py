@@ -1,7 +1,6 @@
 """Names of columns that engines can have (Contract importer 7.3.5)."""
 
 import pytest
-from tests.cases import each
 
 from queryserver.imports.column_names import engine_names, name_limit
 from queryserver.imports.model import PREVIEW_DIALECTS
@@ -13,29 +12,31 @@ QUESTION = (
 
 
 @pytest.mark.importer(67)
-@each(
+@pytest.mark.parametrize(
     ("dialect", "names", "shown"),
-    ("postgresql", ["id", QUESTION], ["id", QUESTION[:63]]),
-    ("postgresql", [f"{QUESTION} 1", f"{QUESTION} 2"], [QUESTION[:63], f"{QUESTION[:61]}_2"]),
-    ("postgresql", [QUESTION.upper(), f"{QUESTION} 2"], [QUESTION.upper()[:63], f"{QUESTION[:61]}_2"]),
-    ("postgresql", [f"{QUESTION} 1", QUESTION[:63]], [f"{QUESTION[:61]}_2", QUESTION[:63]]),
-    # 63 bytes: 31 letters of two bytes, 21 of three, and never a part of one
-    ("postgresql", ["é" * 40], ["é" * 31]),
-    ("postgresql", ["日" * 30, "日" * 29], ["日" * 21, "日" * 20 + "_2"]),
-    ("postgresql", ["a" + "😀" * 16], ["a" + "😀" * 15]),
-    # a letter keeps its combining mark
-    ("postgresql", ["x" * 62 + "e\u0301" + "y"], ["x" * 62]),
-    ("postgresql", ["x" * 62 + " " + "y" * 9], ["x" * 62]),
-    ("mysql", ["é" * 64, "日" * 65], ["é" * 64, "日" * 64]),
-    ("impala", ["x" * 129], ["x" * 128]),
-    ("duckdb", [QUESTION, "日" * 255], [QUESTION, "日" * 255]),
+    [
+        ("postgresql", ["id", QUESTION], ["id", QUESTION[:63]]),
+        ("postgresql", [f"{QUESTION} 1", f"{QUESTION} 2"], [QUESTION[:63], f"{QUESTION[:61]}_2"]),
+        ("postgresql", [QUESTION.upper(), f"{QUESTION} 2"], [QUESTION.upper()[:63], f"{QUESTION[:61]}_2"]),
+        ("postgresql", [f"{QUESTION} 1", QUESTION[:63]], [f"{QUESTION[:61]}_2", QUESTION[:63]]),
+        # 63 bytes: 31 letters of two bytes, 21 of three, and never a part of one
+        ("postgresql", ["é" * 40], ["é" * 31]),
+        ("postgresql", ["日" * 30, "日" * 29], ["日" * 21, "日" * 20 + "_2"]),
+        ("postgresql", ["a" + "😀" * 16], ["a" + "😀" * 15]),
+        # a letter keeps its combining mark
+        ("postgresql", ["x" * 62 + "e\u0301" + "y"], ["x" * 62]),
+        ("postgresql", ["x" * 62 + " " + "y" * 9], ["x" * 62]),
+        ("mysql", ["é" * 64, "日" * 65], ["é" * 64, "日" * 64]),
+        ("impala", ["x" * 129], ["x" * 128]),
+        ("duckdb", [QUESTION, "日" * 255], [QUESTION, "日" * 255]),
+    ],
 )
 def test_names_that_are_too_long_are_shortened_and_stay_unique(dialect: str, names: list[str], shown: list[str]):
     assert engine_names(names, dialect) == shown
 
 
 @pytest.mark.importer(67)
-@each("dialect", PREVIEW_DIALECTS)
+@pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
 def test_two_thousand_names_that_begin_alike_are_all_different(dialect: str):
     names = engine_names([f"{number} {QUESTION} {QUESTION}"[::-1] for number in range(2_000)], dialect)
     assert len({name.lower() for name in names}) == 2_000

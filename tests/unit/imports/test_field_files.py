@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each
 
 from queryserver.formats.column_types import STRING, ColumnType
 from queryserver.formats.conversion import RowConverter, TargetColumn
@@ -84,13 +83,15 @@ class TestWidth:
         assert loaded.rows == [["North", "JAN01", str(n), str(n)] for n in range(5)]
 
     @pytest.mark.importer(62)
-    @each(
+    @pytest.mark.parametrize(
         "content",
-        field_file("trailing_separator_in_rows.csv"),
-        field_file("trailing_separator_in_rows.csv").replace(b",", b"\t"),
-        b"a;b;c;\n" + b"".join(b"%d;x;3.5;\n" % n for n in range(5)),
-        b"a|b|c|\n" + b"".join(b"%d|x|3.5\n" % n for n in range(5)),
-        b"a,b,c,,,\r\n" + b"".join(b"%d,x,3.5, , ,\r\n" % n for n in range(5)),
+        [
+            field_file("trailing_separator_in_rows.csv"),
+            field_file("trailing_separator_in_rows.csv").replace(b",", b"\t"),
+            b"a;b;c;\n" + b"".join(b"%d;x;3.5;\n" % n for n in range(5)),
+            b"a|b|c|\n" + b"".join(b"%d|x|3.5\n" % n for n in range(5)),
+            b"a,b,c,,,\r\n" + b"".join(b"%d,x,3.5, , ,\r\n" % n for n in range(5)),
+        ],
     )
     def test_empty_fields_behind_the_last_column_are_dropped(self, content: bytes) -> None:
         loaded = load(content)
@@ -205,9 +206,9 @@ class TestLinesAbove:
         assert loaded.rows == [["1", "2"], ["3", "4"], ["5", "6"], ["7", "8"]]
 
     @pytest.mark.importer(69)
-    @each(
+    @pytest.mark.parametrize(
         ("content", "skipped", "names"),
-        (b"Report,,,\n,,,\nid,name,a,b\n1,x,2,3\n2,y,3,4\n", 2, ["id", "name", "a", "b"]),
+        [(b"Report,,,\n,,,\nid,name,a,b\n1,x,2,3\n2,y,3,4\n", 2, ["id", "name", "a", "b"]),
         (b"Quarterly report\nAll values in EUR\n\nregion,q1,q2\nNorth,1,2\nSouth,3,4\n", 3, ["region", "q1", "q2"]),
         (b"Liste des clients\nNom;Ville;Pays\nDupont;Paris;France\nRossi;Rome;Italie\n", 1, ["Nom", "Ville", "Pays"]),
         (b"Title: x\tDate: 2024-01-01\n\nid\tname\tn\n1\ta\t2\n2\tb\t3\n", 2, ["id", "name", "n"]),
@@ -215,7 +216,7 @@ class TestLinesAbove:
         (b"# made by x\n#id\tstart\tend\nchr1\t1\t2\nchr2\t3\t4\n", 1, ["#id", "start", "end"]),
         (b"Report,,\nPrinted,2024-01-31,\n,,\nid,day,n\n1,2024-01-01,5\n2,2024-01-02,6\n", 3, ["id", "day", "n"]),
         (b"Account:,12,,\nFrom:,2024-01-01,,\nStart:,1.5,,\n\nDay,Text,In,Out\n1,x,5,\n2,y,,6\n", 4,
-         ["Day", "Text", "In", "Out"]),
+         ["Day", "Text", "In", "Out"])],
     )  # fmt: skip
     def test_titles_notes_and_blank_cells_above_a_table_are_skipped(
         self, content: bytes, skipped: int, names: Sequence[str]
@@ -225,19 +226,21 @@ class TestLinesAbove:
         assert ([name for name, _ in loaded.columns], len(loaded.rows), loaded.bad) == (names, 2, 0)
 
     @pytest.mark.importer(69)
-    @each(
+    @pytest.mark.parametrize(
         "content",
-        b"1\n" * 60 + b"1,2,3\n" * 200,
-        b"id,name\n1,a\n2,b\n",
-        b"x,,\ny,,\nz,1,2\nw,,\n",
-        b"1,2\n3,4,5\n6,7,8\n9,10,11\n",
-        b"Division,Month,Homicide\nNorth,JAN01,0,0\nNorth,JAN01,1,1\n",
-        b"#1,a,b\n#2,c,d\n#3,e,f\n",
-        b"value\n1,5\n2,5\n3,5\n4,5\n5,5\n",
-        b"Name,Score,\nAnn,5,\nBob,6,\n\nTeam,Points,Rank\nX,1,2\nY,2,3\n",
-        b"id,a,b\n1,,\n\n2,x,5\n3,y,6\n",
-        b"name,score,\n,,\nAnn,,\nBob,5,\nCid,6,\n",
-        b"item,size\n,\nbolt,M4\nnut,5\nwasher,6\n",
+        [
+            b"1\n" * 60 + b"1,2,3\n" * 200,
+            b"id,name\n1,a\n2,b\n",
+            b"x,,\ny,,\nz,1,2\nw,,\n",
+            b"1,2\n3,4,5\n6,7,8\n9,10,11\n",
+            b"Division,Month,Homicide\nNorth,JAN01,0,0\nNorth,JAN01,1,1\n",
+            b"#1,a,b\n#2,c,d\n#3,e,f\n",
+            b"value\n1,5\n2,5\n3,5\n4,5\n5,5\n",
+            b"Name,Score,\nAnn,5,\nBob,6,\n\nTeam,Points,Rank\nX,1,2\nY,2,3\n",
+            b"id,a,b\n1,,\n\n2,x,5\n3,y,6\n",
+            b"name,score,\n,,\nAnn,,\nBob,5,\nCid,6,\n",
+            b"item,size\n,\nbolt,M4\nnut,5\nwasher,6\n",
+        ],
     )
     def test_rows_that_may_be_data_are_never_skipped(self, content: bytes) -> None:
         assert load(content).metadata["skipped"] == {"first": 0, "comment": ""}
@@ -259,10 +262,12 @@ class TestLinesAbove:
         assert len(loaded.rows) == 9
 
     @pytest.mark.importer(74)
-    @each(
+    @pytest.mark.parametrize(
         "content",
-        b"geo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nExtracted on 05.06.23\n",
-        b"Unemployment\n\ngeo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nprovisional\n",
+        [
+            b"geo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nExtracted on 05.06.23\n",
+            b"Unemployment\n\ngeo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nprovisional\n",
+        ],
     )
     def test_notes_below_a_table_do_not_hide_its_separator_and_stay_rows(self, content: bytes) -> None:
         loaded = load(content)
@@ -303,7 +308,7 @@ class TestLayouts:
     """Files after the exports of offices, banks, loggers and programs, with what a person sees in them."""
 
     @pytest.mark.importer(69)
-    @each("label", *labels())
+    @pytest.mark.parametrize("label", [*labels()])
     def test_files_of_many_programs_come_out_as_a_person_reads_them(self, label: Mapping[str, str]) -> None:
         loaded = load(field_file(f"layouts/{label['file']}"))
         names = [name for name, _ in loaded.columns] if loaded.has_header else []
@@ -359,7 +364,9 @@ class TestEscapes:
         assert [row[1] for row in paths.rows] == ["C:\\a\\", "C:\\b\\", "C:\\c\\"]
 
     @pytest.mark.importer(70)
-    @each("content", b'path,n\n"C:\\dir\\",1\n"D:\\",2\n', b"a,b\n\\N,1\n2,\\N\n", b'j,n\n"{""a"": ""x\\""y""}",1\n')
+    @pytest.mark.parametrize(
+        "content", [b'path,n\n"C:\\dir\\",1\n"D:\\",2\n', b"a,b\n\\N,1\n2,\\N\n", b'j,n\n"{""a"": ""x\\""y""}",1\n']
+    )
     def test_other_backslashes_are_no_escapes(self, content: bytes) -> None:
         assert load(content).metadata["delimiters"]["escape"] is None
 
@@ -382,21 +389,23 @@ class TestNullWords:
         assert loaded.preview["rows"][1] == ["NA", "3"]
 
     @pytest.mark.importer(71)
-    @each(
+    @pytest.mark.parametrize(
         ("cells", "type_", "words"),
-        (["1", "N/A", "n/a", "3"], "INTEGER", {"N/A", "n/a"}),
-        (["2024-01-01", "-", "2024-01-02"], "DATE", {"-"}),
-        (["15/01/2024", "--", "16/01/2024"], "DATE", {"--"}),
-        (["1.234,5", "None", "7,5"], "DOUBLE", {"None"}),
-        (["true", "#N/A", "false"], "BOOLEAN", {"#N/A"}),
-        (["2024-01-01 10:00:00", "nan"], "TIMESTAMP", {"nan"}),
-        (["10:30", "..", "11:30"], "TIME", {".."}),
-        ([*["1"] * 300, "NA"], "INTEGER", {"NA"}),
-        (["FR", "DE", "NA"], "VARCHAR", set()),
-        (["NA", "NA", "-"], "VARCHAR", set()),
-        (["1", "x", "NA"], "VARCHAR", set()),
-        (["NaN", "1"], "DOUBLE", set()),
-        (["1", "unbekannt", "3"], "VARCHAR", set()),
+        [
+            (["1", "N/A", "n/a", "3"], "INTEGER", {"N/A", "n/a"}),
+            (["2024-01-01", "-", "2024-01-02"], "DATE", {"-"}),
+            (["15/01/2024", "--", "16/01/2024"], "DATE", {"--"}),
+            (["1.234,5", "None", "7,5"], "DOUBLE", {"None"}),
+            (["true", "#N/A", "false"], "BOOLEAN", {"#N/A"}),
+            (["2024-01-01 10:00:00", "nan"], "TIMESTAMP", {"nan"}),
+            (["10:30", "..", "11:30"], "TIME", {".."}),
+            ([*["1"] * 300, "NA"], "INTEGER", {"NA"}),
+            (["FR", "DE", "NA"], "VARCHAR", set()),
+            (["NA", "NA", "-"], "VARCHAR", set()),
+            (["1", "x", "NA"], "VARCHAR", set()),
+            (["NaN", "1"], "DOUBLE", set()),
+            (["1", "unbekannt", "3"], "VARCHAR", set()),
+        ],
     )
     def test_only_words_that_keep_a_column_from_its_type_mean_null(
         self, cells: Sequence[str], type_: str, words: set[str]

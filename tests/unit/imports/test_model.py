@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.formats.column_types import BaseType, ColumnType
 from queryserver.formats.conversion import arrow_type
@@ -79,35 +78,35 @@ def test_the_table_names_every_base_type_in_every_dialect() -> None:
     }
 
 
-@each(("base", "dialect", "name"), NAMES)
+@pytest.mark.parametrize(("base", "dialect", "name"), NAMES)
 def test_a_type_has_the_name_of_the_table(base: BaseType, dialect: str, name: str) -> None:
     assert type_name(ColumnType(base), dialect) == name
 
 
 @pytest.mark.importer(48)
-@each("dialect", SPECIFIED)
+@pytest.mark.parametrize("dialect", SPECIFIED)
 def test_the_list_of_a_dialect_is_the_specified_one_sorted_without_repetition(dialect: str) -> None:
     assert list(SQL_TYPES[dialect]) == SPECIFIED[dialect].split(", ")
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
 
 
 @pytest.mark.importer(29)
-@each("dialect", PREVIEW_DIALECTS)
-@each("base", BaseType)
+@pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
+@pytest.mark.parametrize("base", BaseType)
 def test_every_type_of_a_preview_is_in_the_list_of_its_dialect(base: BaseType, dialect: str) -> None:
     assert type_name(ColumnType(base), dialect) in SQL_TYPES[dialect]
 
 
-@each("dialect", TABLE_DIALECTS)
-@each("column", INFERRED, ids=lambda column: column.base)
+@pytest.mark.parametrize("dialect", TABLE_DIALECTS)
+@pytest.mark.parametrize("column", INFERRED, ids=lambda column: column.base)
 def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(column: ColumnType, dialect: str) -> None:
     base = chosen_base(type_name(column, dialect), dialect)
     assert base is not None
     assert declared_type(ColumnType(base, column.precision, column.scale), dialect) == declared_type(column, dialect)
 
 
-@each(("dialect", "name", "base"),
-    ("hive", "DECIMAL", BaseType.DECIMAL), ("sparksql", "decimal", BaseType.DECIMAL),
+@pytest.mark.parametrize(("dialect", "name", "base"),
+    [("hive", "DECIMAL", BaseType.DECIMAL), ("sparksql", "decimal", BaseType.DECIMAL),
     ("trino", "DECIMAL", BaseType.DECIMAL), ("postgresql", "NUMERIC", BaseType.DECIMAL),
     ("hive", "SMALLINT", BaseType.INT16), ("hive", "BIGINT", BaseType.INT64), ("trino", "INTEGER", BaseType.INT32),
     ("trino", "STRING", BaseType.STRING), ("trino", "VARCHAR", BaseType.STRING), ("phoenix", "STRING", BaseType.STRING),
@@ -116,24 +115,24 @@ def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(co
     ("duckdb", "UTINYINT", BaseType.UINT8), ("sqlite", "INTEGER", BaseType.INT64), ("sqlite", "TEXT", BaseType.STRING),
     ("hive", "INTERVAL DAY TO SECOND", BaseType.DURATION), ("hive", "BINARY", None), ("trino", "JSON", None),
     ("postgresql", "BYTEA", None), ("postgresql", "STRING", None), ("hive", "VARCHAR", None),
-    ("mysql", "INT); DROP TABLE t", None))  # fmt: skip
+    ("mysql", "INT); DROP TABLE t", None)])  # fmt: skip
 def test_a_chosen_name_means_one_base_type_or_none(dialect: str, name: str, base: BaseType | None) -> None:
     assert chosen_base(name, dialect) is base
 
 
-@each("dialect", sorted(set(PREVIEW_DIALECTS) - set(SPECIFIED)))
+@pytest.mark.parametrize("dialect", sorted(set(PREVIEW_DIALECTS) - set(SPECIFIED)))
 def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dialect: str) -> None:
     assert set(SQL_TYPES[dialect]) == {name for _, one, name in NAMES if one == dialect} | {"VARCHAR"}
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
 
 
-@each(("text", "declared"),
-    ("numeric(12,2)", "DECIMAL(12,2)"), ("Decimal( 10 , 2 )", "DECIMAL(10,2)"), ("dec (7)", "DECIMAL(7,0)"),
+@pytest.mark.parametrize(("text", "declared"),
+    [("numeric(12,2)", "DECIMAL(12,2)"), ("Decimal( 10 , 2 )", "DECIMAL(10,2)"), ("dec (7)", "DECIMAL(7,0)"),
     ("varchar(20)", "VARCHAR(20)"), ("character  varying (5)", "VARCHAR(5)"), ("varchar(5,2)", None),
     ("varchar(x)", None), ("varchar(20); DROP TABLE t", None), ("numeric(1,2,3)", None),
     ("numeric(12,2) CHECK (1)", None), ("nvarchar(20)", None), ("bigint(20)", None), ("timestamp(3)", None), ("", None),
-    ("(2)", None), ("numeric(١٢,٢)", None))  # fmt: skip
-@each("dialect", TABLE_DIALECTS)
+    ("(2)", None), ("numeric(١٢,٢)", None)])  # fmt: skip
+@pytest.mark.parametrize("dialect", TABLE_DIALECTS)
 def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str | None, dialect: str) -> None:
     chosen = chosen_type(text, dialect)
     if declared is None:
@@ -145,31 +144,35 @@ def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str 
     assert declared_type(chosen, dialect) == declared
 
 
-@each(
+@pytest.mark.parametrize(
     ("column", "dialect", "declared"),
-    (ColumnType(BaseType.DECIMAL, 17, 16), "hive", "DECIMAL(17,16)"),
-    (ColumnType(BaseType.DECIMAL, 17, 16), "postgresql", "NUMERIC(17,16)"),
-    (ColumnType(BaseType.DECIMAL, 17, 16), "sqlite", "TEXT"),
-    (ColumnType(BaseType.UINT64), "trino", "DECIMAL(20,0)"),
-    (ColumnType(BaseType.UINT64), "postgresql", "NUMERIC(20,0)"),
-    (ColumnType(BaseType.UINT64), "mysql", "BIGINT UNSIGNED"),
-    (ColumnType(BaseType.DURATION), "hive", "STRING"),
-    (ColumnType(BaseType.DURATION), "sparksql", "STRING"),
-    (ColumnType(BaseType.DURATION), "trino", "INTERVAL DAY TO SECOND"),
+    [
+        (ColumnType(BaseType.DECIMAL, 17, 16), "hive", "DECIMAL(17,16)"),
+        (ColumnType(BaseType.DECIMAL, 17, 16), "postgresql", "NUMERIC(17,16)"),
+        (ColumnType(BaseType.DECIMAL, 17, 16), "sqlite", "TEXT"),
+        (ColumnType(BaseType.UINT64), "trino", "DECIMAL(20,0)"),
+        (ColumnType(BaseType.UINT64), "postgresql", "NUMERIC(20,0)"),
+        (ColumnType(BaseType.UINT64), "mysql", "BIGINT UNSIGNED"),
+        (ColumnType(BaseType.DURATION), "hive", "STRING"),
+        (ColumnType(BaseType.DURATION), "sparksql", "STRING"),
+        (ColumnType(BaseType.DURATION), "trino", "INTERVAL DAY TO SECOND"),
+    ],
 )
 def test_create_table_writes_precision_and_scale_and_what_the_engine_can_keep(column, dialect, declared) -> None:
     assert declared_type(column, dialect) == declared
 
 
-@each(
+@pytest.mark.parametrize(
     ("column", "values"),
-    (ColumnType(BaseType.INT32), pa.int32()),
-    (ColumnType(BaseType.FLOAT64), pa.float64()),
-    (ColumnType(BaseType.DECIMAL, 20, 3), pa.decimal128(20, 3)),
-    (ColumnType(BaseType.UINT64), pa.uint64()),
-    (ColumnType(BaseType.DATETIME), pa.timestamp("us")),
-    (ColumnType(BaseType.TIME), pa.time64("us")),
-    (ColumnType(BaseType.NULL), pa.string()),
+    [
+        (ColumnType(BaseType.INT32), pa.int32()),
+        (ColumnType(BaseType.FLOAT64), pa.float64()),
+        (ColumnType(BaseType.DECIMAL, 20, 3), pa.decimal128(20, 3)),
+        (ColumnType(BaseType.UINT64), pa.uint64()),
+        (ColumnType(BaseType.DATETIME), pa.timestamp("us")),
+        (ColumnType(BaseType.TIME), pa.time64("us")),
+        (ColumnType(BaseType.NULL), pa.string()),
+    ],
 )
 def test_values_travel_as_the_arrow_type_that_holds_them_all(column: ColumnType, values: pa.DataType) -> None:
     assert arrow_type(column) == values
@@ -194,10 +197,10 @@ def test_reading_never_fails_and_never_bends(text: str) -> None:
 
 
 @pytest.mark.importer(10)
-@each("text",
-    "", f"upload/{SECRET}", f"upload/{SECRET}/", f"upload/{SECRET}/a/b", f"upload/{SECRET}a/b",
+@pytest.mark.parametrize("text",
+    ["", f"upload/{SECRET}", f"upload/{SECRET}/", f"upload/{SECRET}/a/b", f"upload/{SECRET}a/b",
     f"upload/{SECRET[1:]}/b", f"upload/{SECRET[1:]}=/b", f"/upload/{SECRET}/b", f"uploads/{SECRET}/b",
-    f"upload/{SECRET}/{'b' * (MAX_NAME + 1)}", f"upload/{SECRET}/b\n/")  # fmt: skip
+    f"upload/{SECRET}/{'b' * (MAX_NAME + 1)}", f"upload/{SECRET}/b\n/"])  # fmt: skip
 def test_what_has_another_form_is_none(text: str) -> None:
     assert UploadReference.read(text) is None
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.formats.cell_types.analysis import PreviewColumn
@@ -67,7 +66,7 @@ class TestColumns:
         shown = [PreviewColumn(name, STRING) for name in header_names(["ß", "ss", "SS", "İ", "K", "\u212a"], 6)]
         assert [one.name for one in target_columns(shown, None, "duckdb")] == [one.name for one in shown]
 
-    @each("dialect", "hive", "sparksql", "trino", "sqlite")
+    @pytest.mark.parametrize("dialect", ["hive", "sparksql", "trino", "sqlite"])
     def test_times_stay_text_where_there_is_no_such_type(self, dialect: str):
         assert target_columns(PREVIEW, [ColumnRequest(2)], dialect)[0].type == STRING
 
@@ -99,13 +98,13 @@ class TestColumns:
             with raises_code("invalid_columns"):
                 target_columns(found, [ColumnRequest(1, type="NUMERIC", precision=precision, scale=21)], "postgresql")
 
-    @each("asked",
-            [], [ColumnRequest(0)], [ColumnRequest(4)], [ColumnRequest("x")], [ColumnRequest(1, name="")],
+    @pytest.mark.parametrize("asked",
+            [[], [ColumnRequest(0)], [ColumnRequest(4)], [ColumnRequest("x")], [ColumnRequest(1, name="")],
             [ColumnRequest(1, name="a\0")], [ColumnRequest(1, name="x" * 256)],
             [ColumnRequest(1), ColumnRequest(2, name="ID")],
             [ColumnRequest(1, type="BLOB")], [ColumnRequest(1, type="DECIMAL")],
             [ColumnRequest(1, type="DECIMAL", precision=0)], [ColumnRequest(1, type="DECIMAL", precision=5, scale=6)],
-            [ColumnRequest(1, type="DECIMAL", precision=5, scale=-1)], [ColumnRequest("9" * 5000)])  # fmt: skip
+            [ColumnRequest(1, type="DECIMAL", precision=5, scale=-1)], [ColumnRequest("9" * 5000)]])  # fmt: skip
     def test_what_cannot_be_made_is_refused(self, asked: list[ColumnRequest]):
         with raises_code("invalid_columns"):
             target_columns(PREVIEW, asked, "duckdb")
@@ -118,7 +117,7 @@ def test_a_stored_plan_is_read_back_and_holds_nothing_that_the_database_refuses(
 
 
 @pytest.mark.importer(57)
-@each("dialect", "postgresql", "mysql", "duckdb", "sqlite", "hive", "sparksql", "trino", "phoenix")
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql", "duckdb", "sqlite", "hive", "sparksql", "trino", "phoenix"])
 def test_the_text_of_the_history_is_one_statement_that_makes_a_table(dialect: str) -> None:
     odd = "a\r\nb\u2028; DROP TABLE x; */ -- .csv"
     text = history_text(plan(shown=odd, table="t;'\"`\\", database="d"), dialect)

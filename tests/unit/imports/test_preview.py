@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
-from tests.cases import each
 from tests.fakes.computation import InlineComputing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.refusals import raises_code
@@ -79,8 +78,8 @@ class TestReading:
         assert (await previews.header(ANA, file, CSV)).has_header
         assert file.read_bytes == 256 * 1024
 
-    @each("has_header", True, False)
-    @each(("rows", "is_whole"), (9_999, True), (10_000, True), (10_001, False))
+    @pytest.mark.parametrize("has_header", [True, False])
+    @pytest.mark.parametrize(("rows", "is_whole"), [(9_999, True), (10_000, True), (10_001, False)])
     async def test_a_file_of_ten_thousand_rows_is_whole(self, previews: Previews, has_header, rows, is_whole):
         file = MemoryFile(b"1,2\n" * (rows + has_header))
         found = await previews.analysis(ANA, file, CSV, has_header=has_header)
@@ -97,9 +96,9 @@ class TestReading:
         assert file.read_bytes == 8 * MIB + CUT_FIELD_BYTES
 
     @pytest.mark.importer(72)
-    @each("mebibytes", 2, 9, 13, 20)
-    @each("quote", b"", b'"')
-    @each("rows", 0, 60)
+    @pytest.mark.parametrize("mebibytes", [2, 9, 13, 20])
+    @pytest.mark.parametrize("quote", [b"", b'"'])
+    @pytest.mark.parametrize("rows", [0, 60])
     async def test_a_field_that_begins_in_the_sample_and_is_too_long_is_refused_wherever_it_ends(
         self, previews: Previews, mebibytes, quote, rows
     ):
@@ -113,7 +112,7 @@ class TestReading:
         assert whole.rows[:2] == [['a,\n"b"', "1"], ["é", "2"]]
         assert await previews.analysis(ANA, MemoryFile(content, piece_bytes=7), CSV, has_header=True) == whole
 
-    @each("has_header", True, False)
+    @pytest.mark.parametrize("has_header", [True, False])
     @pytest.mark.importer(32)
     async def test_the_most_frequent_width_counts_also_beyond_the_first_records(self, previews: Previews, has_header):
         file = MemoryFile(b"1\n" * 60 + b"1,2,3\n" * 200)
@@ -122,7 +121,7 @@ class TestReading:
         assert (len(found.columns), warnings(found)) == (3, {"short_rows": (60 - has_header, short)})
 
     @pytest.mark.importer(33)
-    @each("lines", 10, 1000)
+    @pytest.mark.parametrize("lines", [10, 1000])
     async def test_numbers_of_records_with_open_quotes(self, previews: Previews, lines):
         file = MemoryFile(b'a,b\n1,"x\n' + b"2,y\n" * lines)
         found = await previews.analysis(ANA, file, CSV, has_header=True)
@@ -185,14 +184,14 @@ class TestKinds:
         with raises_code("format_mismatch"):
             await previews.header(ANA, MemoryFile(b"a,b\n"), excel)
 
-    @each("file_type", FileType.CSV, FileType.EXCEL)
+    @pytest.mark.parametrize("file_type", [FileType.CSV, FileType.EXCEL])
     async def test_what_is_neither_is_not_supported(self, previews: Previews, file_type):
         options = ReadingOptions.given(file_type, sheet_name="one")
         with pytest.raises(UnsupportedFormat):
             await previews.analysis(ANA, MemoryFile(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\1\2\3"), options, has_header=True)
 
     @pytest.mark.importer(31)
-    @each("content", b"", b"\n\n  \n", b"\xef\xbb\xbf")
+    @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
     async def test_a_blank_file_is_empty(self, previews: Previews, content):
         with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(content), CSV, has_header=False)

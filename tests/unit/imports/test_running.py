@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.fakes.loading import FakeLoadingEngine
 from tests.refusals import raises_code
@@ -110,13 +109,15 @@ async def imported(
 
 
 @pytest.mark.importer(54)
-@each(("rows", "bad"), (1, 0), (9, 0), (10, 1), (83, 8), (100, 10), (999, 10), (1_100, 11), (10_000, 100), (10**7, 100))
+@pytest.mark.parametrize(
+    ("rows", "bad"), [(1, 0), (9, 0), (10, 1), (83, 8), (100, 10), (999, 10), (1_100, 11), (10_000, 100), (10**7, 100)]
+)
 def test_a_few_rows_may_be_bad_where_the_call_does_not_say_how_many(rows: int, bad: int) -> None:
     assert few_bad_rows(rows) == bad
 
 
 @pytest.mark.importer(54)
-@each(("bad", "state"), (10, OperationState.FINISHED), (11, None))
+@pytest.mark.parametrize(("bad", "state"), [(10, OperationState.FINISHED), (11, None)])
 async def test_the_default_leaves_a_few_bad_rows_out_and_fails_above(bad: int, state: OperationState | None) -> None:
     content = b"n,x\n" + b"1,a\n" * (100 - bad) + b"oops,b\n" * bad
     file, engine = OneFile(MemoryFile(content)), FakeLoadingEngine()
@@ -133,7 +134,9 @@ def imports_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: i
 
 
 @pytest.mark.importer(52)
-@each(("scratch", "most", "readings"), (io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2))
+@pytest.mark.parametrize(
+    ("scratch", "most", "readings"), [(io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2)]
+)
 async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(scratch, most, readings) -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT, piece_bytes=5000))
     assert await imported(file, imports_of(file, scratch, most=most), engine) is OperationState.FINISHED
@@ -263,11 +266,13 @@ async def test_an_import_ends_with_one_row() -> None:
         assert await session.logs(handle, start=1) == []
 
 
-@each(
+@pytest.mark.parametrize(
     ("error", "code"),
-    (EngineUnavailable("away"), "engine_unavailable"),
-    (FileCorrupt("broken"), "rejected"),
-    (ZeroDivisionError("ours"), "engine_error"),
+    [
+        (EngineUnavailable("away"), "engine_unavailable"),
+        (FileCorrupt("broken"), "rejected"),
+        (ZeroDivisionError("ours"), "engine_error"),
+    ],
 )
 async def test_what_goes_wrong_is_an_outcome(error: Exception, code: str) -> None:
     async def work(report: ImportReport) -> Imported:

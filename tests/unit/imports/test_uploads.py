@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.cases import each
 from tests.fakes.import_uploads import MemoryImportUploads
 from tests.fakes.storage import MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
@@ -214,14 +213,16 @@ async def test_files_above_the_limit_are_not_copied(sources: ImportSources, stor
 
 
 @pytest.mark.importer(46)
-@each("call", "stat", "read")
-@each(
+@pytest.mark.parametrize("call", ["stat", "read"])
+@pytest.mark.parametrize(
     ("failure", "told"),
-    (PathNotFound("gone"), "file_not_found"),
-    (NotADirectory("x is a file"), "file_not_found"),
-    (PermissionDenied("inode of eva"), "permission_denied"),
-    (SymlinkNotFollowed("a link"), "invalid_parameter"),
-    (StorageUnavailable("down"), "storage_unavailable"),
+    [
+        (PathNotFound("gone"), "file_not_found"),
+        (NotADirectory("x is a file"), "file_not_found"),
+        (PermissionDenied("inode of eva"), "permission_denied"),
+        (SymlinkNotFollowed("a link"), "invalid_parameter"),
+        (StorageUnavailable("down"), "storage_unavailable"),
+    ],
 )
 async def test_what_stores_say_is_told_as_the_importer_does(sources, store, call, failure, told) -> None:
     store.failures = {call: failure}
@@ -232,10 +233,10 @@ async def test_what_stores_say_is_told_as_the_importer_does(sources, store, call
 
 
 @pytest.mark.importer(16)
-@each(("path", "told"),
-    ("/area/nothing", "file_not_found"), ("/area/d", "invalid_parameter"), ("/", "invalid_parameter"),
+@pytest.mark.parametrize(("path", "told"),
+    [("/area/nothing", "file_not_found"), ("/area/d", "invalid_parameter"), ("/", "invalid_parameter"),
     ("/area/../x", "invalid_parameter"), ("gopher://x", "invalid_parameter"), ("s3a://b/x", "invalid_parameter"),
-    ("  ", "missing_parameter"))  # fmt: skip
+    ("  ", "missing_parameter")])  # fmt: skip
 async def test_other_paths_are_refused(sources: ImportSources, path: str, told: str):
     with raises_code(told):
         await sources.find(EVA, Origin.REMOTE, path)

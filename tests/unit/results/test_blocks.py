@@ -4,7 +4,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.contract.results_contract import mixed_table, numbered
 
 from queryserver.errors.files import StorageError
@@ -35,7 +34,7 @@ def test_rows_by_blocks_are_those_of_the_whole(rows, chunk, start, length):
     assert rows_of(stored, start, length) == numbered(0, rows).slice(start, length).to_pylist()
 
 
-@each("rows", [1, 511, 512, 513, 5000])
+@pytest.mark.parametrize("rows", [1, 511, 512, 513, 5000])
 def test_every_type_is_read_block_by_block(rows):
     table = mixed_table(rows)
     stored = blocks.encode(table)
@@ -68,7 +67,7 @@ def test_no_rows_have_no_blocks():
     assert blocks.index_of(blocks.encode(mixed_table(0))).blocks == ()
 
 
-@each("cut", [1, 8, 9, 500])
+@pytest.mark.parametrize("cut", [1, 8, 9, 500])
 def test_an_incomplete_segment_has_no_index(cut):
     with pytest.raises(StorageError):
         blocks.index_of(blocks.encode(numbered(0, 3000))[:-cut])

@@ -9,7 +9,6 @@ from typing import Self
 from uuid import UUID, uuid4
 
 import pytest
-from tests.cases import each
 from tests.contract.results_contract import numbered
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.storage_faults import FaultyStorage
@@ -57,7 +56,7 @@ async def test_the_least_recently_used_go_first(cache, tmp_path):
     assert len(kept(tmp_path)) == 3
 
 
-@each("damage", ["cut", "longer", "changed", "gone", "emptied"])
+@pytest.mark.parametrize("damage", ["cut", "longer", "changed", "gone", "emptied"])
 async def test_a_file_that_is_not_as_it_was_written_is_not_served(cache, tmp_path, damage):
     one = uuid4()
     await cache.put(one, NAME, b"0123456789")
@@ -202,7 +201,7 @@ async def test_a_segment_is_read_once_from_the_store(tmp_path):
         assert setting.storage.calls["read"] == 1
 
 
-@each("damage", ["cut", "changed"])
+@pytest.mark.parametrize("damage", ["cut", "changed"])
 async def test_a_damaged_copy_is_read_again_from_the_store(tmp_path, damage):
     async with Setting(tmp_path / damage) as setting:
         one = await setting.stored(5000)

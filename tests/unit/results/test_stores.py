@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.unit.cli.test_commands import command_in
 
 from queryserver.errors.base import ConfigurationError
@@ -49,7 +48,7 @@ async def test_without_the_setting_results_are_below_the_data_directory(tmp_path
 
 
 @pytest.mark.platform(111)
-@each("name", ["local", "django.core.files.storage.FileSystemStorage"])
+@pytest.mark.parametrize("name", ["local", "django.core.files.storage.FileSystemStorage"])
 async def test_a_directory_of_its_own(tmp_path, built, name):
     files = built(name, location=str(tmp_path / name))
     assert isinstance(files.storage, PrivateStorage)
@@ -109,16 +108,18 @@ CLUSTERS = {
 
 
 @pytest.mark.platform(111)
-@each(
+@pytest.mark.parametrize(
     ("properties", "address", "user"),
-    ({"location": "hdfs:///results"}, "http://one:9870/webhdfs/v1", "queryserver"),
-    ({"location": "hdfs://two:8020/results"}, "http://two:9870/webhdfs/v1", "svc"),
-    ({"location": "hdfs:///results", "user": "spool"}, "http://one:9870/webhdfs/v1", "spool"),
-    (
-        {"location": "hdfs:///results", "webhdfs_url": "http://other:9870/webhdfs/v1"},
-        "http://other:9870/webhdfs/v1",
-        "queryserver",
-    ),
+    [
+        ({"location": "hdfs:///results"}, "http://one:9870/webhdfs/v1", "queryserver"),
+        ({"location": "hdfs://two:8020/results"}, "http://two:9870/webhdfs/v1", "svc"),
+        ({"location": "hdfs:///results", "user": "spool"}, "http://one:9870/webhdfs/v1", "spool"),
+        (
+            {"location": "hdfs:///results", "webhdfs_url": "http://other:9870/webhdfs/v1"},
+            "http://other:9870/webhdfs/v1",
+            "queryserver",
+        ),
+    ],
 )
 async def test_hdfs_is_the_cluster_of_the_settings_unless_the_properties_say_otherwise(
     built, properties, address, user
@@ -131,10 +132,12 @@ async def test_hdfs_is_the_cluster_of_the_settings_unless_the_properties_say_oth
 
 
 @pytest.mark.platform(111)
-@each(
+@pytest.mark.parametrize(
     ("location", "kind", "url"),
-    ("abfs://c@acc.dfs.core.windows.net/a/b", HierarchicalStorage, "https://acc.dfs.core.windows.net"),
-    ("abfss://c@acc.blob.core.windows.net/a/b", AzureFlatStorage, "https://acc.blob.core.windows.net"),
+    [
+        ("abfs://c@acc.dfs.core.windows.net/a/b", HierarchicalStorage, "https://acc.dfs.core.windows.net"),
+        ("abfss://c@acc.blob.core.windows.net/a/b", AzureFlatStorage, "https://acc.blob.core.windows.net"),
+    ],
 )
 async def test_the_host_says_what_an_azure_account_is(built, location, kind, url):
     files = built("abfs", location=location, account_key=_KEY)
@@ -163,23 +166,25 @@ async def test_a_cluster_of_the_settings_gives_the_addresses_of_its_account(buil
 
 
 @pytest.mark.platform(111)
-@each(
+@pytest.mark.parametrize(
     ("backend", "properties"),
-    ("s3", {"location": "s3a://key:planted@bucket/x"}),
-    ("s3", {"location": "s3a://bucket/a//b"}),
-    ("s3", {"location": "s3a://bucket/../x"}),
-    ("s3", {"location": "s3a://bucket", "access_key_id": "planted"}),
-    ("s3", {"location": "s3a://bucket", "secret_access_key": "planted"}),
-    ("s3", {"location": "s3a://bucket", "session_token": "planted"}),
-    ("s3", {"location": "s3a://bucket", "endpoint": "https://me:planted@host"}),
-    ("s3", {"location": "s3a://bucket", "endpoint": "host:9000"}),
-    ("hdfs", {"location": "hdfs:///results"}),
-    ("hdfs", {"location": "hdfs:///", "webhdfs_url": "http://one:9870/webhdfs/v1"}),
-    ("hdfs", {"location": "hdfs://three:8020/x"}),
-    ("hdfs", {"location": "hdfs:///x", "webhdfs_url": "http://me:planted@one/webhdfs/v1"}),
-    ("abfs", {"location": "abfs://c@acc.dfs.core.windows.net/x"}),
-    ("abfs", {"location": "abfs://c@acc.dfs.core.windows.net/x", "account_key": "planted!"}),
-    ("abfs", {"location": "abfs://c@acc.dfs.core.windows.net/x", "client_id": "a", "client_secret": "planted"}),
+    [
+        ("s3", {"location": "s3a://key:planted@bucket/x"}),
+        ("s3", {"location": "s3a://bucket/a//b"}),
+        ("s3", {"location": "s3a://bucket/../x"}),
+        ("s3", {"location": "s3a://bucket", "access_key_id": "planted"}),
+        ("s3", {"location": "s3a://bucket", "secret_access_key": "planted"}),
+        ("s3", {"location": "s3a://bucket", "session_token": "planted"}),
+        ("s3", {"location": "s3a://bucket", "endpoint": "https://me:planted@host"}),
+        ("s3", {"location": "s3a://bucket", "endpoint": "host:9000"}),
+        ("hdfs", {"location": "hdfs:///results"}),
+        ("hdfs", {"location": "hdfs:///", "webhdfs_url": "http://one:9870/webhdfs/v1"}),
+        ("hdfs", {"location": "hdfs://three:8020/x"}),
+        ("hdfs", {"location": "hdfs:///x", "webhdfs_url": "http://me:planted@one/webhdfs/v1"}),
+        ("abfs", {"location": "abfs://c@acc.dfs.core.windows.net/x"}),
+        ("abfs", {"location": "abfs://c@acc.dfs.core.windows.net/x", "account_key": "planted!"}),
+        ("abfs", {"location": "abfs://c@acc.dfs.core.windows.net/x", "client_id": "a", "client_secret": "planted"}),
+    ],
 )
 def test_what_cannot_be_used_is_a_problem_of_the_setting_and_shows_no_secret(backend, properties):
     with pytest.raises(ConfigurationError) as failed:
@@ -201,18 +206,20 @@ def test_a_directory_that_cannot_be_used_is_a_problem_of_the_setting(tmp_path: P
 
 
 @pytest.mark.platform(111)
-@each(
+@pytest.mark.parametrize(
     "value",
-    "{",
-    "[]",
-    '"s3"',
-    '{"backend": "s3"}',
-    '{"backend": "gcs", "properties": {"location": "gs://x"}}',
-    '{"backend": "s3", "properties": {"location": "s3a://x", "acl": "planted"}}',
-    '{"backend": "s3", "properties": {"location": "s3a://x", "sse": "planted"}}',
-    '{"backend": "s3", "properties": {"location": "/x"}}',
-    '{"backend": "local", "properties": {"location": ""}}',
-    '{"backend": "local", "properties": {"location": "/x"}, "planted": 1}',
+    [
+        "{",
+        "[]",
+        '"s3"',
+        '{"backend": "s3"}',
+        '{"backend": "gcs", "properties": {"location": "gs://x"}}',
+        '{"backend": "s3", "properties": {"location": "s3a://x", "acl": "planted"}}',
+        '{"backend": "s3", "properties": {"location": "s3a://x", "sse": "planted"}}',
+        '{"backend": "s3", "properties": {"location": "/x"}}',
+        '{"backend": "local", "properties": {"location": ""}}',
+        '{"backend": "local", "properties": {"location": "/x"}, "planted": 1}',
+    ],
 )
 def test_what_is_no_store_is_no_setting(value):
     with pytest.raises(ValueError, match="result_file_storage") as failed:
@@ -227,12 +234,14 @@ def test_only_a_directory_is_not_shared_by_itself():
 
 
 @pytest.mark.platform(111)
-@each(
+@pytest.mark.parametrize(
     "value",
-    "{",
-    '{"backend": "gcs", "properties": {"location": "gs://x"}}',
-    '{"backend": "s3", "properties": {}}',
-    '{"backend": "s3", "properties": {"location": "s3a://bucket", "access_key_id": "planted"}}',
+    [
+        "{",
+        '{"backend": "gcs", "properties": {"location": "gs://x"}}',
+        '{"backend": "s3", "properties": {}}',
+        '{"backend": "s3", "properties": {"location": "s3a://bucket", "access_key_id": "planted"}}',
+    ],
 )
 async def test_the_configuration_check_ends_with_3(tmp_path, value):
     command = command_in(

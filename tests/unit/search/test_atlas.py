@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pytest
 from pydantic import SecretStr
-from tests.cases import each
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, ScriptedAtlas, entity, scripted_atlas
 from tests.unit.search.late_atlas import late_atlas
 
@@ -76,22 +75,24 @@ def names(answer: SourceAnswer) -> list[str]:
 
 
 class TestQuestions:
-    @each(
+    @pytest.mark.parametrize(
         ("text", "expected"),
-        ("sample", ["web.sample_07", "web.sample_08"]),
-        ("s?mple*07", ["web.sample_07"]),
-        ("salaries", ["web.sample_07"]),
-        ("type:table owner:ana", ["shop.orders", "web.sample_07"]),
-        ("type:database", ["web"]),
-        ("type:field", ["web.sample_07.salary"]),
-        ("type:table type:database owner:ana", ["shop.orders", "web.sample_07", "web"]),
-        ("type:galaxy", []),
-        ("tag:PII", ["web.sample_07.salary", "web.sample_08"]),
-        ("classification:Money", ["web.sample_07.salary"]),
-        ("db:shop", ["shop.orders"]),
-        ("table:sample_08", ["web.sample_08"]),
-        ("source:hive salary", ["web.sample_07.salary"]),
-        ("source:hdfs salary", []),
+        [
+            ("sample", ["web.sample_07", "web.sample_08"]),
+            ("s?mple*07", ["web.sample_07"]),
+            ("salaries", ["web.sample_07"]),
+            ("type:table owner:ana", ["shop.orders", "web.sample_07"]),
+            ("type:database", ["web"]),
+            ("type:field", ["web.sample_07.salary"]),
+            ("type:table type:database owner:ana", ["shop.orders", "web.sample_07", "web"]),
+            ("type:galaxy", []),
+            ("tag:PII", ["web.sample_07.salary", "web.sample_08"]),
+            ("classification:Money", ["web.sample_07.salary"]),
+            ("db:shop", ["shop.orders"]),
+            ("table:sample_08", ["web.sample_08"]),
+            ("source:hive salary", ["web.sample_07.salary"]),
+            ("source:hdfs salary", []),
+        ],
     )
     async def test_terms_and_filters_reach_atlas(self, atlas: ScriptedAtlas, text: str, expected: list[str]):
         assert names(await found(atlas, text)) == expected
@@ -114,7 +115,7 @@ class TestQuestions:
     async def test_types_that_this_atlas_does_not_know_have_no_objects(self, atlas: ScriptedAtlas):
         assert await found(atlas, "sample", SourceName.S3) == SourceAnswer()
 
-    @each("end", "", "/", "/api/atlas", "/api/atlas/", "/api/atlas/v2")
+    @pytest.mark.parametrize("end", ["", "/", "/api/atlas", "/api/atlas/", "/api/atlas/v2"])
     async def test_the_address_may_have_the_path_of_the_api(self, atlas: ScriptedAtlas, end: str):
         assert (await found(atlas, "orders", url=atlas.url + end)).total == 1
 
@@ -166,7 +167,9 @@ class TestFacets:
         assert len(answer.matches) == 1
         assert answer.facets == {FacetName.OWNER: {"ana": 4, "bob": 2}, FacetName.TAGS: {"PII": 2, "Money": 1}}
 
-    @each(("offset", "limit", "shown"), (975, 25, 25), (990, 25, 25), (1000, 25, 25), (1090, 25, 15), (0, 1000, 1000))
+    @pytest.mark.parametrize(
+        ("offset", "limit", "shown"), [(975, 25, 25), (990, 25, 25), (1000, 25, 25), (1090, 25, 15), (0, 1000, 1000)]
+    )
     async def test_pages_go_on_beyond_what_facets_are_counted_of(self, offset: int, limit: int, shown: int):
         tables = [entity("hive_table", f"web.t{number:04}@cm", owner="ana") for number in range(1105)]
         async with scripted_atlas(tables) as atlas:
@@ -180,7 +183,9 @@ class TestFacets:
         assert answer.facets == {FacetName.TAGS: {"PII": 2, "Money": 1, "Unused": 0}}
         assert answer.matches == ()
 
-    @each("metrics", Fault(403), Fault(404), Fault(200, b"[]"), Fault(200, b'{"tag": [1]}'), Fault(200, b'{"data": 7}'))
+    @pytest.mark.parametrize(
+        "metrics", [Fault(403), Fault(404), Fault(200, b"[]"), Fault(200, b'{"tag": [1]}'), Fault(200, b'{"data": 7}')]
+    )
     async def test_they_are_listed_also_where_nobody_tells_how_many_there_are(self, atlas, metrics) -> None:
         listed = Fault(200, b'{"classificationDefs": [{"name": "PII"}]}')
         atlas.faults.extend([listed, metrics])
@@ -194,7 +199,7 @@ class TestFacets:
 
 
 class TestFailures:
-    @each("status", 401, 403)
+    @pytest.mark.parametrize("status", [401, 403])
     async def test_a_refused_login_is_told_as_denied(self, atlas: ScriptedAtlas, status: int):
         atlas.faults.append(Fault(status))
         with pytest.raises(CatalogDenied):
@@ -206,10 +211,10 @@ class TestFailures:
         assert "wrong-secret" not in caught.value.message
         assert PASSWORD not in repr(server(atlas))
 
-    @each("fault",
-        Fault(500, b"java.lang.NullPointerException at org.apache"), Fault(200, b"<html>login</html>"),
+    @pytest.mark.parametrize("fault",
+        [Fault(500, b"java.lang.NullPointerException at org.apache"), Fault(200, b"<html>login</html>"),
         Fault(200, b"[]"), Fault(200, b'{"entities": 7}'), Fault(404, b"no such page"),
-        Fault(302, headers={"Location": "http://127.0.0.1:1/elsewhere"}))  # fmt: skip
+        Fault(302, headers={"Location": "http://127.0.0.1:1/elsewhere"})])  # fmt: skip
     async def test_nonsense_is_unavailable_and_redirects_are_not_followed(self, atlas: ScriptedAtlas, fault: Fault):
         atlas.asked.clear()
         atlas.faults.append(fault)
@@ -225,9 +230,9 @@ class TestFailures:
                 await found(atlas, "sample", timeout_s=0.2)
             assert (await found(atlas, "orders", timeout_s=30)).total == 1
 
-    @each("url",
-        "http://127.0.0.1:port", "http://127.0.0.1:99999", "http://[::1", "http://:21000", "http://127.0.0.1/\x07",
-        "127.0.0.1:21000", "127.0.0.1", "ftp://127.0.0.1")  # fmt: skip
+    @pytest.mark.parametrize("url",
+        ["http://127.0.0.1:port", "http://127.0.0.1:99999", "http://[::1", "http://:21000", "http://127.0.0.1/\x07",
+        "127.0.0.1:21000", "127.0.0.1", "ftp://127.0.0.1"])  # fmt: skip
     async def test_a_malformed_address_is_unavailable(self, atlas: ScriptedAtlas, url: str):
         for text, facets in (("sample", frozenset[FacetName]()), ("", frozenset({FacetName.TAGS}))):
             with pytest.raises(CatalogUnavailable, match="malformed") as caught:

@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.cases import each
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
@@ -63,11 +62,13 @@ async def test_one_failing_source_leaves_the_others() -> None:
 
 
 @pytest.mark.platform(90)
-@each(
+@pytest.mark.parametrize(
     ("errors", "raised"),
-    ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),
-    ([PermissionDenied("no"), StorageUnavailable("down")], CatalogUnavailable),
-    ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
+    [
+        ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),
+        ([PermissionDenied("no"), StorageUnavailable("down")], CatalogUnavailable),
+        ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
+    ],
 )
 async def test_all_sources_failing_is_an_error(errors: list[QueryServerError], raised: type[QueryServerError]) -> None:
     search = searching(sql=Failing(errors[0]), s3=Failing(errors[1]))
@@ -114,11 +115,13 @@ async def address(dialect: str, settings: dict[str, Any], **options: Any) -> byt
     return key.address
 
 
-@each(
+@pytest.mark.parametrize(
     ("dialect", "section", "host", "port"),
-    ("hive", "beeswax", "hive_server_host", "hive_server_port"),
-    ("impala", "impala", "server_host", "server_port"),
-    ("sparksql", "spark", "sql_server_host", "sql_server_port"),
+    [
+        ("hive", "beeswax", "hive_server_host", "hive_server_port"),
+        ("impala", "impala", "server_host", "server_port"),
+        ("sparksql", "spark", "sql_server_host", "sql_server_port"),
+    ],
 )
 async def test_another_host_of_the_sections_is_another_address(dialect, section, host, port) -> None:
     """A connector without options has its host in a section of the settings."""

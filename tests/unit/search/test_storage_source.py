@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
-from tests.cases import each
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 
 from queryserver.errors.base import InsufficientScope, PermissionDenied
@@ -102,7 +101,7 @@ class TestBeginning:
             "s3a://lake/in/a.csv",
         ]
 
-    @each("begin", "s3://lake/in", "s3n://lake/in", "S3A:///lake/in")
+    @pytest.mark.parametrize("begin", ["s3://lake/in", "s3n://lake/in", "S3A:///lake/in"])
     async def test_other_spellings_of_a_path_find_the_same(self, begin: str):
         store = s3("lake/in/a.csv", "lake/out/b.csv")
         assert names(await found(store, f"{begin}*")) == ["s3a://lake/in", "s3a://lake/in/a.csv"]
@@ -171,7 +170,7 @@ class TestMatching:
 
 
 class TestBounds:
-    @each("make", hdfs, s3)
+    @pytest.mark.parametrize("make", [hdfs, s3])
     async def test_so_many_entries_are_looked_at(self, make):
         store = make(*(f"lake/user/ana/{number:03}" for number in range(100)))
         path = "/lake/user/ana/" if make is hdfs else "s3a://lake/user/ana/"

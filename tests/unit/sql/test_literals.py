@@ -10,7 +10,6 @@ import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.sql.literals import DUCKDB, HIVE, IMPALA, MYSQL, SPARKSQL, TRINO, Literals
 from queryserver.sql.parameters import Parameter, read_parameters
@@ -73,7 +72,7 @@ def test_no_character_that_escapes_stands_between_quotes(text: str):
             assert PLAIN.fullmatch(written)
 
 
-@each("literals, given, expected", [
+@pytest.mark.parametrize(("literals", "given", "expected"), [
     (HIVE, "O'Brien", "CAST(unhex('4f27427269656e') AS STRING)"),
     (HIVE, "${env:HOME}", "CAST(unhex('247b656e763a484f4d457d') AS STRING)"),
     (HIVE, -5, "(-5)"),

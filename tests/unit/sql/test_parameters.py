@@ -1,7 +1,6 @@
 """Values of parameters: which of them an engine takes (docs/clients.md)."""
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.sql.literals import HIVE, IMPALA, MYSQL, PHOENIX, SPARKSQL, TRINO
@@ -11,12 +10,10 @@ from queryserver.sql.places import Bound, StatementParameters
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
-@each("word", NOT_FINITE)
-@each(
+@pytest.mark.parametrize("word", NOT_FINITE)
+@pytest.mark.parametrize(
     ("literals", "written"),
-    (HIVE, "CAST('{}' AS DOUBLE)"),
-    (SPARKSQL, "CAST('{}' AS DOUBLE)"),
-    (TRINO, "CAST('{}' AS DOUBLE)"),
+    [(HIVE, "CAST('{}' AS DOUBLE)"), (SPARKSQL, "CAST('{}' AS DOUBLE)"), (TRINO, "CAST('{}' AS DOUBLE)")],
 )
 def test_nan_and_the_infinities_are_casts_where_the_engine_has_them(word, literals, written):
     parameters = read_parameters([{"type": "double", "value": word}])
@@ -33,9 +30,11 @@ def test_impala_has_words_of_its_own():
     ]
 
 
-@each("word", NOT_FINITE)
-@each("kind", ["double", "decimal"])
-@each("support", [MYSQL.support, PHOENIX.support, ParameterSupport(frozenset(ParameterType))], ids=lambda _: None)
+@pytest.mark.parametrize("word", NOT_FINITE)
+@pytest.mark.parametrize("kind", ["double", "decimal"])
+@pytest.mark.parametrize(
+    "support", [MYSQL.support, PHOENIX.support, ParameterSupport(frozenset(ParameterType))], ids=lambda _: None
+)
 def test_engines_without_them_refuse_nan_and_the_infinities(word, kind, support):
     with pytest.raises(InvalidParameter, match="1 is NaN or infinite, which this connector cannot take"):
         support.require(read_parameters([{"type": kind, "value": word}]))

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import Character, LineColumn
@@ -26,7 +25,7 @@ def bound(statement: str, values: object, dialect: str = "duckdb", *, before: in
     return Bound(statement, dialect, StatementParameters(read_parameters(values), before))
 
 
-@each("dialect, statement, expected", [
+@pytest.mark.parametrize(("dialect", "statement", "expected"), [
     ("duckdb", "SELECT '?', \"?\" -- ?\n, ? /* ? /* ? */ ? */", "SELECT '?', \"?\" -- ?\n, {} /* ? /* ? */ ? */"),
     ("hive", r"SELECT '\'?', ?, `?`", r"SELECT '\'?', {}, `?`"),
     ("postgresql", "SELECT $a$?$a$, E'\\'?', ?, a$b$?", "SELECT $a$?$a$, E'\\'?', {}, a$b${}"),
@@ -52,7 +51,7 @@ def test_signs_in_quotes_and_comments_are_no_places(dialect: str, statement: str
     assert marks(statement, dialect) == expected
 
 
-@each("statement, names", [
+@pytest.mark.parametrize(("statement", "names"), [
     ("SELECT :a, :b_1,:a", ["a", "b_1", "a"]),
     ("SELECT x::int, :a::int, a[1:n], a[:n], {'k':v}, f(x):y, t.c:d, `q`:r", ["a", "n"]),
     ("SET @a := 5, b:=:c", ["c"]),
@@ -63,7 +62,7 @@ def test_names_are_places_where_no_word_stands_before(statement: str, names: lis
     assert [place.name for place in places_in(statement, "mysql", named=True)] == names
 
 
-@each("dialect, statement, names", [
+@pytest.mark.parametrize(("dialect", "statement", "names"), [
     ("snowflake", "SELECT :a // it's :b\n, :c", ["a", "c"]),
     ("phoenix", "SELECT :a //:b", ["a"]),
     ("snowflake", "PUT file:///a.csv :b", ["b"]),
@@ -84,7 +83,7 @@ def test_a_statement_has_its_part_of_the_list():
     assert choice.places == ScriptPlaces(total=3, before=0, own=1)
 
 
-@each("dialect, text", [
+@pytest.mark.parametrize(("dialect", "text"), [
     ("sql", r"SELECT 'it\'s really? ' AND b = ?"),
     ("redshift", r"SELECT 'it\'s really? ' AND b = ?"),
     ("sql", r'SELECT "\"", ?'),

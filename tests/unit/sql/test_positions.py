@@ -1,6 +1,6 @@
 """Lines and columns of errors, as engines count them (Contract editor 3.4)."""
 
-from tests.cases import each
+import pytest
 from tests.timing import TRIES, processor_s
 
 from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
@@ -10,40 +10,42 @@ TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
 SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
 
 
-@each(
+@pytest.mark.parametrize(
     ("place", "position"),
-    (None, None),
-    (Character(0), (1, 1)),
-    (Character(8), (1, 9)),
-    (Character(14), (2, 1)),  # behind \r\n
-    (Character(21), (3, 1)),  # behind \r alone
-    (Character(len(TEXT)), (4, 1)),
-    (Character(len(TEXT) + 1), None),
-    (Character(-1), None),
-    (Octet(8), (1, 9)),
-    (Octet(10), (1, 10)),  # é has two bytes
-    (Octet(14), (1, 11)),  # and the other four
-    (Octet(999), None),
-    (LineColumn(1, 9), (1, 9)),
-    (LineColumn(2, 3), (2, 3)),
-    (LineColumn(2, 8), (3, 1)),  # engines end lines at \n only
-    (LineColumn(2), (2, None)),
-    (LineColumn(2, 99), (2, None)),
-    (LineColumn(2, 0), (2, None)),
-    (LineColumn(4, 1), None),
-    (LineColumn(0, 1), None),
-    (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 has two units
-    (ErrorExcerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
-    (ErrorExcerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
-    (ErrorExcerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
-    (ErrorExcerpt(2, "  no...", 2, SCREEN), (2, 3)),
-    (ErrorExcerpt(2, "no such text", 2, SCREEN), None),
-    (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
-    (ErrorExcerpt(9, "\n", 0, SCREEN), None),
-    (Rest(1, "nope\rFROM t\n"), (2, 3)),
-    (Rest(1, "FROM"), (3, 1)),
-    (Rest(4, ""), (4, 1)),
-    (Rest(2, "other"), (2, None)),
+    [
+        (None, None),
+        (Character(0), (1, 1)),
+        (Character(8), (1, 9)),
+        (Character(14), (2, 1)),  # behind \r\n
+        (Character(21), (3, 1)),  # behind \r alone
+        (Character(len(TEXT)), (4, 1)),
+        (Character(len(TEXT) + 1), None),
+        (Character(-1), None),
+        (Octet(8), (1, 9)),
+        (Octet(10), (1, 10)),  # é has two bytes
+        (Octet(14), (1, 11)),  # and the other four
+        (Octet(999), None),
+        (LineColumn(1, 9), (1, 9)),
+        (LineColumn(2, 3), (2, 3)),
+        (LineColumn(2, 8), (3, 1)),  # engines end lines at \n only
+        (LineColumn(2), (2, None)),
+        (LineColumn(2, 99), (2, None)),
+        (LineColumn(2, 0), (2, None)),
+        (LineColumn(4, 1), None),
+        (LineColumn(0, 1), None),
+        (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 has two units
+        (ErrorExcerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
+        (ErrorExcerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
+        (ErrorExcerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
+        (ErrorExcerpt(2, "  no...", 2, SCREEN), (2, 3)),
+        (ErrorExcerpt(2, "no such text", 2, SCREEN), None),
+        (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
+        (ErrorExcerpt(9, "\n", 0, SCREEN), None),
+        (Rest(1, "nope\rFROM t\n"), (2, 3)),
+        (Rest(1, "FROM"), (3, 1)),
+        (Rest(4, ""), (4, 1)),
+        (Rest(2, "other"), (2, None)),
+    ],
     ids=repr,
 )
 def test_a_place_becomes_line_and_column(place: ErrorPlace | None, position: tuple[int, int | None] | None):
@@ -62,7 +64,7 @@ def test_wide_combining_and_control_characters_take_their_room_on_a_screen():
     assert position_of(ErrorExcerpt(1, line, 3, SCREEN), line) == Position(1, line.index("x") + 1)
 
 
-@each("joined", "👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad")
+@pytest.mark.parametrize("joined", ["👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad"])
 def test_the_room_of_joined_characters_is_not_guessed(joined: str):
     line = f"'{joined}', x"
     assert position_of(ErrorExcerpt(1, line, 6, SCREEN), line) == Position(1, None)

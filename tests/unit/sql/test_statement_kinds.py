@@ -1,7 +1,6 @@
 """What a statement does: reading or changing, its own limit, what can be explained."""
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.sql.splitter import changes_data, changes_objects, explainable, own_limit, refusal_where_read_only
@@ -10,91 +9,97 @@ COLUMNS = ", ".join(f"updated_at_{number}, ⌘{number}" for number in range(30_0
 LONG_QUERY = f"with a as (select 1) select {COLUMNS} from a"
 
 
-@each("text", "select 1", "WITH a AS (SELECT 1) SELECT * FROM a", "-- x\n(values (1))", LONG_QUERY)
+@pytest.mark.parametrize("text", ["select 1", "WITH a AS (SELECT 1) SELECT * FROM a", "-- x\n(values (1))", LONG_QUERY])
 def test_a_query_runs_where_nothing_may_be_changed(text: str):
     assert not changes_data(text, "postgresql")
     assert refusal_where_read_only(text, "postgresql") is None
 
 
-@each(
+@pytest.mark.parametrize(
     "text",
-    "delete from t",
-    "with a as (DELETE from t returning *) select * from a",
-    "explain analyze Update t set a = 1",
-    LONG_QUERY + " union all select 1; merge into t",
-    "with \ud800 as (insert into t values (1) returning 1) select 1",
+    [
+        "delete from t",
+        "with a as (DELETE from t returning *) select * from a",
+        "explain analyze Update t set a = 1",
+        LONG_QUERY + " union all select 1; merge into t",
+        "with \ud800 as (insert into t values (1) returning 1) select 1",
+    ],
 )
 def test_a_change_is_refused_where_nothing_may_be_changed(text: str):
     assert changes_data(text, "postgresql")
     assert refusal_where_read_only(text, "postgresql") == "This connector is read-only."
 
 
-@each("text", "with a as (select 1) select " + "a, " * 400_000, "--" + "x" * 70_000 + "\nselect 1")
+@pytest.mark.parametrize("text", ["with a as (select 1) select " + "a, " * 400_000, "--" + "x" * 70_000 + "\nselect 1"])
 def test_a_statement_that_is_too_long_to_be_sure_of_is_refused_with_the_reason(text: str):
     told = refusal_where_read_only(text, "postgresql")
     assert told is not None
     assert "too long" in told
 
 
-@each(
-    "statement, limit",
-    ("SELECT * FROM t LIMIT 6000", 6000),
-    ("select * from t limit 6_000;", 6000),
-    ("WITH a AS (SELECT 1) SELECT * FROM a ORDER BY 1 LIMIT 6000 OFFSET 10", 6000),
-    ("SELECT * FROM t OFFSET 10 LIMIT 6000 -- all of them", 6000),
-    ("SELECT * FROM t LIMIT 10, 6000 /* two numbers */", 6000),
-    ("SELECT * FROM t FETCH FIRST 6000 ROWS ONLY", 6000),
-    ("SELECT * FROM t OFFSET 5 ROWS FETCH NEXT 6000 ROW ONLY", 6000),
-    ("(SELECT 1) UNION ALL (SELECT 2 LIMIT 7) LIMIT 6000", 6000),
-    ("SELECT DISTINCT TOP (6000) a FROM t", 6000),
-    ("-- first\nSELECT TOP 6000 a FROM t", 6000),
-    (f"SELECT 1 LIMIT {'9' * 300}", 10**18),
+@pytest.mark.parametrize(
+    ("statement", "limit"),
+    [
+        ("SELECT * FROM t LIMIT 6000", 6000),
+        ("select * from t limit 6_000;", 6000),
+        ("WITH a AS (SELECT 1) SELECT * FROM a ORDER BY 1 LIMIT 6000 OFFSET 10", 6000),
+        ("SELECT * FROM t OFFSET 10 LIMIT 6000 -- all of them", 6000),
+        ("SELECT * FROM t LIMIT 10, 6000 /* two numbers */", 6000),
+        ("SELECT * FROM t FETCH FIRST 6000 ROWS ONLY", 6000),
+        ("SELECT * FROM t OFFSET 5 ROWS FETCH NEXT 6000 ROW ONLY", 6000),
+        ("(SELECT 1) UNION ALL (SELECT 2 LIMIT 7) LIMIT 6000", 6000),
+        ("SELECT DISTINCT TOP (6000) a FROM t", 6000),
+        ("-- first\nSELECT TOP 6000 a FROM t", 6000),
+        (f"SELECT 1 LIMIT {'9' * 300}", 10**18),
+    ],
 )
 def test_a_number_at_the_outermost_level_is_seen(statement: str, limit: int) -> None:
     assert own_limit(statement, "duckdb") == limit
 
 
-@each("statement",
-    "SELECT 1", "SELECT * FROM (SELECT * FROM t LIMIT 6000) AS a",
+@pytest.mark.parametrize("statement",
+    ["SELECT 1", "SELECT * FROM (SELECT * FROM t LIMIT 6000) AS a",
     "SELECT * FROM t WHERE a IN (SELECT TOP 6000 a FROM t)", "SELECT 'LIMIT 6000'", 'SELECT 1 AS "a LIMIT 6000"',
     "SELECT 1 -- LIMIT 6000", "SELECT * FROM t LIMIT 60%", "SELECT * FROM t LIMIT 6000 PERCENT",
     "SELECT * FROM t LIMIT 6000 + 1", "SELECT * FROM t LIMIT 60.5", "SELECT * FROM t LIMIT $1",
     "SELECT * FROM t LIMIT ALL", "SELECT TOP 60 PERCENT a FROM t", "SELECT * FROM t FETCH FIRST 6000 ROWS WITH TIES",
     "INSERT INTO t SELECT * FROM u LIMIT 6000", "DELETE FROM t LIMIT 6000", "EXPLAIN SELECT 1 LIMIT 6000",
-    f"SELECT '{'x' * 100_000}' LIMIT 6000", ids=lambda statement: statement[:60])  # fmt: skip
+    f"SELECT '{'x' * 100_000}' LIMIT 6000"], ids=lambda statement: statement[:60])  # fmt: skip
 def test_what_is_not_certain_is_no_limit(statement: str) -> None:
     assert own_limit(statement, "duckdb") is None
 
 
-@each("statement, changes",
-    ("CREATE TABLE t (a int)", True), ("/* a */ drop view v", True), ("ANALYZE TABLE t COMPUTE STATISTICS", True),
+@pytest.mark.parametrize(("statement", "changes"),
+    [("CREATE TABLE t (a int)", True), ("/* a */ drop view v", True), ("ANALYZE TABLE t COMPUTE STATISTICS", True),
     ("COMMENT ON TABLE t IS 'x'", True), ("MSCK REPAIR TABLE t", True), ("INVALIDATE METADATA", True), ("COMMIT", True),
     ("UPDATE STATISTICS t", True), ("SELECT * INTO new FROM old", True),
     ("EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1", True), ("an unknown word", True), ("SELECT 'x'", False),
     ("INSERT INTO t VALUES (1)", False), ("UPDATE t SET a = 1", False), ("SHOW CREATE TABLE t", False),
-    ("SET x = 1", False))  # fmt: skip
+    ("SET x = 1", False)])  # fmt: skip
 def test_statements_that_may_change_objects_are_known(statement: str, changes: bool):
     assert changes_objects(statement, "postgresql") is changes
 
 
 @pytest.mark.item(56)
-@each(
-    "statement, dialect, explained",
-    ("/* a */ SELECT 1", "postgresql", "SELECT 1"),
-    ("((SELECT 1))", "mysql", "((SELECT 1))"),
-    ("WITH a AS (SELECT 1) DELETE FROM t", "postgresql", "WITH a AS (SELECT 1) DELETE FROM t"),
-    ("SELECT analyze FROM t", "trino", "SELECT analyze FROM t"),
-    ("SELEC 1", "hive", "SELEC 1"),
+@pytest.mark.parametrize(
+    ("statement", "dialect", "explained"),
+    [
+        ("/* a */ SELECT 1", "postgresql", "SELECT 1"),
+        ("((SELECT 1))", "mysql", "((SELECT 1))"),
+        ("WITH a AS (SELECT 1) DELETE FROM t", "postgresql", "WITH a AS (SELECT 1) DELETE FROM t"),
+        ("SELECT analyze FROM t", "trino", "SELECT analyze FROM t"),
+        ("SELEC 1", "hive", "SELEC 1"),
+    ],
 )
 def test_statements_are_explained_without_what_comes_before_them(statement: str, dialect: str, explained: str):
     assert explainable(statement, dialect) == explained
 
 
 @pytest.mark.item(56)
-@each("statement, dialect",
-    ("explain select 1", "sqlite"), ("/*!80018 ANALYZE */ SELECT 1", "mysql"), ("(/*! ANALYZE */ SELECT 1)", "mysql"),
+@pytest.mark.parametrize(("statement", "dialect"),
+    [("explain select 1", "sqlite"), ("/*!80018 ANALYZE */ SELECT 1", "mysql"), ("(/*! ANALYZE */ SELECT 1)", "mysql"),
     ("EXTENDED ANALYZE SELECT 1", "hive"), ("something ANALYZE SELECT 1", "hive"), ("REOPTIMIZATION SELECT 1", "hive"),
-    ("(TYPE DISTRIBUTED) SELECT 1", "trino"), ("`ANALYZE` SELECT 1", "mysql"), ("", "duckdb"))  # fmt: skip
+    ("(TYPE DISTRIBUTED) SELECT 1", "trino"), ("`ANALYZE` SELECT 1", "mysql"), ("", "duckdb")])  # fmt: skip
 def test_nothing_that_could_run_stands_behind_explain(statement: str, dialect: str):
     with pytest.raises(InvalidParameter):
         explainable(statement, dialect)

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.timing import processor_s
 
 from queryserver.sql.types import MAX_DEPTH, SqlType, parse_type
@@ -22,48 +21,50 @@ def shape(found: SqlType) -> object:
     return found.base
 
 
-@each(("text", "base"),
-    ("int", "int"), ("BIGINT", "bigint"), ("decimal(10,2)", "decimal"), ("DECIMAL(10, 2)", "decimal"),
+@pytest.mark.parametrize(("text", "base"),
+    [("int", "int"), ("BIGINT", "bigint"), ("decimal(10,2)", "decimal"), ("DECIMAL(10, 2)", "decimal"),
     ("timestamp(3) with time zone", "timestamp"), ("timestamp without time zone", "timestamp"),
     ("double precision", "double"), ("character varying(20)", "varchar"), ("character(3)", "character"),
     ("interval day to second", "interval"), ("int(10) unsigned zerofill", "int"), ("enum('a,b','c)')", "enum"),
     ("set('it''s','[<(')", "set"), ("ENUM('x', 'y')", "enum"), ('"char"', "char"), ("public.pair", "pair"),
     ('public."My Pair"', "my pair"), ('"Odd Schema".pair', "pair"), ("geometry(Point,4326)", "geometry"),
     ("uniontype<int,array<string>>", "uniontype"), ("UNION(num INTEGER, str VARCHAR)", "union"),
-    ("qdigest(bigint)", "qdigest"), ("UNSIGNED_INT", "unsigned_int"), ("", ""), ("   ", ""))  # fmt: skip
+    ("qdigest(bigint)", "qdigest"), ("UNSIGNED_INT", "unsigned_int"), ("", ""), ("   ", "")])  # fmt: skip
 def test_scalars_have_their_first_word_and_no_parts(text: str, base: str) -> None:
     assert parse_type(text) == SqlType(base, text.strip())
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "tree"),
-    ("array<struct<k:string,v:array<int>>>", [(("k", "string"), ("v", ["int"]))]),
-    ("map<string,int>", {"string": "int"}),
-    ("map<string, array<decimal(10,2)>>", {"string": ["decimal"]}),
-    ("struct<a b:int,c-d:string>", (("a b", "int"), ("c-d", "string"))),
-    ("struct<`a:b`:int,`c``d`:string>", (("a:b", "int"), ("c`d", "string"))),
-    ("struct<a:int COMMENT 'x, y>',b:string>", (("a", "int"), ("b", "string"))),
-    ("STRUCT<a INT, b: STRING>", (("a", "int"), ("b", "string"))),
-    ('array(row(k varchar, "odd name" bigint))', [(("k", "varchar"), ("odd name", "bigint"))]),
-    ("map(varchar, array(double))", {"varchar": ["double"]}),
-    ("row(bigint, timestamp(3) with time zone)", (("field0", "bigint"), ("field1", "timestamp"))),
-    ("row(timestamp with time zone, x time with time zone)", (("field0", "timestamp"), ("x", "time"))),
-    ("row(row row(a int), array array(int))", (("row", (("a", "int"),)), ("array", ["int"]))),
-    ('row("a""b" int)', (('a"b', "int"),)),
-    ('STRUCT(k VARCHAR, "a b" INTEGER[])[]', [(("k", "varchar"), ("a b", ["integer"]))]),
-    ("MAP(VARCHAR, INTEGER)", {"varchar": "integer"}),
-    ("MAP(VARCHAR, INTEGER[])[]", [{"varchar": ["integer"]}]),
-    ("STRUCT(INTEGER, VARCHAR[])", (("field0", "integer"), ("field1", ["varchar"]))),
-    ("STRUCT(e ENUM('a)', 'b'), u UNION(n INTEGER, s VARCHAR))", (("e", "enum"), ("u", "union"))),
-    ("INTEGER[3]", ["integer"]),
-    ("INTEGER[3][]", [["integer"]]),
-    ("integer[]", ["integer"]),
-    ("character varying(20)[]", ["varchar"]),
-    ("timestamp(3) without time zone[]", ["timestamp"]),
-    ('public."My Pair"[]', ["my pair"]),
-    ("INTEGER ARRAY", ["integer"]),
-    ("VARCHAR(10) ARRAY[3]", ["varchar"]),
-    ("  array < int >  ", ["int"]),
+    [
+        ("array<struct<k:string,v:array<int>>>", [(("k", "string"), ("v", ["int"]))]),
+        ("map<string,int>", {"string": "int"}),
+        ("map<string, array<decimal(10,2)>>", {"string": ["decimal"]}),
+        ("struct<a b:int,c-d:string>", (("a b", "int"), ("c-d", "string"))),
+        ("struct<`a:b`:int,`c``d`:string>", (("a:b", "int"), ("c`d", "string"))),
+        ("struct<a:int COMMENT 'x, y>',b:string>", (("a", "int"), ("b", "string"))),
+        ("STRUCT<a INT, b: STRING>", (("a", "int"), ("b", "string"))),
+        ('array(row(k varchar, "odd name" bigint))', [(("k", "varchar"), ("odd name", "bigint"))]),
+        ("map(varchar, array(double))", {"varchar": ["double"]}),
+        ("row(bigint, timestamp(3) with time zone)", (("field0", "bigint"), ("field1", "timestamp"))),
+        ("row(timestamp with time zone, x time with time zone)", (("field0", "timestamp"), ("x", "time"))),
+        ("row(row row(a int), array array(int))", (("row", (("a", "int"),)), ("array", ["int"]))),
+        ('row("a""b" int)', (('a"b', "int"),)),
+        ('STRUCT(k VARCHAR, "a b" INTEGER[])[]', [(("k", "varchar"), ("a b", ["integer"]))]),
+        ("MAP(VARCHAR, INTEGER)", {"varchar": "integer"}),
+        ("MAP(VARCHAR, INTEGER[])[]", [{"varchar": ["integer"]}]),
+        ("STRUCT(INTEGER, VARCHAR[])", (("field0", "integer"), ("field1", ["varchar"]))),
+        ("STRUCT(e ENUM('a)', 'b'), u UNION(n INTEGER, s VARCHAR))", (("e", "enum"), ("u", "union"))),
+        ("INTEGER[3]", ["integer"]),
+        ("INTEGER[3][]", [["integer"]]),
+        ("integer[]", ["integer"]),
+        ("character varying(20)[]", ["varchar"]),
+        ("timestamp(3) without time zone[]", ["timestamp"]),
+        ('public."My Pair"[]', ["my pair"]),
+        ("INTEGER ARRAY", ["integer"]),
+        ("VARCHAR(10) ARRAY[3]", ["varchar"]),
+        ("  array < int >  ", ["int"]),
+    ],
 )
 def test_nested_types_become_trees(text: str, tree: object) -> None:
     assert shape(parse_type(text)) == tree
@@ -102,12 +103,12 @@ def test_paths_lead_to_parts() -> None:
         assert found.at(path) is None
 
 
-@each(
+@pytest.mark.parametrize(
     "text",
-        "array<", "array<int", "array<int>>", "map<int>", "map<int,int,int>", "struct<a:>", "struct<:>", "struct(a",
+        ["array<", "array<int", "array<int>>", "map<int>", "map<int,int,int>", "struct<a:>", "struct<:>", "struct(a",
         "int)", "array<int)", "row(a int,)", "array()", "array<>", "x[", "x]", "enum('a", 'row("a int)',
         "array<int> x y (",
-        "array,", "x[(])", "map<,>",
+        "array,", "x[(])", "map<,>"],
 )  # fmt: skip
 def test_what_cannot_be_understood_is_a_scalar_of_its_first_word(text: str) -> None:
     found = parse_type(text)
@@ -116,9 +117,9 @@ def test_what_cannot_be_understood_is_a_scalar_of_its_first_word(text: str) -> N
     assert text.startswith(found.base)
 
 
-@each("deep",
-    lambda n: "array<" * n + "int" + ">" * n, lambda n: "int" + "[]" * n, lambda n: "row(a " * n + "int" + ")" * n,
-    lambda n: "int" + " ARRAY" * n)  # fmt: skip
+@pytest.mark.parametrize("deep",
+    [lambda n: "array<" * n + "int" + ">" * n, lambda n: "int" + "[]" * n, lambda n: "row(a " * n + "int" + ")" * n,
+    lambda n: "int" + " ARRAY" * n])  # fmt: skip
 def test_depth_is_bounded(deep) -> None:
     assert parse_type(deep(MAX_DEPTH)).text == deep(MAX_DEPTH)
     assert shape(parse_type(deep(MAX_DEPTH))) != parse_type(deep(MAX_DEPTH)).base
@@ -127,7 +128,9 @@ def test_depth_is_bounded(deep) -> None:
         assert shape(found) == found.base in {"array", "int", "row"}
 
 
-@each("piece", "a:int,", "array<", "[]", "(", "'", '"', "`", "''", "x ", "row(", ",", "a b:int,", "<(", "struct<")
+@pytest.mark.parametrize(
+    "piece", ["a:int,", "array<", "[]", "(", "'", '"', "`", "''", "x ", "row(", ",", "a b:int,", "<(", "struct<"]
+)
 @pytest.mark.slow
 def test_time_grows_with_the_length_only(piece: str) -> None:
     def seconds(count: int) -> float:

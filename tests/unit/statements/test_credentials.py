@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
-from tests.cases import each
 from tests.fakes.engine import FakeEngine
 from tests.fakes.statements import PlainSealer
 from tests.unit.statements.driving import ANA, CONNECTOR
@@ -47,11 +46,13 @@ def at(url: str, places: tuple[tuple[str, int], ...]) -> tuple[Connector, Connec
 
 
 @pytest.mark.security("T8")
-@each(
+@pytest.mark.parametrize(
     ("url", "places", "stays"),
-    ("oracle://${USER}:${PASSWORD}@one/x", (), True),
-    ("oracle://${USER}:${PASSWORD}@two/x", (), False),
-    ("oracle://${USER}:${PASSWORD}@two:1521/x", (("two", 1521),), False),
+    [
+        ("oracle://${USER}:${PASSWORD}@one/x", (), True),
+        ("oracle://${USER}:${PASSWORD}@two/x", (), False),
+        ("oracle://${USER}:${PASSWORD}@two:1521/x", (("two", 1521),), False),
+    ],
 )
 async def test_they_never_go_to_another_address(url: str, places: tuple[tuple[str, int], ...], stays: bool) -> None:
     before, connectors = at("oracle://${USER}:${PASSWORD}@one/x", ())

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
-from tests.cases import each
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.unit.statements.driving import PausingEngine, Run, state_of, until
 
@@ -107,7 +106,7 @@ async def test_a_large_result_is_visible_segment_by_segment_before_it_is_availab
 
 
 @pytest.mark.item(32)
-@each(("rows", "kept", "reason"), (10, 10, None), (11, 10, TruncationReason.ROW_LIMIT))
+@pytest.mark.parametrize(("rows", "kept", "reason"), [(10, 10, None), (11, 10, TruncationReason.ROW_LIMIT)])
 async def test_exactly_the_cap_is_not_cut(rows: int, kept: int, reason: TruncationReason | None) -> None:
     entry = await Run().to_end(f"rows {rows}", row_limit=10)
     assert entry.outcome is not None
@@ -136,7 +135,7 @@ async def test_a_statement_that_reads_slowly_is_shown_as_running() -> None:
     await asyncio.wait_for(task, 60)
 
 
-@each("refusal", EngineUnavailable, SessionLost)
+@pytest.mark.parametrize("refusal", [EngineUnavailable, SessionLost])
 async def test_a_statement_refused_before_it_began_is_tried_once_more(refusal: type[QueryServerError]) -> None:
     run = Run(engine=OddEngine(refuse=refusal, times=1))
     entry = await run.to_end("ddl")
@@ -256,7 +255,7 @@ async def test_a_deadline_that_is_over_ends_the_statement_without_the_engine() -
     assert run.engine.sessions_opened == 0
 
 
-@each("call", "mark_sent", "mark_running", "finish")
+@pytest.mark.parametrize("call", ["mark_sent", "mark_running", "finish"])
 async def test_a_lost_answer_of_the_database_is_asked_for_again(call: str) -> None:
     run = Run()
     run.leases.lose_answer_of.add(call)
@@ -286,13 +285,13 @@ async def test_log_lines_of_a_broken_off_report_come_with_the_end() -> None:
     assert all(start + len(entry.log[start]) == following for start, following in pairwise(starts))
 
 
-@each(("statement", "last"), ("rows 3", "Finished: 3 rows stored."), ("change 3", "Finished."))
+@pytest.mark.parametrize(("statement", "last"), [("rows 3", "Finished: 3 rows stored."), ("change 3", "Finished.")])
 async def test_the_engine_has_its_say_before_the_log_ends(statement: str, last: str) -> None:
     entry = await Run().to_end(statement)
     assert entry.lines[-2:] == ["statement fake-1", last]
 
 
-@each("text", "a\x00b", "half \ud83d of a pair")
+@pytest.mark.parametrize("text", ["a\x00b", "half \ud83d of a pair"])
 async def test_a_message_that_no_record_can_hold_still_ends_the_statement(text: str) -> None:
     class Rejecting(OddEngine):
         @asynccontextmanager

@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 import orjson
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.fakes.results import MemoryResults
 
 from queryserver.errors.base import ServiceUnavailable
@@ -149,7 +148,7 @@ async def test_a_page_is_joined_from_all_segments(threads: CountedThreads):
     assert (orjson.loads(got.rendered.json), got.rows, got.has_more) == ([["b"], ["c"], ["d"], ["e"]], 4, False)
 
 
-@each("max_bytes", range(10, 60))
+@pytest.mark.parametrize("max_bytes", range(10, 60))
 async def test_a_page_keeps_to_its_bytes_and_holds_as_much_as_fits(threads: CountedThreads, max_bytes: int):
     results = CountedResults()
     look = await stored(results, [["aaaa", "b"], ["cc", "dddddd"], ["e"]])
@@ -163,7 +162,7 @@ async def test_a_page_keeps_to_its_bytes_and_holds_as_much_as_fits(threads: Coun
     )
 
 
-@each("start_row", 0, 2, 3)
+@pytest.mark.parametrize("start_row", [0, 2, 3])
 async def test_a_row_that_is_alone_above_the_limit_is_an_error_that_names_it(threads: CountedThreads, start_row: int):
     results = CountedResults()
     look = await stored(results, [["x" * 200, "a"], ["x" * 200, "x" * 200], ["b"]])

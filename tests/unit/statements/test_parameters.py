@@ -2,7 +2,6 @@
 
 import pytest
 from pydantic import SecretStr
-from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
@@ -21,7 +20,7 @@ def check(statement: str, values: object) -> None:
     checked(given, places, HIVE.support)
 
 
-@each("times, values", [
+@pytest.mark.parametrize(("times", "values"), [
     (100, {"a": LONG}),
     (MOST_VALUES, {"a": 1}),
     (MOST_VALUES, [1] * MOST_VALUES),
@@ -30,7 +29,7 @@ def test_a_value_may_stand_in_many_places(times: int, values: object):
     check("select " + ",".join([":a" if isinstance(values, dict) else "?"] * times), values)
 
 
-@each("kind, value, says", [
+@pytest.mark.parametrize(("kind", "value", "says"), [
     ("timestamp_tz", "0001-01-01T00:00:00+01:00", "not of its type timestamp_tz"),
     ("timestamp_tz", "9999-12-31 23:59:59.999999-00:01", "not of its type timestamp_tz"),
     ("timestamp_tz", "0000-01-01T00:00:00Z", "not of its type timestamp_tz"),
@@ -60,7 +59,7 @@ def test_the_last_values_that_can_be_sent_are_read():
     assert book.unsealed(book.sealed(StatementParameters(given))).given == given
 
 
-@each("times, value, says", [
+@pytest.mark.parametrize(("times", "value", "says"), [
     (300, LONG, "16777216 bytes"),
     (9_000, ["x" * 2_000], "16777216 bytes"),
     (MOST_VALUES + 1, 1, f"{MOST_VALUES + 1} places"),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.cases import each
 from tests.fakes.resumable import ResumableFakeEngine, ResumableFakeSession
 from tests.fakes.statements import Entry
 from tests.unit.statements.driving import ANA, Fleet, Run, state_of, terminal, until
@@ -20,7 +19,7 @@ from queryserver.statements.states import StatementState
 pytestmark = pytest.mark.item(25)
 
 AVAILABLE, CANCELED, FAILED = StatementState.AVAILABLE, StatementState.CANCELED, StatementState.FAILED
-BOTH_KINDS = each("pages_once", False, True)
+BOTH_KINDS = pytest.mark.parametrize("pages_once", [False, True])
 
 
 def rows_of(entry: Entry) -> list[tuple[int, int]]:

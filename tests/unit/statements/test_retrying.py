@@ -1,7 +1,6 @@
 """Statements that only read and whose process died: run once more where the connector says so (Contract editor 3.3)."""
 
 import pytest
-from tests.cases import each
 from tests.unit.statements.driving import Fleet, state_of, terminal, until
 
 from queryserver.results.model import Segment
@@ -25,15 +24,17 @@ async def test_a_statement_that_only_reads_runs_once_more() -> None:
 
 
 @pytest.mark.item(92)
-@each(
+@pytest.mark.parametrize(
     "more",
-    {"in_named_session": True},
-    {"keeps_session": True},
-    {"statements_count": 2, "statement_index": 1},
-    {"rows": 3},
-    {"cancel_requested": True},
-    {"was_retried": True},
-    {"import_plan": {"kind": "file"}},
+    [
+        {"in_named_session": True},
+        {"keeps_session": True},
+        {"statements_count": 2, "statement_index": 1},
+        {"rows": 3},
+        {"cancel_requested": True},
+        {"was_retried": True},
+        {"import_plan": {"kind": "file"}},
+    ],
 )
 async def test_it_does_not_where_a_session_a_reader_or_a_former_retry_forbids_it(more: dict[str, object]) -> None:
     fleet = Fleet(retries_reads=True)
@@ -55,7 +56,7 @@ async def test_rows_that_are_stored_meanwhile_forbid_it_in_the_database_too() ->
 
 
 @pytest.mark.item(92)
-@each(("statement", "retries"), ("change 1", True), (READS, False))
+@pytest.mark.parametrize(("statement", "retries"), [("change 1", True), (READS, False)])
 async def test_changes_and_connectors_that_never_retry_end_as_unknown(statement: str, retries: bool) -> None:
     fleet = Fleet(retries_reads=retries)
     assignment = fleet.leases.add(statement, owner=DEAD, lease_s=0.3, sent=True)

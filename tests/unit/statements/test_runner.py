@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
-from tests.cases import each
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.statements import OWNER, Entry
 from tests.refusals import raises_code
@@ -113,7 +112,9 @@ async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
     assert fleet.engine.executions == []
 
 
-@each(("statement", "code"), ("INSERT INTO t VALUES (1)", "rejected"), ("SELECT 1", "engine_error"))
+@pytest.mark.parametrize(
+    ("statement", "code"), [("INSERT INTO t VALUES (1)", "rejected"), ("SELECT 1", "engine_error")]
+)
 async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_submitted(statement, code) -> None:
     fleet = Fleet(read_only=True)
     assignment = fleet.leases.add(statement, owner=None)
@@ -122,7 +123,9 @@ async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_subm
     assert state_of(fleet.leases.of(assignment)) == (FAILED, code), "the fake engine knows no SQL"
 
 
-@each(("statement", "code"), ("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error"))
+@pytest.mark.parametrize(
+    ("statement", "code"), [("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error")]
+)
 async def test_changes_of_objects_are_told_however_the_statement_ends(statement: str, code: str | None) -> None:
     fleet = Fleet()
     assignment = fleet.leases.add(statement, owner=None)
@@ -365,7 +368,7 @@ async def test_an_outage_at_shutdown_does_not_hold_it_up() -> None:
     assert fleet.engine.running == 0
 
 
-@each("per_user", 1, 3)
+@pytest.mark.parametrize("per_user", [1, 3])
 async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
     fleet = Fleet()
     runner = fleet.runner(per_user=per_user, shutdown_grace=timedelta(seconds=60))
@@ -449,7 +452,7 @@ async def test_a_place_that_gets_free_is_given_on_while_the_kept_one_is_taken() 
         await until(lambda: fleet.leases.of(second).sent)
 
 
-@each(("capacity", "kept"), (0, 0), (1, 0), (2, 1), (8, 1), (15, 1), (16, 2), (64, 8))
+@pytest.mark.parametrize(("capacity", "kept"), [(0, 0), (1, 0), (2, 1), (8, 1), (15, 1), (16, 2), (64, 8)])
 def test_one_place_in_eight_of_a_worker_is_kept(capacity: int, kept: int) -> None:
     assert RunnerLimits(capacity=capacity).reserved == kept
 

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 
 import pytest
-from tests.cases import each
 from tests.fakes.engine import FakeEngine
 from tests.fakes.statement_files import ANA, GivenFiles, by_token
 from tests.fakes.storage import MemoryFileSystem
@@ -40,8 +39,9 @@ class Given:
         yield  # pyright: ignore[reportUnreachable] a generator
 
 
-@each("reads, writes, read_only, may_write", (False, True, False, None), (True, False, False, False),
-    (True, True, False, True), (True, True, True, False))  # fmt: skip
+@pytest.mark.parametrize(("reads", "writes", "read_only", "may_write"), [
+    (False, True, False, None), (True, False, False, False),
+    (True, True, False, True), (True, True, True, False)])  # fmt: skip
 async def test_a_session_gets_what_its_engine_and_its_connector_permit(
     may_write: bool | None, *, reads: bool, writes: bool, read_only: bool
 ):

@@ -3,7 +3,6 @@
 from uuid import UUID
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.statements.states import StatementState
@@ -39,7 +38,7 @@ REFUSED = [
 ]
 
 
-@each(("name", "given", "params"), ACCEPTED)
+@pytest.mark.parametrize(("name", "given", "params"), ACCEPTED)
 def test_parameters_have_defaults_and_one_form(name: str, given: dict[str, object], params: dict[str, object]):
     task, found = checked(name, given)
     assert (task, found.model_dump()) == (name, params)
@@ -47,14 +46,16 @@ def test_parameters_have_defaults_and_one_form(name: str, given: dict[str, objec
     assert checked(name, found.model_dump())[1] == found
 
 
-@each(("name", "given", "text"), REFUSED)
+@pytest.mark.parametrize(("name", "given", "text"), REFUSED)
 def test_what_is_unknown_or_out_of_range_is_refused_by_name(name: str, given: dict[str, object], text: str):
     with pytest.raises(InvalidParameter) as refused:
         checked(name, given)
     assert refused.value.message.startswith(text)
 
 
-@each(("given", "parameter"), ({"dialect": "hive"}, "age_in_days"), ({"age_in_days": 1}, "dialect"))
+@pytest.mark.parametrize(
+    ("given", "parameter"), [({"dialect": "hive"}, "age_in_days"), ({"age_in_days": 1}, "dialect")]
+)
 def test_close_sessions_needs_both(given: dict[str, object], parameter: str):
     with pytest.raises(MissingParameter, match=f"params.{parameter} is required"):
         checked("close_sessions", given)

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pyarrow as pa
-from tests.cases import each
+import pytest
 
 from queryserver.workbooks.column_values import column_type_of, reason, settled
 
@@ -21,9 +21,9 @@ def decimals(kind: pa.DataType, values: list[int]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(content)])
 
 
-@each(
+@pytest.mark.parametrize(
     ("kind", "per_second"),
-    (pa.time32("s"), 1), (pa.time32("ms"), 10**3), (pa.time64("us"), 10**6), (pa.time64("ns"), 10**9),
+    [(pa.time32("s"), 1), (pa.time32("ms"), 10**3), (pa.time64("us"), 10**6), (pa.time64("ns"), 10**9)],
 )  # fmt: skip
 def test_times_are_those_of_a_day(kind, per_second):
     found = settled(
@@ -38,7 +38,7 @@ def test_a_time_just_before_a_day_is_no_time_however_fine_it_is():
     assert settled(ticks(pa.time64("ns"), [-5]), column_type_of(pa.time64("ns"))).misfits == {0: "-00:00:00.000000005"}
 
 
-@each("kind", [pa.decimal32(5, 2), pa.decimal64(5, 2), pa.decimal128(5, 2), pa.decimal256(5, 2)])
+@pytest.mark.parametrize("kind", [pa.decimal32(5, 2), pa.decimal64(5, 2), pa.decimal128(5, 2), pa.decimal256(5, 2)])
 def test_decimals_have_no_more_digits_than_declared(kind):
     found = settled(decimals(kind, [99999, 100000, -99999, -123456789]), column_type_of(kind))
     assert found.misfits == {1: "1000.00", 3: "-1234567.89"}
@@ -48,16 +48,18 @@ def test_decimals_have_no_more_digits_than_declared(kind):
     assert reason("1000.00", column_type_of(kind)) == "1000.00 has more than the 5 digits of its column"
 
 
-@each(
+@pytest.mark.parametrize(
     ("kind", "values", "misfits"),
-    (pa.date32(), [-719_163, -719_162, 2_932_896, 2_932_897], {0: "0000-12-31", 3: "10000-01-01"}),
-    (pa.date64(), [-719_163 * DAY_MS, 5, 0, 2_932_897 * DAY_MS], {0: "0000-12-31", 3: "10000-01-01"}),
-    (
-        pa.timestamp("s"),
-        [253_402_300_800, 253_402_300_799, -62_135_596_800, -62_135_596_801],
-        {0: "10000-01-01 00:00:00", 3: "0000-12-31 23:59:59"},
-    ),
-    (pa.timestamp("us", "UTC"), [253_402_300_800_000_000, 0, 5, None], {0: "10000-01-01 00:00:00+00:00"}),
+    [
+        (pa.date32(), [-719_163, -719_162, 2_932_896, 2_932_897], {0: "0000-12-31", 3: "10000-01-01"}),
+        (pa.date64(), [-719_163 * DAY_MS, 5, 0, 2_932_897 * DAY_MS], {0: "0000-12-31", 3: "10000-01-01"}),
+        (
+            pa.timestamp("s"),
+            [253_402_300_800, 253_402_300_799, -62_135_596_800, -62_135_596_801],
+            {0: "10000-01-01 00:00:00", 3: "0000-12-31 23:59:59"},
+        ),
+        (pa.timestamp("us", "UTC"), [253_402_300_800_000_000, 0, 5, None], {0: "10000-01-01 00:00:00+00:00"}),
+    ],
 )
 def test_days_are_of_the_years_1_to_9999(kind, values, misfits):
     plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind

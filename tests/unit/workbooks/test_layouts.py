@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import xlwt
-from tests.cases import each
 from tests.fakes.workbook_files import sheet_xml, workbook_parts
 from tests.refusals import raises_code
 
@@ -80,10 +79,10 @@ def test_ods_files_of_the_field_are_read(name):
     assert rows_of((FIELD / f"{name}.ods").read_bytes()) == [["id", "name"], ["1", "a"]]
 
 
-@each("damage", [b"", b"<x", b"\xff\xfe\x00", b"<!DOCTYPE x [<!ENTITY a 'b'>]><x>&a;</x>", None])
-@each(
+@pytest.mark.parametrize("damage", [b"", b"<x", b"\xff\xfe\x00", b"<!DOCTYPE x [<!ENTITY a 'b'>]><x>&a;</x>", None])
+@pytest.mark.parametrize(
     "part",
-    "Configurations2/accelerator/current.xml", "meta.xml", "settings.xml", "styles.xml", "META-INF/manifest.xml",
+    ["Configurations2/accelerator/current.xml", "meta.xml", "settings.xml", "styles.xml", "META-INF/manifest.xml"],
 )  # fmt: skip
 def test_a_part_of_an_ods_that_is_not_read_may_be_anything(part, damage):
     parts = ods()
@@ -94,9 +93,9 @@ def test_a_part_of_an_ods_that_is_not_read_may_be_anything(part, damage):
     assert rows_of(packed(parts)) == [["id", "1.5"]]
 
 
-@each(
+@pytest.mark.parametrize(
     ("before", "after"),
-    ("><", ">\n  <"),
+    [("><", ">\n  <"),
     ("><", "><!-- a comment --><"),
     ("<text:p>id</text:p>", "<office:annotation><text:p>a comment</text:p></office:annotation><text:p>id</text:p>"),
     ("<text:p>id", "<draw:frame><draw:text-box><text:p>x</text:p></draw:text-box></draw:frame><text:p>id"),
@@ -105,7 +104,7 @@ def test_a_part_of_an_ods_that_is_not_read_may_be_anything(part, damage):
     ("<table:table-row>", "<table:table-header-rows><table:table-row>"),
     ("<table:table ", "<table:calculation-settings/><table:table "),
     ("<table:table-row>", "<office:forms/><table:shapes><draw:frame/></table:shapes><table:table-row>"),
-    ("<table:table-row>", "<table:table-column/><table:table-row>"),
+    ("<table:table-row>", "<table:table-column/><table:table-row>")],
 )  # fmt: skip
 def test_the_content_of_an_ods_may_be_written_in_many_ways(before, after):
     table = ODS_TABLE.replace(before, after)
@@ -123,12 +122,14 @@ def test_the_content_of_an_ods_may_have_other_prefixes():
     assert rows_of(packed(parts | {"content.xml": content})) == [["id", "1.5"]]
 
 
-@each(
+@pytest.mark.parametrize(
     ("paragraphs", "text"),
-    ("<text:p>a</text:p><text:p>b</text:p>", "a\nb"),
-    ('<text:p>a<text:s text:c="3"/>b<text:tab/>c<text:line-break/>d</text:p>', "a   b\tc\nd"),
-    ("<text:p> <text:span>a</text:span> <text:span>b</text:span></text:p>", " a b"),
-    ("<text:p>a&amp;b &lt;c&gt; &#233;</text:p>", "a&b <c> é"),
+    [
+        ("<text:p>a</text:p><text:p>b</text:p>", "a\nb"),
+        ('<text:p>a<text:s text:c="3"/>b<text:tab/>c<text:line-break/>d</text:p>', "a   b\tc\nd"),
+        ("<text:p> <text:span>a</text:span> <text:span>b</text:span></text:p>", " a b"),
+        ("<text:p>a&amp;b &lt;c&gt; &#233;</text:p>", "a&b <c> é"),
+    ],
 )
 def test_texts_of_an_ods_keep_their_blanks_and_lines(paragraphs, text):
     assert rows_of(packed(ods(ODS_TABLE.replace("<text:p>id</text:p>", paragraphs))))[0][0] == text
@@ -142,11 +143,13 @@ def test_repeated_rows_and_cells_of_an_ods_are_as_many():
     assert rows_of(packed(ods(f'<table:table table:name="S">{row}{empty}</table:table>'))) == [["7"] * 3] * 2
 
 
-@each(
+@pytest.mark.parametrize(
     "attributes",
-    'office:value-type="string" office:string-value="" table:formula="of:=1/0"',
-    'office:value-type="string" calcext:value-type="error" table:formula="of:=1/0"',
-    'table:formula="of:=1/0"',
+    [
+        'office:value-type="string" office:string-value="" table:formula="of:=1/0"',
+        'office:value-type="string" calcext:value-type="error" table:formula="of:=1/0"',
+        'table:formula="of:=1/0"',
+    ],
 )
 def test_errors_of_an_ods_are_null(attributes):
     spaces = f'{SPACES} xmlns:calcext="urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0"'
@@ -154,16 +157,18 @@ def test_errors_of_an_ods_are_null(attributes):
     assert rows_of(packed(ods(table, spaces=spaces))) == [["1.5"]]
 
 
-@each(
+@pytest.mark.parametrize(
     ("attributes", "text"),
-    ('office:value-type="date" office:date-value="2024-01-15"', "2024-01-15"),
-    ('office:value-type="date" office:date-value="2024-01-15T10:30:00.123456789"', "2024-01-15 10:30:00.123456"),
-    ('office:value-type="time" office:time-value="PT10H20M30.5S"', "10:20:30.500000"),
-    ('office:value-type="time" office:time-value="PT30H00M00S"', "30:00:00"),
-    ('office:value-type="currency" office:currency="EUR" office:value="2"', "2"),
-    ('office:value-type="percentage" office:value="0.25"', "0.25"),
-    ('office:value-type="boolean" office:boolean-value="false"', "false"),
-    ('office:value-type="string" office:string-value="written"', "written"),
+    [
+        ('office:value-type="date" office:date-value="2024-01-15"', "2024-01-15"),
+        ('office:value-type="date" office:date-value="2024-01-15T10:30:00.123456789"', "2024-01-15 10:30:00.123456"),
+        ('office:value-type="time" office:time-value="PT10H20M30.5S"', "10:20:30.500000"),
+        ('office:value-type="time" office:time-value="PT30H00M00S"', "30:00:00"),
+        ('office:value-type="currency" office:currency="EUR" office:value="2"', "2"),
+        ('office:value-type="percentage" office:value="0.25"', "0.25"),
+        ('office:value-type="boolean" office:boolean-value="false"', "false"),
+        ('office:value-type="string" office:string-value="written"', "written"),
+    ],
 )
 def test_cells_of_an_ods_have_the_value_that_their_type_names(attributes, text):
     assert rows_of(packed(ods(ODS_TABLE.replace('office:value-type="string"', attributes)))) == [[text, "1.5"]]
@@ -180,23 +185,31 @@ CHANGES = (
 NAMED = "<table:named-expressions>\n<table:named-range/>\n</table:named-expressions>"
 
 
-@each(
+@pytest.mark.parametrize(
     ("before", "after"),
-    ("<text:p>id</text:p>", f"{SUB_TABLE}<text:p>id</text:p>"),
-    ("<table:table ", f"{CHANGES}<table:table "),
-    ("</table:table>", f"</table:table>{NAMED}"),
+    [
+        ("<text:p>id</text:p>", f"{SUB_TABLE}<text:p>id</text:p>"),
+        ("<table:table ", f"{CHANGES}<table:table "),
+        ("</table:table>", f"</table:table>{NAMED}"),
+    ],
 )
 def test_tables_within_cells_recorded_changes_and_names_of_an_ods_are_no_cells(before, after):
     assert rows_of(packed(ods(ODS_TABLE.replace(before, after)))) == [["id", "1.5"]]
 
 
 @pytest.mark.security("T14")
-@each(
+@pytest.mark.parametrize(
     "table",
-    '<table:table table:name="S"><table:table-row table:number-rows-repeated="9999999">'
-    '<table:table-cell office:value-type="float" office:value="7"/></table:table-row></table:table>',
-    '<table:table table:name="S"><table:table-row><table:table-cell table:number-columns-repeated="99999"'
-    ' office:value-type="float" office:value="7"/></table:table-row></table:table>',
+    [
+        (
+            '<table:table table:name="S"><table:table-row table:number-rows-repeated="9999999">'
+            '<table:table-cell office:value-type="float" office:value="7"/></table:table-row></table:table>'
+        ),
+        (
+            '<table:table table:name="S"><table:table-row><table:table-cell table:number-columns-repeated="99999"'
+            ' office:value-type="float" office:value="7"/></table:table-row></table:table>'
+        ),
+    ],
 )
 def test_an_ods_that_repeats_too_much_is_too_complex(table):
     with raises_code("file_too_complex"):
@@ -212,7 +225,9 @@ def test_an_ods_with_entities_in_its_content_is_refused():
 
 
 @pytest.mark.importer(15)
-@each("content", "", "<office:document-content", "\0", str(ods()["content.xml"]).replace('"1.5"', '"1,5"'))
+@pytest.mark.parametrize(
+    "content", ["", "<office:document-content", "\0", str(ods()["content.xml"]).replace('"1.5"', '"1,5"')]
+)
 def test_an_ods_whose_content_is_damaged_is_corrupt(content):
     with pytest.raises(FileCorrupt):
         rows_of(packed(ods() | {"content.xml": content}))
@@ -275,9 +290,9 @@ def rewritten(parts: Parts, texts: Mapping[str, str]) -> Parts:
     return found
 
 
-@each(
+@pytest.mark.parametrize(
     "change",
-    lambda parts: parts,
+    [lambda parts: parts,
     lambda parts: moved(parts, NAMES),
     lambda parts: moved(parts, NAMES, target=lambda name: name),
     lambda parts: moved(parts, {"xl/sharedStrings.xml": "xl/texts.xml", "xl/styles.xml": "xl/looks.xml"}),
@@ -291,7 +306,7 @@ def rewritten(parts: Parts, texts: Mapping[str, str]) -> Parts:
     lambda parts: rewritten(parts, PREFIXED),
     lambda parts: parts | {"docProps/core.xml": b"", "docProps/app.xml": b"<!DOCTYPE a>", "xl/theme/theme1.xml": b"<x"},
     lambda parts: rewritten(parts, {'Target="styles.xml"': 'Target="./styles.xml"'}),
-    lambda parts: rewritten(parts, STRICT),
+    lambda parts: rewritten(parts, STRICT)],
 )  # fmt: skip
 def test_the_parts_of_a_workbook_are_where_relationships_say(change):
     assert rows_of(packed(change(xlsx()))) == [["id", "2024-01-15"]]
@@ -350,7 +365,7 @@ CODE_PAGE, FILE_PASS = 0x0042, 0x002F
 TEXTS = ["plain", "é and ü", "Ελληνικά", "日本", "x" * 9000, "日本" * 3000]
 
 
-@each("page", [1200, 1252, 1250, 1251, 932, 10000, 65001, 0x8000, 0x8001, 7])
+@pytest.mark.parametrize("page", [1200, 1252, 1250, 1251, 932, 10000, 65001, 0x8000, 0x8001, 7])
 def test_texts_of_an_old_workbook_do_not_depend_on_its_code_page(page):
     """BIFF8 has UTF-16 and Latin-1 only; calamine finds NUL between the letters where the page says otherwise."""
     content = with_record(xls(TEXTS), CODE_PAGE, struct.pack("<H", page), instead_of=CODE_PAGE)
@@ -360,7 +375,7 @@ def test_texts_of_an_old_workbook_do_not_depend_on_its_code_page(page):
 
 
 @pytest.mark.importer(15)
-@each("method", [b"\0\0\x12\x34\x56\x78", b"\1\0\1\0\1\0", b"\1\0\2\0\2\0"])
+@pytest.mark.parametrize("method", [b"\0\0\x12\x34\x56\x78", b"\1\0\1\0\1\0", b"\1\0\2\0\2\0"])
 def test_an_encrypted_old_workbook_says_so(method):
     """By XOR, by RC4, and by RC4 with the functions of the system (MS-XLS 2.4.117)."""
     content = with_record(xls(["a"]), FILE_PASS, method, instead_of=0x005C)

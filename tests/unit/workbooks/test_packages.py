@@ -5,7 +5,6 @@ import struct
 import zipfile
 
 import pytest
-from tests.cases import each
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_ods, write_package
 from tests.refusals import raises_code
 
@@ -23,7 +22,9 @@ def zipped(*names: str) -> io.BytesIO:
 
 
 @pytest.mark.importer(13)
-@each(("name", "kind"), ("xl/workbook.xml", WorkbookKind.XLSX), ("xl/workbook.bin", WorkbookKind.XLSB))
+@pytest.mark.parametrize(
+    ("name", "kind"), [("xl/workbook.xml", WorkbookKind.XLSX), ("xl/workbook.bin", WorkbookKind.XLSB)]
+)
 def test_a_zip_file_with_a_workbook_is_one(name, kind):
     assert recognise_workbook(zipped("[Content_Types].xml", name)) is kind
 
@@ -41,7 +42,7 @@ def test_a_word_file_is_no_workbook():
         recognise_workbook(io.BytesIO(compound_file(["WordDocument", "1Table"])))
 
 
-@each("name", "Workbook", "Book", "WORKBOOK")
+@pytest.mark.parametrize("name", ["Workbook", "Book", "WORKBOOK"])
 def test_a_compound_file_with_a_workbook_is_an_old_one(name):
     assert recognise_workbook(io.BytesIO(compound_file(["other", name]))) is WorkbookKind.XLS
 
@@ -53,7 +54,7 @@ def test_a_compound_file_with_an_encrypted_package_is_an_encrypted_workbook():
 
 
 @pytest.mark.importer(15)
-@each("kept", 0.1, 0.5, 0.9, 0.999)
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
 def test_a_zip_file_without_its_end_is_corrupt(tmp_path, kept):
     path = write_package(tmp_path / "a.xlsx", workbook_parts({"A": column_xml(["<c><v>1</v></c>"] * 1000)}))
     whole = path.read_bytes()
@@ -61,7 +62,7 @@ def test_a_zip_file_without_its_end_is_corrupt(tmp_path, kept):
         recognise_workbook(io.BytesIO(whole[: int(len(whole) * kept)]))
 
 
-@each("table", [0xFFFFFFFD, 1], [0xFFFFFFFD, 2, 1], [0xFFFFFFFD, 5_000_000], [0xFFFFFFFD, 100])
+@pytest.mark.parametrize("table", [[0xFFFFFFFD, 1], [0xFFFFFFFD, 2, 1], [0xFFFFFFFD, 5_000_000], [0xFFFFFFFD, 100]])
 def test_a_compound_file_with_a_broken_chain_is_corrupt(table):
     with pytest.raises(FileCorrupt):
         recognise_workbook(io.BytesIO(compound_file(["Workbook", "a", "b", "c", "d"], table=table)))
@@ -83,7 +84,7 @@ def test_a_directory_whose_entries_are_each_others_neighbours_is_read_once():
     assert recognise_workbook(io.BytesIO(bytes(whole))) is WorkbookKind.XLS
 
 
-@each("size", 8, 100, 511, 600, 1100)
+@pytest.mark.parametrize("size", [8, 100, 511, 600, 1100])
 def test_a_compound_file_without_its_end_is_corrupt(size):
     with pytest.raises(FileCorrupt):
         recognise_workbook(io.BytesIO(compound_file(["Workbook"])[:size]))

@@ -1,7 +1,6 @@
 """Cells of xlsx files as their reader gives them (Contract importer 12.2)."""
 
 import pytest
-from tests.cases import each
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
 from tests.refusals import raises_code
 
@@ -33,47 +32,49 @@ def read(tmp_path):
 
 
 @pytest.mark.importer(42)
-@each(
+@pytest.mark.parametrize(
     ("cell", "text", "kind"),
-    ("<c><v>1</v></c>", "1", CellKind.INTEGER),
-    ("<c><v>2.0</v></c>", "2", CellKind.INTEGER),
-    ("<c><v>-3</v></c>", "-3", CellKind.INTEGER),
-    ("<c><v>-0</v></c>", "0", CellKind.INTEGER),
-    ("<c><v>007</v></c>", "7", CellKind.INTEGER),
-    ("<c><v>1.5</v></c>", "1.5", CellKind.DOUBLE),
-    ("<c><v>0.10000000000000001</v></c>", "0.1", CellKind.DOUBLE),
-    ("<c><v>1E3</v></c>", "1000", CellKind.INTEGER),
-    ("<c><v>1e-7</v></c>", "1e-07", CellKind.DOUBLE),
-    ("<c><v>9007199254740992</v></c>", "9007199254740992", CellKind.INTEGER),
-    ("<c><v>9007199254740994</v></c>", "9007199254740994.0", CellKind.DOUBLE),
-    ("<c><v>12345678901234567890</v></c>", "1.2345678901234567e+19", CellKind.DOUBLE),
-    ('<c t="b"><v>1</v></c>', "true", CellKind.BOOLEAN),
-    ('<c t="b"><v>0</v></c>', "false", CellKind.BOOLEAN),
-    ('<c t="str"><f>A1&amp;"x"</f><v>12</v></c>', "12", CellKind.TEXT),
-    ("<c><f>1+1</f><v>2</v></c>", "2", CellKind.INTEGER),
-    ('<c><f t="shared" si="0"/><v>2</v></c>', "2", CellKind.INTEGER),
-    ('<c t="inlineStr"><is><t>=1+1</t></is></c>', "=1+1", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t xml:space="preserve"> a </t></is></c>', " a ", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t xml:space="preserve"> </t></is></c>', " ", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t>a &lt;&amp;lt;&gt; b</t></is></c>', "a <&lt;> b", CellKind.TEXT),
-    ('<c t="inlineStr"><is><r><t>a</t></r><r><rPr><b/></rPr><t>b</t></r></is></c>', "ab", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t>漢</t><rPh sb="0" eb="1"><t>kan</t></rPh></is></c>', "漢", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t>a_x000D_b_x005F_x0041_</t></is></c>', "a\rb_x0041_", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t>a\r\nb</t></is></c>', "a\nb", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t>&#233;&#x1F600;</t></is></c>', "é😀", CellKind.TEXT),
-    ('<c t="inlineStr"><is><t><![CDATA[</row>]]></t></is></c>', "</row>", CellKind.TEXT),
-    ('<c t="d"><v>2024-01-15T10:30:00</v></c>', "2024-01-15 10:30:00", CellKind.TIMESTAMP),
-    ('<c t="d"><v>soon</v></c>', "soon", CellKind.TEXT),
-    ('<c s="1"><v>45306</v></c>', "2024-01-15", CellKind.DATE),
-    ('<c s="2"><v>45306.4375</v></c>', "2024-01-15 10:30:00", CellKind.TIMESTAMP),
-    ('<c s="3"><v>1.25</v></c>', "30:00:00", CellKind.DURATION),
-    ('<c s="1"><v>-5</v></c>', "-5", CellKind.INTEGER),
-    ('<c s="1"><v>3000000.5</v></c>', "3000000.5", CellKind.DOUBLE),
-    ('<c s="99"><v>5</v></c>', "5", CellKind.INTEGER),
-    ("<c><v>abc</v></c>", "abc", CellKind.TEXT),
-    ("<c><v>1_000</v></c>", "1_000", CellKind.TEXT),
-    ("<c><v>٣</v></c>", "٣", CellKind.TEXT),
-    ('<c vm="1"><v>7</v></c>', "7", CellKind.INTEGER),
+    [
+        ("<c><v>1</v></c>", "1", CellKind.INTEGER),
+        ("<c><v>2.0</v></c>", "2", CellKind.INTEGER),
+        ("<c><v>-3</v></c>", "-3", CellKind.INTEGER),
+        ("<c><v>-0</v></c>", "0", CellKind.INTEGER),
+        ("<c><v>007</v></c>", "7", CellKind.INTEGER),
+        ("<c><v>1.5</v></c>", "1.5", CellKind.DOUBLE),
+        ("<c><v>0.10000000000000001</v></c>", "0.1", CellKind.DOUBLE),
+        ("<c><v>1E3</v></c>", "1000", CellKind.INTEGER),
+        ("<c><v>1e-7</v></c>", "1e-07", CellKind.DOUBLE),
+        ("<c><v>9007199254740992</v></c>", "9007199254740992", CellKind.INTEGER),
+        ("<c><v>9007199254740994</v></c>", "9007199254740994.0", CellKind.DOUBLE),
+        ("<c><v>12345678901234567890</v></c>", "1.2345678901234567e+19", CellKind.DOUBLE),
+        ('<c t="b"><v>1</v></c>', "true", CellKind.BOOLEAN),
+        ('<c t="b"><v>0</v></c>', "false", CellKind.BOOLEAN),
+        ('<c t="str"><f>A1&amp;"x"</f><v>12</v></c>', "12", CellKind.TEXT),
+        ("<c><f>1+1</f><v>2</v></c>", "2", CellKind.INTEGER),
+        ('<c><f t="shared" si="0"/><v>2</v></c>', "2", CellKind.INTEGER),
+        ('<c t="inlineStr"><is><t>=1+1</t></is></c>', "=1+1", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t xml:space="preserve"> a </t></is></c>', " a ", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t xml:space="preserve"> </t></is></c>', " ", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t>a &lt;&amp;lt;&gt; b</t></is></c>', "a <&lt;> b", CellKind.TEXT),
+        ('<c t="inlineStr"><is><r><t>a</t></r><r><rPr><b/></rPr><t>b</t></r></is></c>', "ab", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t>漢</t><rPh sb="0" eb="1"><t>kan</t></rPh></is></c>', "漢", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t>a_x000D_b_x005F_x0041_</t></is></c>', "a\rb_x0041_", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t>a\r\nb</t></is></c>', "a\nb", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t>&#233;&#x1F600;</t></is></c>', "é😀", CellKind.TEXT),
+        ('<c t="inlineStr"><is><t><![CDATA[</row>]]></t></is></c>', "</row>", CellKind.TEXT),
+        ('<c t="d"><v>2024-01-15T10:30:00</v></c>', "2024-01-15 10:30:00", CellKind.TIMESTAMP),
+        ('<c t="d"><v>soon</v></c>', "soon", CellKind.TEXT),
+        ('<c s="1"><v>45306</v></c>', "2024-01-15", CellKind.DATE),
+        ('<c s="2"><v>45306.4375</v></c>', "2024-01-15 10:30:00", CellKind.TIMESTAMP),
+        ('<c s="3"><v>1.25</v></c>', "30:00:00", CellKind.DURATION),
+        ('<c s="1"><v>-5</v></c>', "-5", CellKind.INTEGER),
+        ('<c s="1"><v>3000000.5</v></c>', "3000000.5", CellKind.DOUBLE),
+        ('<c s="99"><v>5</v></c>', "5", CellKind.INTEGER),
+        ("<c><v>abc</v></c>", "abc", CellKind.TEXT),
+        ("<c><v>1_000</v></c>", "1_000", CellKind.TEXT),
+        ("<c><v>٣</v></c>", "٣", CellKind.TEXT),
+        ('<c vm="1"><v>7</v></c>', "7", CellKind.INTEGER),
+    ],
 )
 def test_a_cell_is_text_with_a_class(read, cell, text, kind):
     ((found,),) = read(workbook_parts({"A": column_xml([cell])}, formats=[0, 14, "yyyy\\-mm\\-dd hh:mm", 46]))
@@ -81,21 +82,23 @@ def test_a_cell_is_text_with_a_class(read, cell, text, kind):
 
 
 @pytest.mark.importer(42)
-@each(
+@pytest.mark.parametrize(
     "cell",
-    "<c/>",
-    '<c s="1"/>',
-    "<c><v/></c>",
-    "<c><v></v></c>",
-    '<c t="e"><v>#N/A</v></c>',
-    '<c t="e"><f>1/0</f><v>#DIV/0!</v></c>',
-    "<c><f>1+1</f></c>",
-    '<c t="str"><f>""</f><v></v></c>',
-    '<c t="inlineStr"><is><t></t></is></c>',
-    '<c t="s"><v>0</v></c>',
-    "<c><v>NaN</v></c>",
-    "<c><v>1e999</v></c>",
-    '<c s="1"><v>NaN</v></c>',
+    [
+        "<c/>",
+        '<c s="1"/>',
+        "<c><v/></c>",
+        "<c><v></v></c>",
+        '<c t="e"><v>#N/A</v></c>',
+        '<c t="e"><f>1/0</f><v>#DIV/0!</v></c>',
+        "<c><f>1+1</f></c>",
+        '<c t="str"><f>""</f><v></v></c>',
+        '<c t="inlineStr"><is><t></t></is></c>',
+        '<c t="s"><v>0</v></c>',
+        "<c><v>NaN</v></c>",
+        "<c><v>1e999</v></c>",
+        '<c s="1"><v>NaN</v></c>',
+    ],
 )
 def test_empty_cells_errors_and_formulas_without_a_value_are_null(read, cell):
     placed = cell.replace("<c", '<c r="B1"', 1)
@@ -172,15 +175,17 @@ def test_a_dimension_is_not_believed(read):
         assert read(workbook_parts({"A": told})) == [["1", "2"]]
 
 
-@each(
+@pytest.mark.parametrize(
     "change",
-    lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="),
-    lambda xml: "\ufeff" + xml,
-    lambda xml: xml.replace("><", ">\n  <"),
-    lambda xml: xml.replace("<sheetData>", "<!-- <sheetData> </row> --><sheetData>"),
-    lambda xml: xml.replace("<row", "<!-- </row> --><row", 1),
-    lambda xml: xml.replace("<sheetData>", "<sheetData >"),
-    lambda xml: xml.replace('"', "'"),
+    [
+        lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="),
+        lambda xml: "\ufeff" + xml,
+        lambda xml: xml.replace("><", ">\n  <"),
+        lambda xml: xml.replace("<sheetData>", "<!-- <sheetData> </row> --><sheetData>"),
+        lambda xml: xml.replace("<row", "<!-- </row> --><row", 1),
+        lambda xml: xml.replace("<sheetData>", "<sheetData >"),
+        lambda xml: xml.replace('"', "'"),
+    ],
 )
 def test_a_sheet_may_be_written_in_many_ways(read, change):
     xml = column_xml(['<c r="A1" t="inlineStr"><is><t>é</t></is></c>', '<c r="A2"><v>2</v></c>'])
@@ -203,16 +208,18 @@ def test_what_no_spreadsheet_program_writes_is_refused(read):
 
 
 @pytest.mark.importer(42)
-@each(
+@pytest.mark.parametrize(
     ("change", "expected"),
-    (lambda xml: xml, "2024-01-15 00:00:00"),
-    (lambda xml: xml.replace('s="0"', 't="n" cm="1" s="0"'), "2024-01-15 00:00:00"),
-    (lambda xml: xml.replace("<v>", '<f t="shared" si="0"/><v>'), "2024-01-15 00:00:00"),
-    (lambda xml: xml.replace("<v>", "<f>A1 &lt; 2</f><v>"), "2024-01-15 00:00:00"),
-    (lambda xml: xml.replace('<c r="A3"', '<c r="A3" s="0"/><c r="B3"'), "2024-01-15 00:00:00"),
-    # What only the second reading could say is left to calamine, which takes the midnight for a date.
-    (lambda xml: xml.replace('r="A3" ', ""), "2024-01-15"),
-    (lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), "2024-01-15"),
+    [
+        (lambda xml: xml, "2024-01-15 00:00:00"),
+        (lambda xml: xml.replace('s="0"', 't="n" cm="1" s="0"'), "2024-01-15 00:00:00"),
+        (lambda xml: xml.replace("<v>", '<f t="shared" si="0"/><v>'), "2024-01-15 00:00:00"),
+        (lambda xml: xml.replace("<v>", "<f>A1 &lt; 2</f><v>"), "2024-01-15 00:00:00"),
+        (lambda xml: xml.replace('<c r="A3"', '<c r="A3" s="0"/><c r="B3"'), "2024-01-15 00:00:00"),
+        # What only the second reading could say is left to calamine, which takes the midnight for a date.
+        (lambda xml: xml.replace('r="A3" ', ""), "2024-01-15"),
+        (lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), "2024-01-15"),
+    ],
 )
 def test_a_date_time_at_midnight_is_no_date(read, change, expected):
     xml = sheet_xml('<row r="3"><c r="A3" s="0"><v>45306</v></c></row>')

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pytest
-from tests.cases import each
 
 from queryserver.files.stores.local.tree import status_of
 from queryserver.files.stores.reading import ReadSizes
@@ -14,7 +13,9 @@ from queryserver.files.stores.webhdfs.statuses import file_status
 KIB = 1024
 
 
-@each(("readers", "piece_bytes"), (0, 1024 * KIB), (1, 1024 * KIB), (8, 1024 * KIB), (9, 896 * KIB), (100, 64 * KIB))
+@pytest.mark.parametrize(
+    ("readers", "piece_bytes"), [(0, 1024 * KIB), (1, 1024 * KIB), (8, 1024 * KIB), (9, 896 * KIB), (100, 64 * KIB)]
+)
 def test_readers_share_eight_mib(readers: int, piece_bytes: int) -> None:
     sizes = ReadSizes()
     with ExitStack() as reading:
@@ -43,7 +44,7 @@ _TOLD = {"type": "FILE", "length": 5, "permission": "644"}
 _YEAR_10000_S = 253402300800
 
 
-@each("seconds", _YEAR_10000_S, 2**62, -(2**40))
+@pytest.mark.parametrize("seconds", [_YEAR_10000_S, 2**62, -(2**40)])
 def test_a_time_out_of_reach_is_unknown(seconds: int) -> None:
     times = {"st_mtime_ns": seconds * 10**9, "st_atime_ns": seconds * 10**9}
     local = status_of("f", os.stat_result((0o100644, 1, 1, 1, 0, 0, 5, 0, 0, 0), times))

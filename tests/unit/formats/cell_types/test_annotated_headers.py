@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each
 
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.records import RecordReader
@@ -37,7 +36,7 @@ def test_headers_of_tables_in_many_languages_come_out() -> None:
 
 
 @pytest.mark.importer(73)
-@each("name", "header_of_dates.csv", "header_text_only_french.csv", "header_only_euro_sign.csv")
+@pytest.mark.parametrize("name", ["header_of_dates.csv", "header_text_only_french.csv", "header_only_euro_sign.csv"])
 def test_headers_of_the_field_are_seen(name: str) -> None:
     content = (FIELD / name).read_bytes()
     found = detect(content, is_whole=True)

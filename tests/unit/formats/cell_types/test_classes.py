@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 
 from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import (
@@ -132,7 +131,7 @@ CELLS = {
 }
 
 
-@each(("kind", "cell"), [(kind, cell) for kind, cells in CELLS.items() for cell in cells], ids=ascii)
+@pytest.mark.parametrize(("kind", "cell"), [(kind, cell) for kind, cells in CELLS.items() for cell in cells], ids=ascii)
 def test_a_cell_has_the_class_of_the_table(kind: CellKind, cell: str) -> None:
     assert classify(cell) is kind
 
@@ -143,34 +142,36 @@ def test_quoted_and_unquoted_are_alike_but_for_the_word_null() -> None:
 
 
 @pytest.mark.importer(44)
-@each(("text", "kind"),
-    ("12", CellKind.TEXT), ("12", CellKind.INTEGER), ("30:00:00", CellKind.DURATION),
-    ("null", CellKind.TEXT))  # fmt: skip
+@pytest.mark.parametrize(("text", "kind"),
+    [("12", CellKind.TEXT), ("12", CellKind.INTEGER), ("30:00:00", CellKind.DURATION),
+    ("null", CellKind.TEXT)])  # fmt: skip
 def test_a_cell_of_a_workbook_has_the_class_of_the_workbook(text: str, kind: CellKind) -> None:
     assert classify(TypedText(text, kind)) is kind
     assert facts_of(TypedText(text, kind)).kind is kind
 
 
-@each(
+@pytest.mark.parametrize(
     ("cell", "facts"),
-    ("0", CellFacts(CellKind.INTEGER, 0)),
-    ("-12", CellFacts(CellKind.INTEGER, 2)),
-    ("2147483647", CellFacts(CellKind.INTEGER, 10)),
-    ("-2147483648", CellFacts(CellKind.INTEGER, 10)),
-    ("2147483648", CellFacts(CellKind.INTEGER, 10, is_wide=True)),
-    ("-2147483649", CellFacts(CellKind.INTEGER, 10, is_wide=True)),
-    ("12.50", CellFacts(CellKind.DOUBLE, 2, 2)),
-    ("-0.05", CellFacts(CellKind.DOUBLE, 0, 2)),
-    ("-7.", CellFacts(CellKind.DOUBLE, 1, 0)),
-    ("1e5", CellFacts(CellKind.DOUBLE, has_exponent=True)),
-    ("1.2345678901234567", CellFacts(CellKind.DECIMAL, 1, 16)),
-    (TypedText("2.0", CellKind.DOUBLE), CellFacts(CellKind.DOUBLE, 1, 1)),
+    [
+        ("0", CellFacts(CellKind.INTEGER, 0)),
+        ("-12", CellFacts(CellKind.INTEGER, 2)),
+        ("2147483647", CellFacts(CellKind.INTEGER, 10)),
+        ("-2147483648", CellFacts(CellKind.INTEGER, 10)),
+        ("2147483648", CellFacts(CellKind.INTEGER, 10, is_wide=True)),
+        ("-2147483649", CellFacts(CellKind.INTEGER, 10, is_wide=True)),
+        ("12.50", CellFacts(CellKind.DOUBLE, 2, 2)),
+        ("-0.05", CellFacts(CellKind.DOUBLE, 0, 2)),
+        ("-7.", CellFacts(CellKind.DOUBLE, 1, 0)),
+        ("1e5", CellFacts(CellKind.DOUBLE, has_exponent=True)),
+        ("1.2345678901234567", CellFacts(CellKind.DECIMAL, 1, 16)),
+        (TypedText("2.0", CellKind.DOUBLE), CellFacts(CellKind.DOUBLE, 1, 1)),
+    ],
 )
 def test_numbers_tell_their_digits(cell: str, facts: CellFacts) -> None:
     assert facts_of(cell) == facts
 
 
-@each("year", 1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999)
+@pytest.mark.parametrize("year", [1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999])
 def test_exactly_the_days_of_the_calendar_are_dates(year: int) -> None:
     days = {(month, day) for month in range(14) for day in range(33)}
     found = {(month, day) for month, day in days if classify(f"{year:04}-{month:02}-{day:02}") is CellKind.DATE}
@@ -262,7 +263,7 @@ def expected(row: Names) -> dict[str, str]:
 
 
 @pytest.mark.importer(29)
-@each(("cells", "row"), [row[1:] for row in ROWS])
+@pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS])
 def test_a_column_of_a_whole_file_has_the_type_of_the_table_in_all_dialects(cells: Sequence[str], row: Names) -> None:
     for facts in (exact(cells), vectorised(cells), vectorised(cells, 200)):
         found = names(column_type(facts, is_whole=True))
@@ -277,47 +278,51 @@ def test_integers_of_a_partial_sample_are_bigint() -> None:
 
 
 @pytest.mark.importer(29)
-@each(("cells", "row"), WORKBOOK_ROWS)
+@pytest.mark.parametrize(("cells", "row"), WORKBOOK_ROWS)
 def test_cells_of_workbooks_give_the_types_of_the_table(cells: Sequence[tuple[str, CellKind]], row: Names) -> None:
     facts = exact([TypedText(text, kind) for text, kind in cells])
     assert names(column_type(facts, is_whole=True)) == expected(row)
 
 
 @pytest.mark.importer(40)
-@each(
+@pytest.mark.parametrize(
     ("cells", "column"),
-    (["9223372036854775808"], ColumnType(BaseType.DECIMAL, 19, 0)),
-    (["-" + "9" * 38], ColumnType(BaseType.DECIMAL, 38, 0)),
-    (["1.2345678901234567"], ColumnType(BaseType.DECIMAL, 17, 16)),
-    (["12345678901234567", "1.5"], ColumnType(BaseType.DECIMAL, 18, 1)),
-    (["0.1234567890123456"], ColumnType(BaseType.DECIMAL, 16, 16)),
-    (["0." + "1" * 38], ColumnType(BaseType.DECIMAL, 38, 38)),
-    (["9223372036854775808", "1", "-12.345"], ColumnType(BaseType.DECIMAL, 22, 3)),
-    (["1234567890123456", "1"], ColumnType(BaseType.INT64)),
-    (["123456789012345", "0.5"], ColumnType(BaseType.FLOAT64)),
-    (["1234567890123456", "0.5"], ColumnType(BaseType.DECIMAL, 17, 1)),
-    (["1234567890123456", "5e-1"], ColumnType(BaseType.FLOAT64)),
-    (["1234567890123456", "NaN"], ColumnType(BaseType.FLOAT64)),
-    (["1.2345678901234567", "1e5"], ColumnType(BaseType.FLOAT64)),
-    (["1.2345678901234567", "-Infinity"], ColumnType(BaseType.FLOAT64)),
-    (["9" * 38, "0.5"], STRING),
-    (["1" * 19 + "." + "1" * 19, "1" * 20 + "."], STRING),
+    [
+        (["9223372036854775808"], ColumnType(BaseType.DECIMAL, 19, 0)),
+        (["-" + "9" * 38], ColumnType(BaseType.DECIMAL, 38, 0)),
+        (["1.2345678901234567"], ColumnType(BaseType.DECIMAL, 17, 16)),
+        (["12345678901234567", "1.5"], ColumnType(BaseType.DECIMAL, 18, 1)),
+        (["0.1234567890123456"], ColumnType(BaseType.DECIMAL, 16, 16)),
+        (["0." + "1" * 38], ColumnType(BaseType.DECIMAL, 38, 38)),
+        (["9223372036854775808", "1", "-12.345"], ColumnType(BaseType.DECIMAL, 22, 3)),
+        (["1234567890123456", "1"], ColumnType(BaseType.INT64)),
+        (["123456789012345", "0.5"], ColumnType(BaseType.FLOAT64)),
+        (["1234567890123456", "0.5"], ColumnType(BaseType.DECIMAL, 17, 1)),
+        (["1234567890123456", "5e-1"], ColumnType(BaseType.FLOAT64)),
+        (["1234567890123456", "NaN"], ColumnType(BaseType.FLOAT64)),
+        (["1.2345678901234567", "1e5"], ColumnType(BaseType.FLOAT64)),
+        (["1.2345678901234567", "-Infinity"], ColumnType(BaseType.FLOAT64)),
+        (["9" * 38, "0.5"], STRING),
+        (["1" * 19 + "." + "1" * 19, "1" * 20 + "."], STRING),
+    ],
 )
 def test_numbers_keep_every_digit_where_a_double_would_not(cells: Sequence[str], column: ColumnType) -> None:
     for facts in (exact(cells), vectorised(cells), vectorised(cells, 200)):
         assert column_type(facts, is_whole=True) == column
 
 
-@each(
+@pytest.mark.parametrize(
     ("kinds", "column"),
-    ({CellKind.DURATION}, ColumnType(BaseType.DURATION)),
-    ({CellKind.TIME}, ColumnType(BaseType.TIME)),
-    ({CellKind.DURATION, CellKind.TIME}, STRING),
-    ({CellKind.TIMESTAMP}, ColumnType(BaseType.DATETIME)),
-    ({CellKind.TIMESTAMP, CellKind.TIME}, STRING),
-    ({CellKind.BOOLEAN, CellKind.NON_FINITE}, STRING),
-    ({CellKind.INTEGER, CellKind.TEXT}, STRING),
-    (set[CellKind](), NULL),
+    [
+        ({CellKind.DURATION}, ColumnType(BaseType.DURATION)),
+        ({CellKind.TIME}, ColumnType(BaseType.TIME)),
+        ({CellKind.DURATION, CellKind.TIME}, STRING),
+        ({CellKind.TIMESTAMP}, ColumnType(BaseType.DATETIME)),
+        ({CellKind.TIMESTAMP, CellKind.TIME}, STRING),
+        ({CellKind.BOOLEAN, CellKind.NON_FINITE}, STRING),
+        ({CellKind.INTEGER, CellKind.TEXT}, STRING),
+        (set[CellKind](), NULL),
+    ],
 )
 def test_a_mix_of_classes_is_text_unless_the_table_says_otherwise(kinds: set[CellKind], column: ColumnType) -> None:
     assert column_type(ColumnFacts(kinds), is_whole=True) == column
@@ -329,7 +334,7 @@ def test_a_quoted_null_is_text_and_a_quoted_blank_is_not() -> None:
         assert column_type(facts([QuotedText(""), QuotedText("  "), "1"]), is_whole=True) == ColumnType(BaseType.INT32)
 
 
-@each("late", "x", "1.5", "2147483648", "9223372036854775808", "1e3", "NaN", "2024-01-01", "")
+@pytest.mark.parametrize("late", ["x", "1.5", "2147483648", "9223372036854775808", "1e3", "NaN", "2024-01-01", ""])
 def test_one_late_cell_counts_as_much_as_ten_thousand(late: str) -> None:
     cells = [*map(str, range(10_000)), late, *map(str, range(100))]
     assert column_type(vectorised(cells), is_whole=True) == column_type(exact(["1", "9999", late]), is_whole=True)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.formats.cell_types.analysis import (
@@ -87,90 +86,92 @@ def records(text: str, delimiters: Delimiters = COMMA) -> list[list[str]]:
 
 
 @pytest.mark.importer(20)
-@each(("text", "delimiters", "answer"), [case[1:] for case in CASES])
+@pytest.mark.parametrize(("text", "delimiters", "answer"), [case[1:] for case in CASES])
 def test_a_text_has_a_header_as_the_table_says(text: str, delimiters: Delimiters, answer: bool) -> None:
     assert detect(text.encode(), is_whole=True).delimiters == delimiters
     assert has_header(records(text, delimiters)) is answer
 
 
 @pytest.mark.importer(20)
-@each(("kind", "answer"), (CellKind.TEXT, True), (CellKind.INTEGER, False))
+@pytest.mark.parametrize(("kind", "answer"), [(CellKind.TEXT, True), (CellKind.INTEGER, False)])
 def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(kind: CellKind, answer: bool) -> None:
     column = [TypedText("2019", kind), *[TypedText(text, CellKind.INTEGER) for text in ("1", "2")]]
     assert has_header([[cell] for cell in column]) is answer
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "answer"),
     # only null cells; a typed cell, were it only one
-    (',"",NULL\n1,2,3\n', False),
-    ("a,b,true\n1,2,3\n", False),
-    ("a,b,2024-01-01\n2024-01-02,2,2024-01-03\n", False),
-    # no data: names, all different, none null, at least two
-    ("id,", False),
-    ("id,ID", False),
-    ("first name,e-mail (%),_x/y.z#", True),
-    ("9a,b", False),
-    ("a,b@c.de", False),
-    ("a,https://b.de", False),
-    ("Price (€),Share [%]", True),
-    ("Temp. °C,№,R&D*,Paid?", True),
-    ("a,???", False),
-    ("Straße,naïve", True),
-    ("a," + "b" * 64, True),
-    ("a," + "b" * 65, False),
-    ("a,b\n,\nNULL,\\N\n", True),
-    # a column of another type than text settles it, whatever the others say
-    ("x,x,n\nx,x,1\n", True),
-    # the same value again
-    ("a\na\nbb\n", False),
-    ("name,y\nname,foo\nbob,barbar\n", False),
-    # common words: in the header, and in at most half of the cells below
-    ("userID\nfoo\nx\n", True),
-    ("userid\nfoo\nx\n", False),
-    ("unit_PRICE\nfoo\nx\n", True),
-    ("first\nmy name\nthe key\nx\nfoo\n", True),
-    ("first\nmy name\nthe key\nx\na city\n", False),
-    # lengths
-    ("foo\nba\nxy\n", True),
-    ("foo\nba\n", False),
-    ("fo\nba\nxy\n", False),
-    ("foo,ab\nba,cd\nxy,ef\n", False),
-    # the form of the cells: letters of upper and lower case, digits, signs, scripts, values that come again
-    ("NOM\nAnna\nBert\nCarla\n", True),
-    ("Nomen\nAnna\nBert\nCarla\n", False),
-    ("zzz\nA1\nB22\nC333\n", True),
-    ("zzz\na@b\nccc@d\nee@ff\n", True),
-    ("Zzz\nИван\nОльга\nПётр\n", True),
-    ("Zzzz\nred\ngreen\nred\ngreen\nred\n", True),
-    ("Carla\nAnna\nBert\nDora\nEmil\n", False),
-    # words of other languages
-    ("Prénom;Ville\nJean;Paris\nMarie;Lyon\n".replace(";", ","), True),
-    ("Straße,Länder\nAllee,Ulm\nGasse,Bonn\n", True),
-    ("客户名称,电话\n王小明,一\n李丽,二二\n", True),
-    ("Titel,Autor\nFaust,Goethe\nRäuber,Schiller\n", True),
-    ("Faust,Goethe\nRäuber,Schiller\nEmilia Galotti,Lessing\n", False),
-    # a word among several, or also in cells below, says less
-    ("the manager\nmy name\nfoo\nbarbarbarbar\nx\n", False),
-    # dates and times are names over numbers, and over texts if they rise or fall
-    ("a,2024-01-01\nx,1\ny,2\n", True),
-    ("a,2024-01-01,2024-02-01\nx,here,away\ny,away,here\n", True),
-    ("a,2024-01-01\nx,here\ny,away\n", False),
-    ("a,2024-01-01,2024-02-01\nx,2024-01-05,2024-02-02\n", False),
-    ("a,10:00,11:00\nx,1.5,2\n", True),
-    ("2024-01-01,2024-01-02\n1,2\n", True),
-    (",2018,2019\nx,1,2\ny,3,4\n", True),
-    # equal steps of integers beside a name
-    ("Gender,10,20,30\nmale,5,6,7\nfemale,8,9,1\n", True),
-    ("ann,10,20,30\nmax,5,6,7\n", False),
-    ("Gender,10,20,35\nmale,5,6,7\nfemale,8,9,1\n", False),
-    # blanks around cells do not count
-    (" 1 ,x\n2,3\n", False),
-    ("foo , ab\nba,cd\nxy, efg\n", True),
-    # cells below a missing header cell say nothing
-    (",foo\n1,fooo\n2,fo\n", False),
-    # cells beyond the header say nothing
-    ("foo\nfoo,1\nfo,2\n", False),
+    [
+        (',"",NULL\n1,2,3\n', False),
+        ("a,b,true\n1,2,3\n", False),
+        ("a,b,2024-01-01\n2024-01-02,2,2024-01-03\n", False),
+        # no data: names, all different, none null, at least two
+        ("id,", False),
+        ("id,ID", False),
+        ("first name,e-mail (%),_x/y.z#", True),
+        ("9a,b", False),
+        ("a,b@c.de", False),
+        ("a,https://b.de", False),
+        ("Price (€),Share [%]", True),
+        ("Temp. °C,№,R&D*,Paid?", True),
+        ("a,???", False),
+        ("Straße,naïve", True),
+        ("a," + "b" * 64, True),
+        ("a," + "b" * 65, False),
+        ("a,b\n,\nNULL,\\N\n", True),
+        # a column of another type than text settles it, whatever the others say
+        ("x,x,n\nx,x,1\n", True),
+        # the same value again
+        ("a\na\nbb\n", False),
+        ("name,y\nname,foo\nbob,barbar\n", False),
+        # common words: in the header, and in at most half of the cells below
+        ("userID\nfoo\nx\n", True),
+        ("userid\nfoo\nx\n", False),
+        ("unit_PRICE\nfoo\nx\n", True),
+        ("first\nmy name\nthe key\nx\nfoo\n", True),
+        ("first\nmy name\nthe key\nx\na city\n", False),
+        # lengths
+        ("foo\nba\nxy\n", True),
+        ("foo\nba\n", False),
+        ("fo\nba\nxy\n", False),
+        ("foo,ab\nba,cd\nxy,ef\n", False),
+        # the form of the cells: letters of upper and lower case, digits, signs, scripts, values that come again
+        ("NOM\nAnna\nBert\nCarla\n", True),
+        ("Nomen\nAnna\nBert\nCarla\n", False),
+        ("zzz\nA1\nB22\nC333\n", True),
+        ("zzz\na@b\nccc@d\nee@ff\n", True),
+        ("Zzz\nИван\nОльга\nПётр\n", True),
+        ("Zzzz\nred\ngreen\nred\ngreen\nred\n", True),
+        ("Carla\nAnna\nBert\nDora\nEmil\n", False),
+        # words of other languages
+        ("Prénom;Ville\nJean;Paris\nMarie;Lyon\n".replace(";", ","), True),
+        ("Straße,Länder\nAllee,Ulm\nGasse,Bonn\n", True),
+        ("客户名称,电话\n王小明,一\n李丽,二二\n", True),
+        ("Titel,Autor\nFaust,Goethe\nRäuber,Schiller\n", True),
+        ("Faust,Goethe\nRäuber,Schiller\nEmilia Galotti,Lessing\n", False),
+        # a word among several, or also in cells below, says less
+        ("the manager\nmy name\nfoo\nbarbarbarbar\nx\n", False),
+        # dates and times are names over numbers, and over texts if they rise or fall
+        ("a,2024-01-01\nx,1\ny,2\n", True),
+        ("a,2024-01-01,2024-02-01\nx,here,away\ny,away,here\n", True),
+        ("a,2024-01-01\nx,here\ny,away\n", False),
+        ("a,2024-01-01,2024-02-01\nx,2024-01-05,2024-02-02\n", False),
+        ("a,10:00,11:00\nx,1.5,2\n", True),
+        ("2024-01-01,2024-01-02\n1,2\n", True),
+        (",2018,2019\nx,1,2\ny,3,4\n", True),
+        # equal steps of integers beside a name
+        ("Gender,10,20,30\nmale,5,6,7\nfemale,8,9,1\n", True),
+        ("ann,10,20,30\nmax,5,6,7\n", False),
+        ("Gender,10,20,35\nmale,5,6,7\nfemale,8,9,1\n", False),
+        # blanks around cells do not count
+        (" 1 ,x\n2,3\n", False),
+        ("foo , ab\nba,cd\nxy, efg\n", True),
+        # cells below a missing header cell say nothing
+        (",foo\n1,fooo\n2,fo\n", False),
+        # cells beyond the header say nothing
+        ("foo\nfoo,1\nfo,2\n", False),
+    ],
 )
 def test_each_rule_of_the_heuristic(text: str, answer: bool) -> None:
     assert has_header(records(text)) is answer
@@ -187,20 +188,22 @@ def test_no_record_is_no_header() -> None:
 
 
 @pytest.mark.importer(30)
-@each(
+@pytest.mark.parametrize(
     ("header", "names"),
-    (["b", "a", "c"], ["b", "a", "c"]),
-    (["id", "id", "id"], ["id", "id_2", "id_3"]),
-    (["id", "ID", "Id"], ["id", "ID_2", "Id_3"]),
-    (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
-    (["a_2", "a", "a"], ["a_2", "a", "a_3"]),
-    (["a", "a", "a_2", "a_2"], ["a", "a_3", "a_2", "a_2_2"]),
-    (["", "b", " "], ["column_1", "b", "column_3"]),
-    (["", "column_1"], ["column_1", "column_1_2"]),
-    (["  x \t", "\n y\n"], ["x", "y"]),
-    (["a\r\nb", "a\n\nb", "a\rb"], ["a b", "a b_2", "a b_3"]),
-    (["é", "É"], ["é", "É_2"]),
-    (["null", "\\N"], ["null", "\\N"]),
+    [
+        (["b", "a", "c"], ["b", "a", "c"]),
+        (["id", "id", "id"], ["id", "id_2", "id_3"]),
+        (["id", "ID", "Id"], ["id", "ID_2", "Id_3"]),
+        (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
+        (["a_2", "a", "a"], ["a_2", "a", "a_3"]),
+        (["a", "a", "a_2", "a_2"], ["a", "a_3", "a_2", "a_2_2"]),
+        (["", "b", " "], ["column_1", "b", "column_3"]),
+        (["", "column_1"], ["column_1", "column_1_2"]),
+        (["  x \t", "\n y\n"], ["x", "y"]),
+        (["a\r\nb", "a\n\nb", "a\rb"], ["a b", "a b_2", "a b_3"]),
+        (["é", "É"], ["é", "É_2"]),
+        (["null", "\\N"], ["null", "\\N"]),
+    ],
 )
 def test_names_are_those_of_the_header_made_unique(header: list[str], names: list[str]) -> None:
     assert header_names(header, len(header)) == names
@@ -253,7 +256,7 @@ def by_blocks(records_of_preview: Sequence[Sequence[str]], *, has_header: bool, 
 
 
 Way = Callable[..., Analysis]
-both_ways = each("analyse", analyse_records, by_blocks)
+both_ways = pytest.mark.parametrize("analyse", [analyse_records, by_blocks])
 
 
 def records_of_preview(text: str, delimiters: Delimiters | None = None) -> list[list[str]]:
@@ -296,7 +299,7 @@ def test_a_header_alone_gives_columns_of_text_and_no_rows(analyse: Way) -> None:
 
 
 @pytest.mark.importer(31)
-@each("has_header", True, False)
+@pytest.mark.parametrize("has_header", [True, False])
 @both_ways
 def test_a_file_of_blanks_is_empty(analyse: Way, has_header: bool) -> None:
     with raises_code("file_empty"):
@@ -326,7 +329,9 @@ def test_the_first_ten_odd_records_are_named(analyse: Way) -> None:
 
 
 @pytest.mark.importer(32)
-@each(("text", "width"), ("1\n1,2\n1,2\n", 2), ("1\n1,2\n", 2), ("1,2,3\n1\n1\n", 1), ("1,2\n1,2\n1,2,3\n", 2))
+@pytest.mark.parametrize(
+    ("text", "width"), [("1\n1,2\n1,2\n", 2), ("1\n1,2\n", 2), ("1,2,3\n1\n1\n", 1), ("1,2\n1,2\n1,2,3\n", 2)]
+)
 def test_without_a_header_the_most_frequent_width_counts_and_of_two_the_larger(text: str, width: int) -> None:
     analysis = analyse_records(records_of_preview(text), has_header=False, is_whole=True)
     assert len(analysis.columns) == width
@@ -362,7 +367,7 @@ def test_columns_are_in_the_order_of_the_file_under_unique_names(analyse: Way) -
 
 
 @pytest.mark.importer(27)
-@each("has_header", True, False)
+@pytest.mark.parametrize("has_header", [True, False])
 @both_ways
 def test_fifty_rows_are_shown_and_types_told_from_all(analyse: Way, has_header: bool) -> None:
     sample = [["1"]] * 60 + [["x"]]
@@ -371,8 +376,8 @@ def test_fifty_rows_are_shown_and_types_told_from_all(analyse: Way, has_header: 
     assert shown(analysis, "hive")[0][1] == "STRING"
 
 
-@each("has_header", True, False)
-@each(("beyond", "base"), (0, BaseType.INT32), (1, BaseType.INT64))
+@pytest.mark.parametrize("has_header", [True, False])
+@pytest.mark.parametrize(("beyond", "base"), [(0, BaseType.INT32), (1, BaseType.INT64)])
 @both_ways
 def test_types_are_told_from_ten_thousand_data_records(analyse, has_header, beyond, base) -> None:
     sample = [["1"]] * (10_000 + has_header) + [["x"]] * beyond
@@ -382,7 +387,9 @@ def test_types_are_told_from_ten_thousand_data_records(analyse, has_header, beyo
     assert warnings(analysis) == []
 
 
-@each(("rows", "is_whole", "found"), (49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, []))
+@pytest.mark.parametrize(
+    ("rows", "is_whole", "found"), [(49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, [])]
+)
 @both_ways
 def test_a_partial_sample_of_fewer_than_fifty_rows_is_told(analyse, rows, is_whole, found) -> None:
     assert warnings(analyse([["a"], *[["1"]] * rows], has_header=True, is_whole=is_whole)) == found

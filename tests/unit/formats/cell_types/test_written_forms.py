@@ -2,7 +2,6 @@
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.written_forms import GivenFormats, UnknownFormat, measured, rewritten, value_format
@@ -37,7 +36,7 @@ def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[Base
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}
 
 
-@each("form", CERTAIN)
+@pytest.mark.parametrize("form", CERTAIN)
 def test_a_form_without_doubt_is_found(form: str) -> None:
     cells, base = CERTAIN[form]
     assert of(cells) == {(base, form)}
@@ -47,7 +46,7 @@ def test_whole_numbers_with_groups_are_integers() -> None:
     assert of(["1,234,567", "12"]) == {(BaseType.INT32, "1,234.5")}
 
 
-@each("cells", UNCERTAIN, ids=" ".join)
+@pytest.mark.parametrize("cells", UNCERTAIN, ids=" ".join)
 def test_in_doubt_a_column_is_text(cells: list[str]) -> None:
     assert of(cells) == {(STRING.base, None)}
 
@@ -87,9 +86,10 @@ def test_what_forms_read() -> None:
         assert rewritten(pa.array(cells, pa.string()), form).to_pylist() == plain
 
 
-@each("text", "", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y",
+@pytest.mark.parametrize("text", [
+    "", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y",
      "%M %d/%m/%Y",
-     "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234")  # fmt: skip
+     "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234"])  # fmt: skip
 def test_other_texts_are_no_forms(text: str) -> None:
     with pytest.raises(UnknownFormat):
         value_format(text)

@@ -4,7 +4,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 from tests.timing import TRIES, processor_s
 
 from queryserver.errors.files import UnsupportedFormat
@@ -41,7 +40,7 @@ def text_of(sample: bytes) -> str:
 
 
 @pytest.mark.importer(65)
-@each(("case", "names"), NAMES.items())
+@pytest.mark.parametrize(("case", "names"), NAMES.items())
 def test_a_table_in_a_language_is_read_in_its_encoding(case: tuple[str, str], names: set[str]) -> None:
     language, codec = case
     sample = CUSTOMERS[language].encode(codec)
@@ -65,11 +64,13 @@ def test_english_headers_and_numbers_do_not_hide_the_few_cells_that_matter() -> 
 
 
 @pytest.mark.importer(65)
-@each(
+@pytest.mark.parametrize(
     ("name", "text"),
-    ("shift_jis_refused.csv", "名前,年齢\n高橋,22\n渡辺,26\n加藤,31\n"),
-    ("cp932_excel_japan.csv", "氏名,住所,備考\n髙橋,東京都千代田区①番,㈱テスト\n山﨑,大阪府,ｶﾅ\n"),
-    ("cp1251_silent_mojibake.csv", "имя,город\nИван,Москва\n"),
+    [
+        ("shift_jis_refused.csv", "名前,年齢\n高橋,22\n渡辺,26\n加藤,31\n"),
+        ("cp932_excel_japan.csv", "氏名,住所,備考\n髙橋,東京都千代田区①番,㈱テスト\n山﨑,大阪府,ｶﾅ\n"),
+        ("cp1251_silent_mojibake.csv", "имя,город\nИван,Москва\n"),
+    ],
 )
 def test_files_of_the_field_are_read_as_what_they_are(name: str, text: str) -> None:
     content = (FIELD / name).read_bytes()
@@ -78,25 +79,29 @@ def test_files_of_the_field_are_read_as_what_they_are(name: str, text: str) -> N
 
 
 @pytest.mark.importer(65)
-@each(
+@pytest.mark.parametrize(
     ("codec", "text"),
-    ("cp1254", "ad,şehir\nAyşe,İstanbul\nÇağlar,Muğla\n"),
-    ("cp1252", "nafn,borg\nÞórður,Reykjavík\nGuðrún,Ísafjörður\n"),
-    ("cp1250", "imię,miasto\nMichał,Łódź\nŻaneta,Gdańsk\n"),
-    ("koi8_r", "id,name\n1,Ольга\n2,John\n"),
-    ("gbk", "姓名,城市\n张三,北京\n"),
-    ("big5", "id,name\n1,陳美玲\n2,John\n"),
-    ("euc_kr", "이름,도시\n김철수,서울\n"),
-    ("euc_jp", "名前,年齢\n高橋,22\n渡辺,26\n"),
-    ("euc_jp", "氏名,都市\n山田,東京\n"),
-    ("cp932", "商品,価格\nケーキ,12\n"),
+    [
+        ("cp1254", "ad,şehir\nAyşe,İstanbul\nÇağlar,Muğla\n"),
+        ("cp1252", "nafn,borg\nÞórður,Reykjavík\nGuðrún,Ísafjörður\n"),
+        ("cp1250", "imię,miasto\nMichał,Łódź\nŻaneta,Gdańsk\n"),
+        ("koi8_r", "id,name\n1,Ольга\n2,John\n"),
+        ("gbk", "姓名,城市\n张三,北京\n"),
+        ("big5", "id,name\n1,陳美玲\n2,John\n"),
+        ("euc_kr", "이름,도시\n김철수,서울\n"),
+        ("euc_jp", "名前,年齢\n高橋,22\n渡辺,26\n"),
+        ("euc_jp", "氏名,都市\n山田,東京\n"),
+        ("cp932", "商品,価格\nケーキ,12\n"),
+    ],
 )
 def test_a_few_names_are_enough(codec: str, text: str) -> None:
     assert text_of(text.encode(codec)) == text
 
 
 @pytest.mark.importer(65)
-@each("text", "10 °C,b\n5 £,2\n", "it’s,b\n“x”,2\n", "garçon,b\n10 °C,2\nÅngström,3\n", "Elève à,b\ncafé,2\n")
+@pytest.mark.parametrize(
+    "text", ["10 °C,b\n5 £,2\n", "it’s,b\n“x”,2\n", "garçon,b\n10 °C,2\nÅngström,3\n", "Elève à,b\ncafé,2\n"]
+)
 def test_letters_of_another_script_within_words_are_no_reading(text: str) -> None:
     sample = text.encode("cp1252")
     assert text_of(sample) == text or detected(sample).confidence < SURE
@@ -104,7 +109,7 @@ def test_letters_of_another_script_within_words_are_no_reading(text: str) -> Non
 
 
 @pytest.mark.importer(65)
-@each("text", "é,1\n", "a,ö\n", "naïve,b\n1,2\n")
+@pytest.mark.parametrize("text", ["é,1\n", "a,ö\n", "naïve,b\n1,2\n"])
 def test_one_letter_is_no_evidence(text: str) -> None:
     found = detected(text.encode("latin_1"))
     assert found.name == "iso-8859-1"
@@ -112,7 +117,7 @@ def test_one_letter_is_no_evidence(text: str) -> None:
 
 
 @pytest.mark.importer(65)
-@each("encoding", "ascii", "utf-8", "utf-8-sig", "utf-16")
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "utf-8-sig", "utf-16"])
 def test_what_the_bytes_prove_is_certain(encoding: str) -> None:
     text = "a,b\n1,2\n" if encoding == "ascii" else "a,é\n1,日本\n"
     assert detected(text.encode(encoding)).confidence == 1
@@ -132,13 +137,13 @@ def test_a_character_that_the_end_of_the_sample_cuts_does_not_count() -> None:
 
 
 @pytest.mark.importer(66)
-@each("text", "a,b\r\n1,2\r\n\x1a", "id\n1\n\x1a\x1a\x1a")
+@pytest.mark.parametrize("text", ["a,b\r\n1,2\r\n\x1a", "id\n1\n\x1a\x1a\x1a"])
 def test_a_last_1a_makes_no_binary_file(text: str) -> None:
     assert detected(text.encode()).name == "utf-8"
 
 
 @pytest.mark.importer(38)
-@each("encoding", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8")
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8"])
 def test_text_comes_out_the_same_in_every_encoding(encoding):
     text = "name,é\n" * 10
     sample = text.encode(encoding)
@@ -152,19 +157,21 @@ def test_a_character_that_the_end_of_the_sample_cuts_is_ignored_and_the_end_of_t
     assert detect_encoding(sample, is_whole=True).name == "iso-8859-1"
 
 
-@each(
+@pytest.mark.parametrize(
     ("sample", "encoding"),
-    (b"a\x80", "windows-1252"),
-    (b"caf\xe9\xa0: 5\n", "iso-8859-1"),
-    ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
+    [
+        (b"a\x80", "windows-1252"),
+        (b"caf\xe9\xa0: 5\n", "iso-8859-1"),
+        ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
+    ],
 )
 def test_other_encodings_are_told_by_their_bytes(sample, encoding):
     assert detect_encoding(sample, is_whole=True).name == encoding
 
 
-@each("sample",
-    b"\xff\xfe\0\0a\0\0\0", b"\0\0\xfe\xff\0\0\0a", b"a\0b\0", b"abc\0defgh", b"\0" * 64, b"a" * 98 + b"\x07\x08",
-    "a\x85\x86".encode())  # fmt: skip
+@pytest.mark.parametrize("sample",
+    [b"\xff\xfe\0\0a\0\0\0", b"\0\0\xfe\xff\0\0\0a", b"a\0b\0", b"abc\0defgh", b"\0" * 64, b"a" * 98 + b"\x07\x08",
+    "a\x85\x86".encode()])  # fmt: skip
 def test_what_is_no_text_is_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         detect_encoding(sample, is_whole=True)
@@ -176,12 +183,12 @@ def test_one_control_character_in_a_hundred_is_borne():
 
 
 @pytest.mark.importer(50)
-@each(
+@pytest.mark.parametrize(
     "sample",
-    b",".join(bytes((0xA1 + at % 90, 0xA1 + at // 90 % 90, 0xA1 + at // 8100)) for at in range(65_536)),
+    [b",".join(bytes((0xA1 + at % 90, 0xA1 + at // 90 % 90, 0xA1 + at // 8100)) for at in range(65_536)),
     b"\xe9" * SAMPLE_BYTES,
     b"\x81\x40" * (SAMPLE_BYTES // 2),
-    "日本,".encode() * 37_000 + b"\xff",
+    "日本,".encode() * 37_000 + b"\xff"],
 )  # fmt: skip
 def test_the_encoding_of_the_largest_sample_is_found_within_two_seconds(sample: bytes) -> None:
     def find() -> None:

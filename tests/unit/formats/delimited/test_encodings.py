@@ -1,7 +1,6 @@
 """Encodings of files (Contract importer 8.1), and windows of text."""
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter
@@ -52,25 +51,29 @@ def test_encodings_have_names_of_any_case():
             encoding_of(name)
 
 
-@each(
+@pytest.mark.parametrize(
     ("encoding", "content", "text"),
-    ("shift_jis", b"\x87\x40\xfb\xfc\x81\x60", "①髙～"),
-    ("euc-kr", "똠방".encode("cp949"), "똠방"),
-    ("gbk", "㐀😀".encode("gb18030"), "㐀😀"),
-    ("big5", b"\xf9\xd6\xa3\xe1", "碁€"),
+    [
+        ("shift_jis", b"\x87\x40\xfb\xfc\x81\x60", "①髙～"),
+        ("euc-kr", "똠방".encode("cp949"), "똠방"),
+        ("gbk", "㐀😀".encode("gb18030"), "㐀😀"),
+        ("big5", b"\xf9\xd6\xa3\xe1", "碁€"),
+    ],
 )
 def test_files_are_read_by_the_wider_encoding_that_windows_writes_under_a_name(encoding, content, text):
     decoder = Decoder(encoding)
     assert (decoder.decode(content, final=True), decoder.undecodable) == (text, 0)
 
 
-@each(
+@pytest.mark.parametrize(
     ("pieces", "text"),
-    ([b"a,b\n1,2\n\x1a"], "a,b\n1,2\n"),
-    ([b"a\x1a", b"\x1a", b""], "a"),
-    ([b"a\x1a", b"b\x1a"], "a\x1ab"),
-    ([b"a", b"\x1a" * 128], "a"),
-    ([b"\x1a" * 130], "\x1a\x1a"),
+    [
+        ([b"a,b\n1,2\n\x1a"], "a,b\n1,2\n"),
+        ([b"a\x1a", b"\x1a", b""], "a"),
+        ([b"a\x1a", b"b\x1a"], "a\x1ab"),
+        ([b"a", b"\x1a" * 128], "a"),
+        ([b"\x1a" * 130], "\x1a\x1a"),
+    ],
 )
 def test_the_sign_of_dos_at_the_end_of_a_text_is_no_text(pieces, text):
     decoder = Decoder("utf-8")
@@ -78,7 +81,9 @@ def test_the_sign_of_dos_at_the_end_of_a_text_is_no_text(pieces, text):
 
 
 @pytest.mark.importer(38)
-@each(("mark", "encoding"), (b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+@pytest.mark.parametrize(
+    ("mark", "encoding"), [(b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")]
+)
 def test_utf_16_has_the_order_of_its_mark_and_the_low_byte_first_without_one(mark, encoding):
     sample = mark + "é,b\n".encode(encoding)
     decoder = Decoder("utf-16")
@@ -137,15 +142,15 @@ def test_every_encoding_of_the_list_is_tried():
 
 
 @pytest.mark.storage(42)
-@each("encoding", TEXTS)
-@each("size", 1, 2, 3, 4, 5, 7, 16, 1000)
+@pytest.mark.parametrize("encoding", TEXTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 1000])
 def test_reading_on_at_the_end_gives_the_whole_text_once(encoding: str, size: int):
     assert read_through(TEXTS[encoding].encode(encoding), size, encoding) == TEXTS[encoding]
 
 
 @pytest.mark.storage(42)
-@each("encoding", TEXTS)
-@each("size", 7, 10)
+@pytest.mark.parametrize("encoding", TEXTS)
+@pytest.mark.parametrize("size", [7, 10])
 def test_a_window_from_anywhere_begins_with_a_whole_character(encoding: str, size: int):
     text = TEXTS[encoding]
     content = text.encode(encoding)
@@ -171,7 +176,7 @@ def test_utf16_without_a_mark_has_the_small_end_first():
     assert window("hé".encode("utf-16-le"), 0, 10, "utf-16") == TextWindow("hé", 4, is_valid=True)
 
 
-@each("length", 1, 2, 3, 10)
+@pytest.mark.parametrize("length", [1, 2, 3, 10])
 def test_the_mark_of_utf8_is_left_out_at_the_beginning_only(length: int):
     content = b"\xef\xbb\xbfab"
     first = window(content, 0, length, "utf-8")
@@ -202,7 +207,7 @@ def test_the_same_place_is_right_however_far_the_nearest_plain_character_is():
     assert read_through(content, 4097, "shift_jis") == content.decode("shift_jis")
 
 
-@each("offset", 5, 6, 100)
+@pytest.mark.parametrize("offset", [5, 6, 100])
 def test_behind_the_end_there_is_nothing(offset: int):
     for encoding in ENCODINGS:
         assert window(b"plain", offset, 10, encoding) == TextWindow("", offset, is_valid=True)

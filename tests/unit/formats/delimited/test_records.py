@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 from tests.timing import TRIES, processor_s
 
@@ -23,11 +22,11 @@ def read(text: str, delimiters: Delimiters | None = None) -> list[list[str]]:
 
 
 @pytest.mark.importer(33)
-@each(("text", "records"),
-    ('1,"a,b"\n', [["1", "a,b"]]), ('1,"say ""hi"""\n', [["1", 'say "hi"']]),
+@pytest.mark.parametrize(("text", "records"),
+    [('1,"a,b"\n', [["1", "a,b"]]), ('1,"say ""hi"""\n', [["1", 'say "hi"']]),
     ('1,"two\nlines"\r\n2,b\r\n', [["1", "two\nlines"], ["2", "b"]]), ('1,"two\r\nlines"\n', [["1", "two\r\nlines"]]),
     ('a, "b" ,c\n', [["a", "b", "c"]]), ('5" pipe,a"b"\n', [['5" pipe', 'a"b"']]), ('a,""\n', [["a", ""]]),
-    ("a,\nb,", [["a", ""], ["b", ""]]), ('a,"b"', [["a", "b"]]))  # fmt: skip
+    ("a,\nb,", [["a", ""], ["b", ""]]), ('a,"b"', [["a", "b"]])])  # fmt: skip
 def test_quoted_fields_are_data(text, records):
     assert read(text) == records
 
@@ -63,24 +62,26 @@ def test_without_a_quote_nothing_is_quoted():
 
 
 @pytest.mark.importer(35)
-@each(
+@pytest.mark.parametrize(
     ("text", "delimiters"),
-    ("a||b c||d\n1||2||\n", Delimiters("||")),
-    ("aéb céd\n1é2é\n", Delimiters("é")),
-    ("a,b c,d###1,2,###", Delimiters(record="###")),
-    ('a||"b c"||d\n1||2||\n', Delimiters("||")),
-    ('aé"b c"éd\n1é2é\n', Delimiters("é")),
-    ('a,"b c",d###1,2,', Delimiters(record="###")),
+    [
+        ("a||b c||d\n1||2||\n", Delimiters("||")),
+        ("aéb céd\n1é2é\n", Delimiters("é")),
+        ("a,b c,d###1,2,###", Delimiters(record="###")),
+        ('a||"b c"||d\n1||2||\n', Delimiters("||")),
+        ('aé"b c"éd\n1é2é\n', Delimiters("é")),
+        ('a,"b c",d###1,2,', Delimiters(record="###")),
+    ],
 )
 def test_separators_may_have_several_characters_and_be_any_character(text, delimiters):
     assert read(text, delimiters) == [["a", "b c", "d"], ["1", "2", ""]]
 
 
 @pytest.mark.importer(37)
-@each(("text", "record"),
-    ("a,b\n1,2\n3,4\n", "\n"), ("a,b\r\n1,2\r\n3,4\r\n", "\n"), ("a,b\r1,2\r3,4\r", "\r"),
-    ("a,b\r\n1,2\n3,4\r\n", "\n"))  # fmt: skip
-@each("times", 1, 2000)
+@pytest.mark.parametrize(("text", "record"),
+    [("a,b\n1,2\n3,4\n", "\n"), ("a,b\r\n1,2\r\n3,4\r\n", "\n"), ("a,b\r1,2\r3,4\r", "\r"),
+    ("a,b\r\n1,2\n3,4\r\n", "\n")])  # fmt: skip
+@pytest.mark.parametrize("times", [1, 2000])
 def test_ends_of_lines_do_not_matter(text, record, times):
     expected = [["a", "b"], ["1", "2"], ["3", "4"]] * times
     delimiters = Delimiters(record=record)
@@ -143,7 +144,7 @@ def test_a_record_that_does_not_end_is_refused_before_it_fills_the_memory():
 
 
 @pytest.mark.importer(33, 50)
-@each("record", "\n", "\r", "###")
+@pytest.mark.parametrize("record", ["\n", "\r", "###"])
 @pytest.mark.slow
 def test_what_a_quote_held_back_comes_in_parts(record):
     text = 'a,"b' + record + f"c{record}" * 1_000_000
@@ -162,9 +163,9 @@ def feed_all(reader: RecordReader, text: str, times: int) -> None:
 
 
 @pytest.mark.importer(50)
-@each("unit",
-    '"', '"\n', '""x\n', 'x,"', '"x\nb,c\n', '"a\n' + "b,c\n" * 5000, '" \n', '"a" x\n', '"""\n', "   \n",
-    '"",\n')  # fmt: skip
+@pytest.mark.parametrize("unit",
+    ['"', '"\n', '""x\n', 'x,"', '"x\nb,c\n', '"a\n' + "b,c\n" * 5000, '" \n', '"a" x\n', '"""\n', "   \n",
+    '"",\n'])  # fmt: skip
 def test_reading_takes_time_in_proportion_to_the_text(unit):
     """Searching the rest of the text for each quote takes 7 seconds and more."""
     assert any(seconds_for(unit, MIB // 4) < 4 for _ in range(TRIES))
@@ -196,22 +197,24 @@ def rows_of(blocks: list[Block]) -> list[list[str | None]]:
     return [list(row.values()) for block in blocks for row in block.columns.to_pylist()]
 
 
-@each("times", 1, MANY)
-@each(
+@pytest.mark.parametrize("times", [1, MANY])
+@pytest.mark.parametrize(
     ("line", "cells"),
-    (b'a,"",,x\n', ["a", "", None, "x"]),
-    (b'null,NULL,nUlL,"null"\n', [None, None, None, "null"]),
-    (b" null ,null\t,nulls,anull\n", [None, None, "nulls", "anull"]),
-    (b"\\N,NA, , a \n", ["\\N", "NA", " ", " a "]),
-    (b'"a ""b""","c,d","e\nf",5" x\r\n', ['a "b"', "c,d", "e\nf", '5" x']),
-    ("é,\u2028,\ufeff,\x00\n".encode(), ["é", "\u2028", "\ufeff", "\x00"]),
+    [
+        (b'a,"",,x\n', ["a", "", None, "x"]),
+        (b'null,NULL,nUlL,"null"\n', [None, None, None, "null"]),
+        (b" null ,null\t,nulls,anull\n", [None, None, "nulls", "anull"]),
+        (b"\\N,NA, , a \n", ["\\N", "NA", " ", " a "]),
+        (b'"a ""b""","c,d","e\nf",5" x\r\n', ['a "b"', "c,d", "e\nf", '5" x']),
+        ("é,\u2028,\ufeff,\x00\n".encode(), ["é", "\u2028", "\ufeff", "\x00"]),
+    ],
 )
 def test_cells_are_the_text_of_the_file_or_null(line, cells, times):
     assert rows_of(blocks_of(line * times, 4)) == [cells] * times
 
 
 @pytest.mark.importer(32)
-@each("times", 1, MANY)
+@pytest.mark.parametrize("times", [1, MANY])
 def test_short_rows_are_filled_and_long_ones_cut(times):
     blocks = blocks_of(b'a,b\n1\n1,2,3\n"x,2\n' * times, 2)
     assert rows_of(blocks) == [["a", "b"], ["1", None], ["1", "2"], ['"x', "2"]] * times
@@ -236,14 +239,16 @@ def test_records_are_numbered_without_blank_lines():
 
 
 @pytest.mark.importer(35)
-@each("separator", "||", "é", "|~|", " ", "\x01", "\0")
+@pytest.mark.parametrize("separator", ["||", "é", "|~|", " ", "\x01", "\0"])
 def test_arrow_reads_text_with_any_separator(separator):
     text = separator.join(("a", "b", "c")) + "\n"
     assert PlainReader(Delimiters(separator), 3).batch(text.encode()) is not None
     assert rows_of(blocks_of((text * MANY).encode(), 3, Delimiters(separator))) == [["a", "b", "c"]] * MANY
 
 
-@each("content", b"a\rb,c\n", b"a, null\n", b"a\n", b"a,b,c\n", b"\xef\xbb\xbfa,b\n", b"a,b\n   \n", b"\n\n")
+@pytest.mark.parametrize(
+    "content", [b"a\rb,c\n", b"a, null\n", b"a\n", b"a,b,c\n", b"\xef\xbb\xbfa,b\n", b"a,b\n   \n", b"\n\n"]
+)
 def test_arrow_leaves_what_it_reads_otherwise_to_the_exact_reader(content):
     batch = PlainReader(Delimiters(), 2).batch(content)
     assert batch is None or not batch.num_rows
@@ -264,7 +269,7 @@ def test_limits_hold_in_long_files():
         blocks_of(good + b"x" * (1024 * 1024 + 1) + b",b\n" + good, 2)
 
 
-@each(("line", "pieces"), (b"abc,def,12345,1.5\n", 40), (b'abc, "def" x,12,"1.5\n', 2))
+@pytest.mark.parametrize(("line", "pieces"), [(b"abc,def,12345,1.5\n", 40), (b'abc, "def" x,12,"1.5\n', 2)])
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(line, pieces):
     reader = BlockReader(Delimiters(), "utf-8", 4)
@@ -292,7 +297,7 @@ def in_two_pieces(
 
 
 @pytest.mark.importer(69)
-@each("record", "\n", "\r", "##")
+@pytest.mark.parametrize("record", ["\n", "\r", "##"])
 def test_skipped_and_comment_lines_are_left_out_whatever_the_pieces(record: str) -> None:
     text = 'skip me, "x\nline 2\n!c,1,"\na,b\n! comment "q\n1,2\n!\n3,4'.replace("\n", record)
     for cut in range(len(text)):
@@ -301,7 +306,7 @@ def test_skipped_and_comment_lines_are_left_out_whatever_the_pieces(record: str)
 
 
 @pytest.mark.importer(70)
-@each("field", ",", "||")
+@pytest.mark.parametrize("field", [",", "||"])
 def test_escapes_are_read_whatever_the_pieces(field: str) -> None:
     text = 'a,b\n1,x\\\ny\n2,\\N\n3,q\\,\\"\n4,"q\\"\\\\ \\x ""z"""\n5,tab\\tz\n6,end\\'.replace(",", field)
     expected = [

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import httpx
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import Scheme, StorageUser
@@ -95,14 +94,14 @@ async def test_many_callers_ask_once():
     assert b"scope=https%3A%2F%2Fstorage.azure.com%2F.default" in form
 
 
-@each("life", None, "soon")
+@pytest.mark.parametrize("life", [None, "soon"])
 async def test_an_answer_without_a_token_is_a_failure(life):
     login = Login(life)
     with pytest.raises(AzureFailure):
         await bearer(TokenAuthorizer(APPLICATION, login.ask, login.clock))
 
 
-@each("token", "?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n")
+@pytest.mark.parametrize("token", ["?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n"])
 async def test_a_signature_joins_the_parameters_as_it_was_given(token):
     signing = SasToken(token)
     signed = await signing.authorize("GET", URL, {})
@@ -117,7 +116,7 @@ def test_a_key_that_is_no_base64_is_told_at_the_start():
 
 
 @pytest.mark.security("S13")
-@each("credential", APPLICATION, SasToken("sig=secret"), SharedKey("account", "secretly"))
+@pytest.mark.parametrize("credential", [APPLICATION, SasToken("sig=secret"), SharedKey("account", "secretly")])
 def test_secrets_do_not_show(credential):
     assert "secret" not in repr(credential)
     assert "client" not in repr(credential)
@@ -144,7 +143,7 @@ def test_headers_stand_in_their_lines():
     assert lines[-1] == "/a/c/%C3%BC"
 
 
-@each(("length", "line"), ("0", ""), ("1", "1"))
+@pytest.mark.parametrize(("length", "line"), [("0", ""), ("1", "1")])
 def test_a_length_of_nothing_is_an_empty_line(length, line):
     assert string_to_sign("a", "PUT", "/c", [], {"content-length": length}).split("\n")[3] == line
 
@@ -209,33 +208,37 @@ def test_addresses_may_be_given(built):
     assert account.url == account.blob_url
 
 
-@each(
+@pytest.mark.parametrize(
     ("account", "credential"),
-    ({**KEY, "sas_token": "sig=1"}, SharedKey("acc", "a2V5")),
-    ({"sas_token": "?sig=1", "tenant_id": "t", "client_id": "c"}, SasToken("?sig=1")),
-    (
-        {"tenant_id": "t", "client_id": "c", "client_secret": "s", "login_url": "https://login.test"},
-        ClientCredentials("t", "c", "s", "https://login.test"),
-    ),
+    [
+        ({**KEY, "sas_token": "sig=1"}, SharedKey("acc", "a2V5")),
+        ({"sas_token": "?sig=1", "tenant_id": "t", "client_id": "c"}, SasToken("?sig=1")),
+        (
+            {"tenant_id": "t", "client_id": "c", "client_secret": "s", "login_url": "https://login.test"},
+            ClientCredentials("t", "c", "s", "https://login.test"),
+        ),
+    ],
 )
 def test_the_first_login_that_is_given_counts(built, account, credential):
     assert built({"fs_defaultfs": NAME}, account).credential == credential
 
 
-@each(
+@pytest.mark.parametrize(
     ("cluster", "account", "key"),
-    ({"fs_defaultfs": NAME}, {}, "azure_accounts"),
-    ({"fs_defaultfs": NAME}, {"tenant_id": "t"}, "azure_accounts"),
-    ({}, KEY, "fs_defaultfs"),
-    ({"fs_defaultfs": NAME, "webhdfs_url": "acc.dfs.core.windows.net"}, KEY, "webhdfs_url"),
-    ({"fs_defaultfs": NAME, "blob_url": "file:///etc"}, KEY, "blob_url"),
+    [
+        ({"fs_defaultfs": NAME}, {}, "azure_accounts"),
+        ({"fs_defaultfs": NAME}, {"tenant_id": "t"}, "azure_accounts"),
+        ({}, KEY, "fs_defaultfs"),
+        ({"fs_defaultfs": NAME, "webhdfs_url": "acc.dfs.core.windows.net"}, KEY, "webhdfs_url"),
+        ({"fs_defaultfs": NAME, "blob_url": "file:///etc"}, KEY, "blob_url"),
+    ],
 )
 def test_what_is_missing_is_told_by_its_key(cluster, account, key):
     with pytest.raises(ConfigurationError, match=key):
         abfs.build(settings(cluster, account))
 
 
-@each("is_hierarchical", True, False)
+@pytest.mark.parametrize("is_hierarchical", [True, False])
 def test_only_a_hierarchical_account_renames_and_has_permissions(is_hierarchical):
     cluster = {"fs_defaultfs": NAME, "hierarchical_namespace": is_hierarchical}
     file_system = abfs.build(settings(cluster, KEY))

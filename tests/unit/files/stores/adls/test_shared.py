@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import (
@@ -22,9 +21,9 @@ from queryserver.files.stores.adls.flat import block_size
 from queryserver.files.stores.adls.shared import AzurePlace, file_place, is_container_name, place_of, unfinished
 
 
-@each(("text", "bits", "has_acl"),
-    ("rwxr-x---", 0o750, False), ("rw-r--r--", 0o644, False), ("rwxrwxrwt", 0o1777, False),
-    ("rwxr-x--T", 0o1750, False), ("rwxr-x---+", 0o750, True), ("---------", 0, False), ("", 0, False))  # fmt: skip
+@pytest.mark.parametrize(("text", "bits", "has_acl"),
+    [("rwxr-x---", 0o750, False), ("rw-r--r--", 0o644, False), ("rwxrwxrwt", 0o1777, False),
+    ("rwxr-x--T", 0o1750, False), ("rwxr-x---+", 0o750, True), ("---------", 0, False), ("", 0, False)])  # fmt: skip
 def test_permissions_are_read(text, bits, has_acl):
     assert entries.permission_bits(text) == (bits, has_acl)
 
@@ -35,12 +34,12 @@ def test_times_and_tags_are_read():
     assert [entries.tag(text) for text in ('"0x8D"', "0x8D", 'W/"0x8D"')] == ["0x8D"] * 3
 
 
-@each("name", "abc", "a-b-c", "123", "a" * 63)
+@pytest.mark.parametrize("name", ["abc", "a-b-c", "123", "a" * 63])
 def test_containers_may_have_these_names(name):
     assert is_container_name(name)
 
 
-@each("name", "ab", "a" * 64, "a--b", "-ab", "ab-", "Abc", "a_b", "a.b", "$root", "é" * 3)
+@pytest.mark.parametrize("name", ["ab", "a" * 64, "a--b", "-ab", "ab-", "Abc", "a_b", "a.b", "$root", "é" * 3])
 def test_containers_may_not_have_these_names(name):
     assert not is_container_name(name)
 
@@ -60,19 +59,19 @@ def test_files_lie_in_containers():
 
 
 @pytest.mark.security("T1")
-@each("token", "", "x", "../" * 10, "0" * 31, "0" * 32 + "/x", "G" * 32)
+@pytest.mark.parametrize("token", ["", "x", "../" * 10, "0" * 31, "0" * 32 + "/x", "G" * 32])
 def test_a_staging_place_cannot_be_chosen(token):
     with pytest.raises(InvalidPath):
         unfinished(file_place("container/d/f"), token)
 
 
-@each(("status", "code", "error"),
-    (404, "BlobNotFound", PathNotFound), (404, "PathNotFound", PathNotFound), (404, "ContainerNotFound", PathNotFound),
+@pytest.mark.parametrize(("status", "code", "error"),
+    [(404, "BlobNotFound", PathNotFound), (404, "PathNotFound", PathNotFound), (404, "ContainerNotFound", PathNotFound),
     (404, "", PathNotFound), (409, "BlobAlreadyExists", PathExists), (409, "DirectoryNotEmpty", DirectoryNotEmpty),
     (412, "ConditionNotMet", ChangedMeanwhile), (403, "AuthenticationFailed", StorageError),
     (403, "SomethingNew", PermissionDenied), (401, "", StorageError), (503, "ServerBusy", StorageUnavailable),
     (503, "", StorageUnavailable), (0, UNREACHABLE, StorageUnavailable), (409, "QuotaExceeded", StoreQuotaExceeded),
-    (409, "BlobArchived", StorageError), (302, "", StorageError))  # fmt: skip
+    (409, "BlobArchived", StorageError), (302, "", StorageError)])  # fmt: skip
 def test_errors_have_their_kinds(status, code, error):
     with pytest.raises(error) as told, azure_errors("container/{x}"):
         raise AzureFailure(status, code)
@@ -84,7 +83,7 @@ MIB = 1024 * 1024
 TIB = MIB * MIB
 
 
-@each("size", None, 0, 100 * MIB, TIB, 4 * TIB)
+@pytest.mark.parametrize("size", [None, 0, 100 * MIB, TIB, 4 * TIB])
 def test_an_announced_file_has_no_more_blocks_than_the_service_takes(size: int | None):
     assert block_size(8 * MIB, size) >= 8 * MIB
     assert -(-(size or 0) // block_size(8 * MIB, size)) <= 50_000

@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from tests.cases import each
 from tests.contract.storage_basis import body, content, is_there, names, put
 from tests.unit.files.stores.local.descriptors import file_system_of
 
@@ -52,7 +51,7 @@ READS = {
 
 
 @pytest.mark.security("S9")
-@each("call", *CHANGES, *READS)
+@pytest.mark.parametrize("call", [*CHANGES, *READS])
 async def test_a_home_is_closed_to_others(call, tmp_path):
     async with new_root(tmp_path) as (_, alice, bob, _):
         await put(alice, "user/alice/file", b"hers")
@@ -63,7 +62,7 @@ async def test_a_home_is_closed_to_others(call, tmp_path):
         assert await names(alice, "user/alice") == ["file"]
 
 
-@each("call", *CHANGES, *READS)
+@pytest.mark.parametrize("call", [*CHANGES, *READS])
 async def test_a_home_is_open_to_its_user_and_to_administrators(call, tmp_path):
     for is_admin in (False, True):
         async with new_root(tmp_path) as (_, alice, _, admin):
@@ -73,7 +72,7 @@ async def test_a_home_is_open_to_its_user_and_to_administrators(call, tmp_path):
             await {**CHANGES, **READS}[call](storage, "user/alice")
 
 
-@each("call", *CHANGES, *READS)
+@pytest.mark.parametrize("call", [*CHANGES, *READS])
 async def test_what_is_shared_is_everyone_s(call, tmp_path):
     async with new_root(tmp_path) as (_, alice, bob, _):
         await put(alice, "shared/file", b"hers")
@@ -81,8 +80,8 @@ async def test_what_is_shared_is_everyone_s(call, tmp_path):
         await {**CHANGES, **READS}[call](bob, "shared")
 
 
-@each("call", CHANGES)
-@each("place", "", "docs", "docs/deep")
+@pytest.mark.parametrize("call", CHANGES)
+@pytest.mark.parametrize("place", ["", "docs", "docs/deep"])
 async def test_the_rest_is_changed_by_administrators_only(call, place, tmp_path):
     async with new_root(tmp_path) as (root, alice, _, admin):
         (root / "docs" / "deep").mkdir(parents=True)
@@ -96,14 +95,14 @@ async def test_the_rest_is_changed_by_administrators_only(call, place, tmp_path)
             await CHANGES[call](admin, place)
 
 
-@each("call", READS)
+@pytest.mark.parametrize("call", READS)
 async def test_the_rest_is_read_by_everyone(call, alice, root):
     (root / "docs").mkdir(exist_ok=True)
     (root / "docs" / "file").write_text("read me")
     await READS[call](alice, "docs")
 
 
-@each("path", "user", "shared", "docs", "new")
+@pytest.mark.parametrize("path", ["user", "shared", "docs", "new"])
 async def test_top_directories_are_administrators_business(path, alice, admin, root):
     (root / "docs").mkdir(exist_ok=True)
     await alice.stat("user")
@@ -150,7 +149,7 @@ async def test_whether_a_home_of_another_exists_is_not_told(alice, bob):
 
 
 @pytest.mark.security("S9")
-@each("name", "USER", "User", "uſer", "ｕｓｅｒ")
+@pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
 async def test_a_name_that_might_lead_to_the_homes_is_closed(name, alice, admin):
     """Some file systems fold case, so that it is the same directory there."""
     await put(admin, f"{name}/bob/file")
@@ -176,7 +175,7 @@ async def test_a_home_that_was_deleted_comes_back(file_system):
     assert await names(file_system.as_user(ALICE), "user") == ["alice"]
 
 
-@each("name", "..", "a/b", "", "x" * 300, "._qs_x", "a\0b")
+@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "._qs_x", "a\0b"])
 async def test_a_user_whose_name_is_none_of_a_file_has_no_home(name, file_system, root):
     storage = file_system.as_user(StorageUser(name))
     assert (await storage.stat("")).is_directory

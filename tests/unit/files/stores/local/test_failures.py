@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 from tests.contract.storage_basis import body, content, names, put
 from tests.unit.files.stores.local.descriptors import open_below
 
@@ -350,7 +349,9 @@ async def test_a_replaced_file_is_read_to_its_end(alice):
     assert b"".join(pieces) == b"a" * 3_000_000
 
 
-@each("staging", "", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31)
+@pytest.mark.parametrize(
+    "staging", ["", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31]
+)
 async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
     await put(alice, "shared/file", b"kept", overwrite=True)
     plan = PartPlan("shared/new", 1, 1, 1)
@@ -365,11 +366,11 @@ async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
 
 
 @pytest.mark.storage(10)
-@each(("number", "kind"),
-    (errno.ENOSPC, StorageError), (errno.EDQUOT, StoreQuotaExceeded), (errno.EIO, StorageUnavailable),
+@pytest.mark.parametrize(("number", "kind"),
+    [(errno.ENOSPC, StorageError), (errno.EDQUOT, StoreQuotaExceeded), (errno.EIO, StorageUnavailable),
     (errno.ETIMEDOUT, StorageUnavailable), (errno.ESTALE, StorageUnavailable), (errno.EROFS, StorageUnavailable),
     (errno.EACCES, PermissionDenied), (errno.EPERM, PermissionDenied), (errno.ELOOP, SymlinkNotFollowed),
-    (errno.ENOTDIR, NotADirectory), (errno.EUSERS, StorageError))  # fmt: skip
+    (errno.ENOTDIR, NotADirectory), (errno.EUSERS, StorageError)])  # fmt: skip
 def test_errors_of_the_system_have_their_kinds(number, kind):
     told = file_error("a/file", OSError(number, os.strerror(number), "/secret/place"))
     assert type(told) is kind

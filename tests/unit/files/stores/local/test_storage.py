@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import StorageUser
@@ -65,13 +64,15 @@ async def test_touching_makes_young_and_follows_no_link(tmp_path: Path):
 
 
 @pytest.mark.security("T3")
-@each(
+@pytest.mark.parametrize(
     ("uploads", "root", "key"),
-    ("/srv/files/uploads", "/srv/files", "importer.upload_dir"),
-    ("/srv/files", "/srv/files", "importer.upload_dir"),
-    ("/srv/uploads", "/srv/uploads/files", "filebrowser.local_root"),
-    ("/srv/uploads", "/srv/uploads2", None),
-    ("/srv/uploads", None, None),
+    [
+        ("/srv/files/uploads", "/srv/files", "importer.upload_dir"),
+        ("/srv/files", "/srv/files", "importer.upload_dir"),
+        ("/srv/uploads", "/srv/uploads/files", "filebrowser.local_root"),
+        ("/srv/uploads", "/srv/uploads2", None),
+        ("/srv/uploads", None, None),
+    ],
 )
 def test_uploads_and_files_of_users_lie_apart(uploads: str, root: str | None, key: str | None):
     settings = Settings.model_validate({"importer": {"upload_dir": uploads}, "filebrowser": {"local_root": root or ""}})
@@ -88,7 +89,7 @@ def test_without_a_root_there_is_no_store():
     assert file.build(settings(local_root="")) is None
 
 
-@each("kind", "missing", "file")
+@pytest.mark.parametrize("kind", ["missing", "file"])
 def test_a_root_that_is_no_directory_is_a_problem(tmp_path: Path, kind: str):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError) as told:

@@ -1,7 +1,6 @@
 """Which S3 account the settings mean."""
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import Scheme
@@ -38,16 +37,16 @@ def test_keys_and_address_are_those_of_the_account():
     assert "secret" not in repr(options).replace("is_secure", "")
 
 
-@each(("endpoint", "is_secure", "url"),
-    ("", True, None), ("store", True, "https://store"), ("http://store:9000", True, "http://store:9000"),
-    ("https://store", False, "https://store"))  # fmt: skip
+@pytest.mark.parametrize(("endpoint", "is_secure", "url"),
+    [("", True, None), ("store", True, "https://store"), ("http://store:9000", True, "http://store:9000"),
+    ("https://store", False, "https://store")])  # fmt: skip
 def test_a_scheme_in_the_address_counts_more_than_is_secure(endpoint, is_secure, url):
     options = options_of(settings({**KEYS, "endpoint": endpoint, "is_secure": is_secure}))
     assert options is not None
     assert options.endpoint_url == url
 
 
-@each("half", {"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"})
+@pytest.mark.parametrize("half", [{"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"}])
 def test_half_a_login_is_a_mistake(half):
     with pytest.raises(ConfigurationError, match="belong together"):
         options_of(settings(half))

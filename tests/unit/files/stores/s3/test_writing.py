@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.files.protocol import PartPlan, StoredPart
@@ -38,7 +37,7 @@ async def test_blocks_are_full_until_the_end():
     assert [bytes(await blocks.take(3)) for _ in range(4)] == [b"abc", b"def", b"gh", b""]
 
 
-@each("size", 1, 100 * MIB, 49 * GIB, 500 * GIB, LARGEST_OBJECT)
+@pytest.mark.parametrize("size", [1, 100 * MIB, 49 * GIB, 500 * GIB, LARGEST_OBJECT])
 def test_announced_bodies_fit_into_as_many_parts_as_there_may_be(size):
     part = part_bytes(0, size)
     assert part >= MIN_PART_BYTES
@@ -55,7 +54,7 @@ def test_who_announces_more_than_any_store_takes_gets_no_larger_parts():
     assert part_bytes(0, 10**18) <= part_bytes(0, LARGEST_OBJECT)
 
 
-@each("announced", None, 10 * MIB)
+@pytest.mark.parametrize("announced", [None, 10 * MIB])
 def test_bodies_of_unknown_size_fit_as_well(announced):
     sent = parts = 0
     while sent < LARGEST_OBJECT:
@@ -65,7 +64,7 @@ def test_bodies_of_unknown_size_fit_as_well(announced):
 
 
 @pytest.mark.storage(67)
-@each("size", SINGLE_COPY_BYTES + 1, 5 * GIB + 1, LARGEST_OBJECT)
+@pytest.mark.parametrize("size", [SINGLE_COPY_BYTES + 1, 5 * GIB + 1, LARGEST_OBJECT])
 def test_copies_in_parts_cover_the_object_within_the_limits_of_the_store(size):
     ranges = list(copy_ranges(size))
     assert len(ranges) <= MAX_PARTS
@@ -76,8 +75,8 @@ def test_copies_in_parts_cover_the_object_within_the_limits_of_the_store(size):
     assert 0 < ranges[-1][1] - ranges[-1][0] <= LARGEST_COPIED_PART
 
 
-@each("part", 5 * MIB, 16 * MIB, 17 * MIB, 128 * MIB)
-@each("parts", 1, 2, 900, 10_000)
+@pytest.mark.parametrize("part", [5 * MIB, 16 * MIB, 17 * MIB, 128 * MIB])
+@pytest.mark.parametrize("parts", [1, 2, 900, 10_000])
 def test_numbers_of_parts_are_in_order_and_enough(part, parts):
     plan = PartPlan("b/f", parts * part - 3, part, parts)
     numbers = PartNumbers(plan)
@@ -127,13 +126,15 @@ def test_keys_have_at_most_1024_bytes():
         place_of(f"{longest}e")
 
 
-@each("bucket", "x", "a b", "arn:aws:s3:eu-west-1:1:accesspoint", "ex--use1-az4--x-s3", "é", "-a", "@")
+@pytest.mark.parametrize(
+    "bucket", ["x", "a b", "arn:aws:s3:eu-west-1:1:accesspoint", "ex--use1-az4--x-s3", "é", "-a", "@"]
+)
 def test_what_cannot_be_a_bucket_is_not_there(bucket):
     with pytest.raises(PathNotFound):
         place_of(f"{bucket}/key")
 
 
-@each("path", "", "bucket")
+@pytest.mark.parametrize("path", ["", "bucket"])
 def test_files_lie_in_buckets(path):
     with pytest.raises(InvalidPath):
         object_place(path)

@@ -9,7 +9,6 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 from tests.contract.storage_basis import batches, body, content
 from tests.engines.certificates import Authority
 from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
@@ -50,7 +49,7 @@ def file_system(*urls: str, timeouts: Timeouts = PATIENT, **options) -> WebHdfsF
 
 
 @pytest.mark.security("S12")
-@each("scheme", "http", "https", "file")
+@pytest.mark.parametrize("scheme", ["http", "https", "file"])
 async def test_redirects_to_hosts_that_are_not_listed_are_not_followed(scheme):
     async def elsewhere(_: Asked) -> Answer:
         return Answer(body=b"other")
@@ -305,7 +304,7 @@ async def test_certificates_are_checked_and_https_is_never_left_for_http(tmp_pat
             await store.close()
 
 
-@each("name", "", "alice/host", "alice@REALM", "alice/host@REALM", "a\nb")
+@pytest.mark.parametrize("name", ["", "alice/host", "alice@REALM", "alice/host@REALM", "a\nb"])
 def test_names_that_hadoop_would_shorten_to_another_user_s_have_no_access(name):
     with pytest.raises(PermissionDenied):
         acting_name(name)
@@ -383,7 +382,7 @@ async def test_a_cluster_may_have_several_name_nodes():
     await store.close()
 
 
-@each("url", "", "nn:9870", "ftp://nn/webhdfs/v1", "http://", "http://user@nn/webhdfs/v1")
+@pytest.mark.parametrize("url", ["", "nn:9870", "ftp://nn/webhdfs/v1", "http://", "http://user@nn/webhdfs/v1"])
 def test_an_address_that_is_none_is_told(url):
     with pytest.raises(ConfigurationError):
         hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"webhdfs_url": url}}}))

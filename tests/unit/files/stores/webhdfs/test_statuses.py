@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.errors.base import NotSupported, PermissionDenied
 from queryserver.errors.files import (
@@ -79,16 +78,18 @@ def test_names_that_look_like_the_answer_are_names():
             assert scanned(listing(entries, 3, separators=separators), cut) == (entries, 3)
 
 
-@each(
+@pytest.mark.parametrize(
     "answer",
-    b"",
-    b"<html><body>Login</body></html>",
-    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"}',
-    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"},{"pathSu',
-    b'{"FileStatuses":{"FileStatus":[7]}}',
-    b'{"FileStatuses":{"FileStatus":[{},7,{},{}]}}',
-    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"\xff"}]}}',
-    b'{"RemoteException":{"exception":"X"}}',
+    [
+        b"",
+        b"<html><body>Login</body></html>",
+        b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"}',
+        b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"},{"pathSu',
+        b'{"FileStatuses":{"FileStatus":[7]}}',
+        b'{"FileStatuses":{"FileStatus":[{},7,{},{}]}}',
+        b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"\xff"}]}}',
+        b'{"RemoteException":{"exception":"X"}}',
+    ],
 )
 def test_what_is_no_whole_listing_is_a_failure_of_the_store(answer):
     with pytest.raises(StorageError):
@@ -108,27 +109,29 @@ def told(name: str, message: str | None, status: int = 403) -> bytes:
     ).encode()
 
 
-@each("status", 400, 403, 404, 500)
-@each(
+@pytest.mark.parametrize("status", [400, 403, 404, 500])
+@pytest.mark.parametrize(
     ("name", "message", "kind"),
-    ("FileNotFoundException", "File does not exist: /a", PathNotFound),
-    ("FileNotFoundException", "Path is not a file: /a\n\tat org.x.Y(Y.java:1)", NotAFile),
-    ("AccessControlException", "Permission denied: user=bob, access=WRITE", PermissionDenied),
-    ("AccessControlException", "/a/file (is not a directory)", NotADirectory),
-    ("ParentNotDirectoryException", "/a/file (is not a directory)", NotADirectory),
-    ("AuthorizationException", "User: a is not allowed to impersonate b", PermissionDenied),
-    ("SecurityException", "Failed to obtain user group information", PermissionDenied),
-    ("FileAlreadyExistsException", "exists", PathExists),
-    ("PathIsNotEmptyDirectoryException", "`/a is non empty'", DirectoryNotEmpty),
-    ("NSQuotaExceededException", "The NameSpace quota is exceeded", StoreQuotaExceeded),
-    ("DSQuotaExceededException", "The DiskSpace quota is exceeded", StoreQuotaExceeded),
-    ("SafeModeException", "Cannot create file. Name node is in safe mode.", StorageUnavailable),
-    ("StandbyException", "Operation category READ is not supported in state standby", StorageUnavailable),
-    ("InvalidPathException", "Invalid path name", InvalidPath),
-    ("IllegalArgumentException", "Pathname /a:b from /a:b is not a valid DFS filename.", InvalidPath),
-    ("UnsupportedOperationException", "not supported", NotSupported),
-    ("OddException", "something", StorageError),
-    ("WebApplicationException", None, StorageError),
+    [
+        ("FileNotFoundException", "File does not exist: /a", PathNotFound),
+        ("FileNotFoundException", "Path is not a file: /a\n\tat org.x.Y(Y.java:1)", NotAFile),
+        ("AccessControlException", "Permission denied: user=bob, access=WRITE", PermissionDenied),
+        ("AccessControlException", "/a/file (is not a directory)", NotADirectory),
+        ("ParentNotDirectoryException", "/a/file (is not a directory)", NotADirectory),
+        ("AuthorizationException", "User: a is not allowed to impersonate b", PermissionDenied),
+        ("SecurityException", "Failed to obtain user group information", PermissionDenied),
+        ("FileAlreadyExistsException", "exists", PathExists),
+        ("PathIsNotEmptyDirectoryException", "`/a is non empty'", DirectoryNotEmpty),
+        ("NSQuotaExceededException", "The NameSpace quota is exceeded", StoreQuotaExceeded),
+        ("DSQuotaExceededException", "The DiskSpace quota is exceeded", StoreQuotaExceeded),
+        ("SafeModeException", "Cannot create file. Name node is in safe mode.", StorageUnavailable),
+        ("StandbyException", "Operation category READ is not supported in state standby", StorageUnavailable),
+        ("InvalidPathException", "Invalid path name", InvalidPath),
+        ("IllegalArgumentException", "Pathname /a:b from /a:b is not a valid DFS filename.", InvalidPath),
+        ("UnsupportedOperationException", "not supported", NotSupported),
+        ("OddException", "something", StorageError),
+        ("WebApplicationException", None, StorageError),
+    ],
 )
 def test_the_exception_decides_and_not_the_status(status, name, message, kind):
     error = RemoteFailure.of(status, told(name, message)).error("a")
@@ -137,13 +140,15 @@ def test_the_exception_decides_and_not_the_status(status, name, message, kind):
 
 
 @pytest.mark.storage(10)
-@each(
+@pytest.mark.parametrize(
     "message",
-    "org.apache.hadoop.ipc.RemoteException(java.io.IOException): broken\n\tat org.apache.Hadoop.x(X.java:3)",
-    "java.lang.IllegalArgumentException: broken",
-    "Call From node7/10.1.2.3 to nn1.corp.example.com:8020 failed: broken",
-    "namenode:8020 is broken",
-    "see http://wiki.example.com/hadoop for broken",
+    [
+        "org.apache.hadoop.ipc.RemoteException(java.io.IOException): broken\n\tat org.apache.Hadoop.x(X.java:3)",
+        "java.lang.IllegalArgumentException: broken",
+        "Call From node7/10.1.2.3 to nn1.corp.example.com:8020 failed: broken",
+        "namenode:8020 is broken",
+        "see http://wiki.example.com/hadoop for broken",
+    ],
 )
 def test_messages_hold_no_classes_no_traces_and_no_hosts(message):
     shown = RemoteFailure.of(500, told("IOException", message)).error("a").message
@@ -152,7 +157,9 @@ def test_messages_hold_no_classes_no_traces_and_no_hosts(message):
         assert word not in shown
 
 
-@each(("status", "kind"), (500, StorageError), (401, StorageError), (404, StorageError), (503, StorageUnavailable))
+@pytest.mark.parametrize(
+    ("status", "kind"), [(500, StorageError), (401, StorageError), (404, StorageError), (503, StorageUnavailable)]
+)
 def test_pages_of_html_say_nothing(status, kind):
     page = b"<html><head><title>Error 500 java.io.EOFException: x</title></head></html>"
     error = RemoteFailure.of(status, page).error("a")
