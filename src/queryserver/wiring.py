@@ -43,7 +43,8 @@ from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
 from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
-from queryserver.statements.build import Kept, open_records, statement_services
+from queryserver.statements.build import FleetMember, SharedResources, StatementBuilder, StoredRecords, open_records
+from queryserver.statements.runner import RunnerHooks
 from queryserver.tasks.build import schedule_services, task_services
 from queryserver.tasks.instances import Instances, Load
 
@@ -70,43 +71,34 @@ async def open_services(
     async with AsyncExitStack() as stack:
         registry = registry or CollectorRegistry()
         metrics = _metrics(settings, registry)
-        kept = await stack.enter_async_context(open_records(settings, metrics))
-        accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
-        builder, stored = EngineBuilder(settings), ConnectorRepository(kept.database, accounts.sealer)
+        records = await stack.enter_async_context(open_records(settings, metrics))
+        accounts = await stack.enter_async_context(open_accounts(settings, records.database, metrics))
+        builder, stored = EngineBuilder(settings), ConnectorRepository(records.database, accounts.sealer)
         connectors = _connectors(settings, partial(engines, builder), stored, metrics)
         stack.push_async_callback(_close_engines, connectors, builder)
         await connectors.refresh()
         threads = stack.enter_context(open_threads())
         computing = await stack.enter_async_context(computing_of(settings.desktop))
         streams = Streams(settings.editor.max_streams_per_user, accounts.directory, every=settings.desktop.auth.recheck)
-        rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(kept.database)
-        storage = await stack.enter_async_context(open_storage(settings, kept.database, streams, threads, stores))
-        import_files = await stack.enter_async_context(open_import_files(settings, kept.database, storage.stores))
+        rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(records.database)
+        storage = await stack.enter_async_context(open_storage(settings, records.database, streams, threads, stores))
+        import_files = await stack.enter_async_context(open_import_files(settings, records.database, storage.stores))
         broker = _broker(settings.desktop.task_server)
-        cache = metadata_cache(kept.database, threads.metadata, settings.editor)
-        statements = statement_services(
+        cache = metadata_cache(records.database, threads.metadata, settings.editor)
+        statements = StatementBuilder(
             settings,
-            kept,
-            accounts=accounts,
-            connectors=connectors,
-            imports=import_files.imports.session,
-            files=storage.statement_files,
-            import_lost=import_files.import_lost.set,
-            objects_changed=cache.objects_changed,
-            notices=notices,
-            streams=streams,
-            threads=threads,
-            rendering=rendering,
-            computing=computing,
-            metrics=metrics,
-            role=role,
-            broker=broker,
-        )
-        feed = index_feed(settings.metadata, kept.database, connectors)
+            records,
+            accounts,
+            connectors,
+            RunnerHooks(cache.objects_changed, import_files.imports.session, import_files.import_lost.set),
+            SharedResources(notices, streams, threads, rendering, computing, storage.statement_files, metrics),
+            FleetMember(role, broker),
+        ).build()
+        feed = index_feed(settings.metadata, records.database, connectors)
         metadata = metadata_services(
             editor=settings.editor,
             connectors=connectors,
-            sessions=kept.sessions,
+            sessions=records.sessions,
             cache=cache,
             threads=threads.rendering,
             rendering=rendering,
@@ -117,7 +109,7 @@ async def open_services(
         )
         searching = search_services(
             settings=settings,
-            database=kept.database,
+            database=records.database,
             connectors=connectors,
             stores=storage.stores,
             threads=threads,
@@ -135,11 +127,11 @@ async def open_services(
             metadata=metadata,
             statements=statements,
         )
-        readiness, stored_ones = _readiness(settings, kept), StoredConnectors(stored, builder, connectors.refresh)
-        instances = Instances(kept.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
+        readiness, stored_ones = _readiness(settings, records), StoredConnectors(stored, builder, connectors.refresh)
+        instances = Instances(records.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
         tasks = task_services(
             settings,
-            kept.database,
+            records.database,
             statements=statements,
             orphans=storage.orphans,
             area=import_files.area,
@@ -152,13 +144,13 @@ async def open_services(
             metrics=metrics,
         )
         scheduling = schedule_services(
-            settings, kept.database, accounts.directory, connectors, statements, instances, threads, metrics
+            settings, records.database, accounts.directory, connectors, statements, instances, threads, metrics
         )
-        page = MetricsPage(registry, metrics, kept.database, threads.upkeep, tasks.service.gauges)
+        page = MetricsPage(registry, metrics, records.database, threads.upkeep, tasks.service.gauges)
         services = Services(
             settings=settings,
             accounts=accounts,
-            users=Users(kept.database),
+            users=Users(records.database),
             connectors=connectors,
             stored_connectors=stored_ones,
             connection_tests=ConnectionTests(builder, engines, stored_ones, statements.runner.data.may_hold),
@@ -167,9 +159,9 @@ async def open_services(
             searching=searching,
             storage=storage,
             importing=importing,
-            configuration=configuration_services(settings, kept.database, connectors, storage.stores, readiness),
+            configuration=configuration_services(settings, records.database, connectors, storage.stores, readiness),
             streams=streams,
-            request_limits=RequestLimits(RequestCounts(kept.database), most=settings.limits.api_requests_per_minute),
+            request_limits=RequestLimits(RequestCounts(records.database), most=settings.limits.api_requests_per_minute),
             readiness=readiness,
             threads=threads,
             registry=registry,
@@ -181,8 +173,8 @@ async def open_services(
             scheduling=scheduling,
         )
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
-            kept.retention.include(clean_up)
-        for running in _running(services, role, dsn=kept.dsn, alone=alone):
+            records.retention.include(clean_up)
+        for running in _running(services, role, dsn=records.dsn, alone=alone):
             await stack.enter_async_context(running())
         await stack.enter_async_context(import_files.area.running(alone=alone))
         yield services
@@ -240,11 +232,11 @@ def _connectors(
     )
 
 
-def _readiness(settings: Settings, kept: Kept) -> Readiness:
+def _readiness(settings: Settings, records: StoredRecords) -> Readiness:
     return Readiness(
-        database=partial(kept.database.value, "select 1"),
-        schema=partial(require_usable, kept.dsn),
-        result_store=kept.results.ping,
+        database=partial(records.database.value, "select 1"),
+        schema=partial(require_usable, records.dsn),
+        result_store=records.results.ping,
         broker=partial(ping_broker, settings) if settings.desktop.task_server.enabled else None,
     )
 

@@ -11,7 +11,7 @@ from queryserver.cli.context import AsJson, ConfigFile, print_json, run, setting
 from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
-    from queryserver.statements.build import Kept
+    from queryserver.statements.build import StoredRecords
     from queryserver.statements.retention import Closed
 
 
@@ -28,9 +28,9 @@ Age: TypeAlias = Annotated[
 def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
     """Close results that no client has used for so many days."""
 
-    async def work(kept: "Kept") -> None:
+    async def work(stored: "StoredRecords") -> None:
         typer.echo(f"Closing queries older than {age_in_days} days...")
-        done = await kept.retention.close_queries(timedelta(days=age_in_days))
+        done = await stored.retention.close_queries(timedelta(days=age_in_days))
         for query, text in done.failed.items():
             typer.echo(f"Info: {query} {text}")
         typer.echo(f"{done.closed} queries closed. {done.already_closed} queries already closed.")
@@ -50,13 +50,13 @@ def close_sessions(
 
     settings = settings_of(config)
 
-    async def work(kept: "Kept") -> None:
-        connectors = await keys_meant(settings, kept.database, dialect)
+    async def work(stored: "StoredRecords") -> None:
+        connectors = await keys_meant(settings, stored.database, dialect)
         if connectors == []:
             typer.echo(f"Unknown dialect: {dialect}", err=True)
             raise typer.Exit(1)
         typer.echo(f"Closing {dialect} sessions older than {age_in_days} days...")
-        done = await kept.retention.close_sessions(connectors, timedelta(days=age_in_days))
+        done = await stored.retention.close_sessions(connectors, timedelta(days=age_in_days))
         found = done.closed + done.already_closed + done.in_use + len(done.failed)
         typer.echo(f"Found {found} open sessions to close")
         for session, text in done.failed.items():
@@ -80,8 +80,8 @@ def cleanup(
 ) -> None:
     """Delete old history, expired results, spent tokens and the like."""
 
-    async def work(kept: "Kept") -> None:
-        counts = await kept.retention.clean_up(history=timedelta(days=keep_days), dry_run=dry_run)
+    async def work(stored: "StoredRecords") -> None:
+        counts = await stored.retention.clean_up(history=timedelta(days=keep_days), dry_run=dry_run)
         if as_json:
             print_json(dict(counts))
             return
@@ -113,7 +113,9 @@ def _fail_for(done: "Closed") -> None:
         raise typer.Exit(1)
 
 
-def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, with_stores: bool = False) -> None:
+def _sweep(
+    settings: Settings, work: "Callable[[StoredRecords], Awaitable[None]]", *, with_stores: bool = False
+) -> None:
     """`with_stores`: `clean_up` works in the file stores and the upload area, too."""
     from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
@@ -122,13 +124,13 @@ def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, wit
 
     async def opened() -> None:
         async with AsyncExitStack() as stack:
-            kept = await stack.enter_async_context(open_records(settings))
+            stored = await stack.enter_async_context(open_records(settings))
             if with_stores:
                 stores = await stack.enter_async_context(open_stores(settings))
-                kept.retention.include(orphan_sweep(kept.database, stores).clean_up)
-                area = await stack.enter_async_context(open_upload_area(settings, kept.database))
-                kept.retention.include(area.clean_up)
-                kept.retention.include(task_records(settings, kept.database).clean_up)
-            await work(kept)
+                stored.retention.include(orphan_sweep(stored.database, stores).clean_up)
+                area = await stack.enter_async_context(open_upload_area(settings, stored.database))
+                stored.retention.include(area.clean_up)
+                stored.retention.include(task_records(settings, stored.database).clean_up)
+            await work(stored)
 
     run(opened)

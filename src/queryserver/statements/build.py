@@ -3,10 +3,10 @@
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from uuid import UUID
 
 import structlog
@@ -29,7 +29,7 @@ from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
 from queryserver.statements.downloads import Downloads
-from queryserver.statements.engine_sessions import CredentialBook, ImportOpener
+from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredRecords:
     """Records and results."""
 
     dsn: str = field(repr=False)
@@ -64,7 +64,7 @@ class Kept:
 
 
 @asynccontextmanager
-async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[Kept]:
+async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[StoredRecords]:
     """Records and results, closed at the end. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_usable(dsn)
@@ -89,7 +89,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
             alone=partial(alone_in_cleaning, dsn),
             metrics=metrics,
         )
-        yield Kept(dsn, database, records, cursors, sessions, results.store, sweep)
+        yield StoredRecords(dsn, database, records, cursors, sessions, results.store, sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,144 +116,196 @@ class StatementServices:
     reach: Reach
 
 
-def statement_services(
-    settings: Settings,
-    kept: Kept,
-    *,
-    accounts: AccountServices,
-    connectors: Connectors,
-    imports: ImportOpener,
-    files: StatementFileAccess,
-    import_lost: Callable[[], None],
-    objects_changed: Callable[[int, str], Awaitable[None]],
-    notices: Notices,
-    streams: Streams,
-    threads: Threads,
-    rendering: ByteBudget,
-    computing: Computing,
-    metrics: Metrics,
-    role: Role,
-    broker: Broker | None,
-) -> StatementServices:
-    """All of them; nothing runs before `runner.running` and `dispatcher.listening` are entered.
+@dataclass(frozen=True, slots=True)
+class SharedResources:
+    """What statements share with the rest of the process."""
 
-    `broker` is there where the task server is on. `files` are those of the stores, for statements. `imports` opens the
-    session of an import, `import_lost` is called when one has ended with its server; `objects_changed` is called with
-    user and connector after statements that may change tables.
-    """
-    editor, records, signals = settings.editor, kept.records, StateSignals()
-    allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
-    leases = StatementLeases(
-        kept.database,
-        accounts.sealer,
-        statement_ends(settings),
-        # The broker signals them for less.
-        notifies_ends=lambda: not (broker and broker.is_reachable),
-    )
-    passes_tokens = settings.desktop.use_thrift_http_jwt
-    credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
-    access = StatementAccess(records, connectors)
-    result_reader = ResultReader(
-        records=records,
-        cursors=kept.cursors,
-        results=kept.results,
-        access=access,
-        signals=signals,
-        threads=threads.rendering,
-        batch_max_bytes=editor.batch_max_bytes,
-        budget=rendering,
-    )
-    tables = ResultTables(kept.database, records, kept.results, access, result_reader, editor.lease_timeout)
-    reach = Reach(files, tables.open)
-    runner = Runner(
-        # Names this process among all that ever lived, so that a lease is never taken for another's.
-        RunnerInstance(
-            f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}",
-            _intake(role, has_workers=broker is not None),
-        ),
-        leases=leases,
-        session_records=kept.sessions,
-        results=kept.results,
-        users=accounts.directory,
-        connectors=connectors,
-        credentials=credentials,
-        signals=signals,
-        editor=editor,
-        limits=RunnerLimits(
-            shutdown_grace=settings.desktop.shutdown_grace,
-            recheck_every=settings.desktop.auth.recheck,
-            capacity=settings.desktop.task_server.concurrency if role is Role.WORKER else 0,
-        ),
-        hooks=RunnerHooks(objects_changed, imports, import_lost),
-        metrics=metrics,
-        reach=reach,
-        broker=broker,
-    )
-    dispatcher = StatementDispatcher(runner, notices, broker)
-    forwarding = Forwarding(runner.owner, kept.database, accounts.directory, connectors, notices)
-    reader = StatementReader(records, access, signals, streams)
-    submissions = Submissions(
-        records=records,
-        leases=leases,
-        sessions=kept.sessions,
-        connectors=connectors,
-        credentials=credentials,
-        dispatcher=dispatcher,
-        access=access,
-        limits=editor,
-        allowed_settings=allowed_settings,
-        choosing=Choosing(computing),
-        parameters=ParameterBook(accounts.sealer),
-        ends_are_mailed=bool(settings.desktop.smtp.host and settings.desktop.task_server.email_after_s),
-    )
-    control = StatementControl(
-        records=records,
-        access=access,
-        reader=reader,
-        dispatcher=dispatcher,
-        signals=signals,
-        cancel_wait=editor.cancel_wait,
-    )
-    sessions = Sessions(
-        records=kept.sessions,
-        statements=records,
-        connectors=connectors,
-        credentials=credentials,
-        runner=runner,
-        forwarding=forwarding,
-        notices=notices,
-        signals=signals,
-        max_per_user=editor.max_sessions_per_user,
-        allowed_settings=allowed_settings,
-    )
-    return StatementServices(
-        access=access,
-        submissions=submissions,
-        reader=reader,
-        result_reader=result_reader,
-        downloads=Downloads(access, result_reader, enabled=settings.desktop.enable_download),
-        control=control,
-        history=StatementHistory(records, connectors),
-        sessions=sessions,
-        formatting=Formatting(computing, max_bytes=editor.statement_max_bytes),
-        administration=StatementAdministration(
-            kept.database, records, lambda statement_id, owner: dispatcher.cancel(statement_id, owner=owner)
-        ),
-        retention=kept.retention,
-        credentials=credentials,
-        runner=runner,
-        dispatcher=dispatcher,
-        signals=signals,
-        changed_states=ChangedStates(kept.database, signals, runner.statements.runs),
-        forwarding=forwarding,
-        reach=reach,
-    )
+    notices: Notices
+    streams: Streams
+    threads: Threads
+    rendering: ByteBudget
+    computing: Computing
+    files: StatementFileAccess
+    """Files of the stores, for statements that read or write them."""
+    metrics: Metrics
 
 
-def _intake(role: Role, *, has_workers: bool) -> Intake:
-    if role is Role.WORKER:
-        return Intake.QUEUED
-    return Intake.BOUND if has_workers else Intake.OWN
+@dataclass(frozen=True, slots=True)
+class FleetMember:
+    """The role of this process in the fleet, and the broker where the task server is on."""
+
+    role: Role
+    broker: Broker | None
+
+    @property
+    def intake(self) -> Intake:
+        """Which new statements it runs."""
+        if self.role is Role.WORKER:
+            return Intake.QUEUED
+        return Intake.OWN if self.broker is None else Intake.BOUND
+
+
+@dataclass(frozen=True)
+class StatementBuilder:
+    """Makes the services of statements, each once. None runs before `runner.running` and `dispatcher.listening`."""
+
+    settings: Settings
+    stored: StoredRecords
+    accounts: AccountServices
+    connectors: Connectors
+    hooks: RunnerHooks
+    resources: SharedResources
+    fleet: FleetMember
+
+    def build(self) -> StatementServices:
+        """All services."""
+        settings, stored, signals, runner = self.settings, self.stored, self._signals, self._runner
+        return StatementServices(
+            access=self._access,
+            submissions=self._submissions,
+            reader=self._reader,
+            result_reader=self._result_reader,
+            downloads=Downloads(self._access, self._result_reader, enabled=settings.desktop.enable_download),
+            control=StatementControl(
+                records=stored.records,
+                access=self._access,
+                reader=self._reader,
+                dispatcher=self._dispatcher,
+                signals=signals,
+                cancel_wait=settings.editor.cancel_wait,
+            ),
+            history=StatementHistory(stored.records, self.connectors),
+            sessions=self._sessions,
+            formatting=Formatting(self.resources.computing, max_bytes=settings.editor.statement_max_bytes),
+            administration=StatementAdministration(stored.database, stored.records, self._dispatcher.cancel),
+            retention=stored.retention,
+            credentials=self._credentials,
+            runner=runner,
+            dispatcher=self._dispatcher,
+            signals=signals,
+            changed_states=ChangedStates(stored.database, signals, runner.statements.runs),
+            forwarding=self._forwarding,
+            reach=self._reach,
+        )
+
+    @cached_property
+    def _signals(self) -> StateSignals:
+        return StateSignals()
+
+    @cached_property
+    def _leases(self) -> StatementLeases:
+        broker = self.fleet.broker
+        return StatementLeases(
+            self.stored.database,
+            self.accounts.sealer,
+            statement_ends(self.settings),
+            # A message of the broker costs less.
+            notifies_ends=lambda: not (broker and broker.is_reachable),
+        )
+
+    @cached_property
+    def _credentials(self) -> CredentialBook:
+        passes_tokens = self.settings.desktop.use_thrift_http_jwt
+        return CredentialBook(self.stored.sessions, self.connectors, self.accounts.sealer, passes_tokens=passes_tokens)
+
+    @cached_property
+    def _access(self) -> StatementAccess:
+        return StatementAccess(self.stored.records, self.connectors)
+
+    @cached_property
+    def _reader(self) -> StatementReader:
+        return StatementReader(self.stored.records, self._access, self._signals, self.resources.streams)
+
+    @cached_property
+    def _result_reader(self) -> ResultReader:
+        return ResultReader(
+            records=self.stored.records,
+            cursors=self.stored.cursors,
+            results=self.stored.results,
+            access=self._access,
+            signals=self._signals,
+            threads=self.resources.threads.rendering,
+            batch_max_bytes=self.settings.editor.batch_max_bytes,
+            budget=self.resources.rendering,
+        )
+
+    @cached_property
+    def _reach(self) -> Reach:
+        stored, lease = self.stored, self.settings.editor.lease_timeout
+        tables = ResultTables(stored.database, stored.records, stored.results, self._access, self._result_reader, lease)
+        return Reach(self.resources.files, tables.open)
+
+    @cached_property
+    def _runner(self) -> Runner:
+        desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
+        return Runner(
+            # Unique over all processes that ever ran, so that no process takes the lease of another for its own.
+            RunnerInstance(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}", self.fleet.intake),
+            leases=self._leases,
+            session_records=self.stored.sessions,
+            results=self.stored.results,
+            users=self.accounts.directory,
+            connectors=self.connectors,
+            credentials=self._credentials,
+            signals=self._signals,
+            editor=self.settings.editor,
+            limits=RunnerLimits(
+                shutdown_grace=desktop.shutdown_grace,
+                recheck_every=desktop.auth.recheck,
+                capacity=desktop.task_server.concurrency if is_worker else 0,
+            ),
+            hooks=self.hooks,
+            metrics=self.resources.metrics,
+            reach=self._reach,
+            broker=self.fleet.broker,
+        )
+
+    @cached_property
+    def _dispatcher(self) -> StatementDispatcher:
+        return StatementDispatcher(self._runner, self.resources.notices, self.fleet.broker)
+
+    @cached_property
+    def _forwarding(self) -> Forwarding:
+        return Forwarding(
+            self._runner.owner, self.stored.database, self.accounts.directory, self.connectors, self.resources.notices
+        )
+
+    @cached_property
+    def _allowed_settings(self) -> frozenset[str]:
+        return frozenset(self.settings.desktop.connector_policy.session_conf_allowed)
+
+    @cached_property
+    def _submissions(self) -> Submissions:
+        desktop = self.settings.desktop
+        return Submissions(
+            records=self.stored.records,
+            leases=self._leases,
+            sessions=self.stored.sessions,
+            connectors=self.connectors,
+            credentials=self._credentials,
+            dispatcher=self._dispatcher,
+            access=self._access,
+            limits=self.settings.editor,
+            allowed_settings=self._allowed_settings,
+            choosing=Choosing(self.resources.computing),
+            parameters=ParameterBook(self.accounts.sealer),
+            ends_are_mailed=bool(desktop.smtp.host and desktop.task_server.email_after_s),
+        )
+
+    @cached_property
+    def _sessions(self) -> Sessions:
+        return Sessions(
+            records=self.stored.sessions,
+            statements=self.stored.records,
+            connectors=self.connectors,
+            credentials=self._credentials,
+            runner=self._runner,
+            forwarding=self._forwarding,
+            notices=self.resources.notices,
+            signals=self._signals,
+            max_per_user=self.settings.editor.max_sessions_per_user,
+            allowed_settings=self._allowed_settings,
+        )
 
 
 @asynccontextmanager

@@ -77,7 +77,7 @@ class StatementDispatcher:
         else:
             await self._notices.publish(_WAITING, str(statement_id))
 
-    async def cancel(self, statement_id: UUID, *, owner: str | None) -> None:
+    async def cancel(self, statement_id: UUID, owner: str | None) -> None:
         """Notify the runner `owner` that the record now requests a cancel. Never raises."""
         if not self._runner.statements.cancel(statement_id) and owner != self._runner.owner:
             await self._notices.publish(CANCEL, str(statement_id))
