@@ -38,7 +38,7 @@ class JwtSettings(Section):
     """External tokens (RS256)."""
 
     key_server_url: Names = ()
-    """Address of a JWKS document, or a list tried in order. Empty: external tokens are not taken."""
+    """Address of a JWKS document, or a list tried in order. Empty: external tokens are not accepted."""
     issuer: Text = ""
     """The `iss` that a token must have; `*`: not compared. Required once a key server is set."""
     audience: Text = ""
@@ -46,17 +46,17 @@ class JwtSettings(Section):
     username_header: Text = "sub"
     """The claim that holds the user name."""
     key_server_ca: OptionalPlace = None
-    """PEM file of further authorities that are trusted for the key server."""
+    """PEM file of additional authorities that are trusted for the key server."""
     timeout_s: Positive = 5
-    """Limit of one fetch of the keys."""
+    """Timeout of one fetch of the keys."""
     cache_s: Count = 3600
     """How long fetched keys are used before they are fetched again."""
     refetch_floor_s: Count = 30
-    """Least time between two fetches caused by unknown keys."""
+    """Minimum time between two fetches caused by unknown keys."""
     max_stale_s: Count = 86400
     """How long known keys stay usable while the key server is down."""
     leeway_s: Count = 30
-    """Difference of clocks that is accepted."""
+    """Accepted clock skew."""
     create_users: Flag = True
     """Whether the first call of an unknown user creates the user."""
 
@@ -69,45 +69,45 @@ class AuthSettings(Section):
     api_auth: Names = ()
     """Authenticators by priority. Empty: `jwt,api_token`, with a key server `custom_jwt,jwt,api_token`."""
     access_token_lifetime_s: Positive = 86400
-    """Life of an access token."""
+    """Lifetime of an access token."""
     refresh_token_lifetime_s: Positive = 604800
-    """Life of a refresh token."""
+    """Lifetime of a refresh token."""
     rotate_refresh_tokens: Flag = False
-    """Whether each refresh also exchanges the refresh token."""
+    """Whether each refresh also replaces the refresh token."""
     ignore_username_case: Flag = True
-    """Whether user names are compared without case."""
+    """Whether user names are compared case-insensitively."""
     force_username_lowercase: Flag = True
-    """Whether user names are kept in lower case."""
+    """Whether user names are stored in lower case."""
     force_username_uppercase: Flag = False
-    """Whether user names are kept in upper case."""
+    """Whether user names are stored in upper case."""
     default_user_group: Text = "default"
     """The group that every new user joins."""
     recheck_s: Annotated[Positive, Field(le=60)] = 5
-    """Time after which a call that lasts (a wait, an event stream, a download, an upload) reads the user and the rights
+    """Interval at which a long call (a wait, an event stream, a download, an upload) checks the user and the rights
     again, and after which statements and sessions of disabled users are ended."""
     first_login_becomes_admin: Flag = False
-    """Whether the first login makes an administrator while there is none."""
+    """Whether the first login creates an administrator if there is none."""
     password_min_length: Positive = 10
-    """Least length of a new password, in characters."""
+    """Minimum length of a new password, in characters."""
     password_min_score: Annotated[Count, Field(le=4)] = 2
-    """Least score of a new password by zxcvbn. 1: more than 1,000 guesses; 2: a million; 3: 100 million; 4: 10 billion;
+    """Minimum zxcvbn score of a new password. 1: more than 1,000 guesses; 2: a million; 3: 100 million; 4: 10 billion;
     0: any."""
     login_window_s: Annotated[Positive, Field(le=86400)] = 300
     """Time in which failed logins are counted."""
     login_failures_per_user_and_address: Count = 5
-    """Failed logins of one name from one address in that time; 0: no limit. An address from which the user has logged
-    in within 30 days is bound by this limit, and by that of the address, alone."""
+    """Failed logins of one name from one address in that time; 0: no limit. To an address from which the user has
+    logged in within 30 days, only this limit and that of the address apply."""
     login_failures_per_user: Count = 20
-    """Failed logins of one name from all addresses from which the user has not logged in lately; 0: no limit."""
+    """Failed logins of one name from all addresses from which the user has not logged in recently; 0: no limit."""
     login_failures_per_address: Count = 100
-    """Failed logins from one address; 0: no limit. Refused API tokens of an address have a limit of their own of the
-    same size, in each process."""
+    """Failed logins from one address; 0: no limit. Refused API tokens of an address have a separate limit of the same
+    size, in each process."""
     api_tokens_default_days: Annotated[Positive, Field(le=3650)] = 90
-    """Life of an API token for which none was stated, in days; at most `api_tokens_max_days`."""
+    """Default lifetime of an API token, in days; at most `api_tokens_max_days`."""
     api_tokens_max_days: Annotated[Positive, Field(le=3650)] = 365
-    """Longest life of an API token, in days. One that never ends cannot be made."""
+    """Maximum lifetime of an API token, in days. A token without expiry cannot be created."""
     api_tokens_per_user: Positive = 100
-    """API tokens that a user may have at a time; those that have ended do not count."""
+    """API tokens that a user may have at a time, not counting those that have ended."""
     jwt: JwtSettings = JwtSettings()
 
     @property
@@ -127,7 +127,7 @@ class LdapUserSettings(Section):
     """How users are found in the directory."""
 
     user_filter: Text = "objectclass=*"
-    """Filter that users fit."""
+    """Filter that users must match."""
     user_name_attr: Text = "sAMAccountName"
     """Attribute that holds the user name."""
 
@@ -136,7 +136,7 @@ class LdapGroupSettings(Section):
     """How groups are found in the directory."""
 
     group_filter: Text = "objectclass=*"
-    """Filter that groups fit."""
+    """Filter that groups must match."""
     group_name_attr: Text = "cn"
     """Attribute that holds the name of a group."""
     group_member_attr: Text = "member"
@@ -153,17 +153,17 @@ class LdapSettings(Section):
     use_start_tls: Flag = True
     """Whether `ldap://` is encrypted by StartTLS; plain connections are refused."""
     timeout_s: Positive = 10
-    """Limit of one login, all its steps together; at most 10 count."""
+    """Timeout of one login, all its steps together; values above 10 count as 10."""
     base_dn: Text = ""
-    """Where searches begin."""
+    """Base of searches."""
     search_bind_authentication: Flag = True
-    """True: find the user, then log in as the entry found; false: log in by the pattern."""
+    """True: search for the user, then log in as the entry found; false: log in by the pattern."""
     bind_dn: Text = ""
     """Login for searches."""
     bind_password: Secret = NO_SECRET
     """Password for searches."""
     ldap_username_pattern: Text = ""
-    """Login of a user, with `<username>` in it: an entry, or any other form that the directory takes."""
+    """Login of a user, containing `<username>`: an entry, or any other form that the directory accepts."""
     nt_domain: Text = ""
     """Domain: users log in as `name@domain` instead of by the pattern."""
     create_users_on_login: Flag = True
@@ -207,7 +207,7 @@ def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class CustomSettings(Section):
-    """What this installation shows of its own."""
+    """Customization of this installation."""
 
     banner_top_html: Text = ""
     """Text above every page of a client."""
@@ -219,7 +219,7 @@ class MetricsSettings(Section):
     enable_prometheus: Flag = True
     """Whether metrics are served."""
     token: Secret = NO_SECRET
-    """Bearer token that opens the metrics from anywhere."""
+    """Bearer token that gives access to the metrics from any address."""
     allowed_networks: Networks = LOOPBACK
     """Addresses that need no token."""
 
@@ -228,24 +228,24 @@ class LoggingSettings(Section):
     """The log. Tokens, passwords and signed links never appear in it."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
-    """Least severity that is logged."""
+    """Minimum severity that is logged."""
     format: Literal["text", "json"] = "text"
-    """Form of a line."""
+    """Format of a line."""
     file: OptionalPlace = None
-    """File of the log; empty: the terminal."""
+    """Log file; empty: the terminal."""
     max_bytes: Count = 10 * MIB
-    """Size at which the file is put aside; 0: never."""
+    """Size at which the file is rotated; 0: never."""
     backup_count: Count = 5
-    """How many files put aside are kept."""
+    """How many rotated files are kept."""
     redact: Annotated[Names, AfterValidator(_patterns)] = ()
-    """Further regular expressions whose matches are masked."""
+    """Additional regular expressions whose matches are masked."""
     audit_file: OptionalPlace = None
     """File of the audit events; empty: the log."""
     access_log: Flag = False
-    """Whether each call is written down at its end: user, client address, method, path without query, status, bytes and
+    """Whether each call is logged at its end: user, client address, method, path without query, status, bytes and
     duration."""
     access_file: OptionalPlace = None
-    """File of these lines, in the form `format`; empty: the log."""
+    """File of these lines, in the format `format`; empty: the log."""
 
 
 class SmtpSettings(Section):
@@ -260,7 +260,7 @@ class SmtpSettings(Section):
     password: Secret = NO_SECRET
     """Password of the login."""
     tls: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted; `none` only for loopback."""
+    """How the connection is encrypted; `none` is allowed for loopback only."""
     default_from_email: Text = ""
     """Sender."""
 
@@ -273,31 +273,32 @@ class DesktopSettings(Section):
     http_port: Annotated[Count, Field(le=65535)] = 8888
     """Port to listen on; 0: a free one."""
     workers: Positive = 1
-    """Processes that serve."""
+    """Server processes."""
     url_prefix: Annotated[Text, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*/?$")] = ""
-    """Path before all paths, such as `/sql`."""
+    """Prefix of all paths, such as `/sql`."""
     ssl_certificate: OptionalPlace = None
-    """PEM file of the certificate; with the key TLS is served."""
+    """PEM file of the certificate; with the private key, the server uses TLS."""
     ssl_private_key: OptionalPlace = None
     """PEM file of the private key."""
     data_dir: Place = Path("queryserver-data")
-    """Directory of the generated key, the embedded database and local results; 0700."""
+    """Directory of the generated key, the embedded database and local results; mode 0700."""
     secret_key: Secret = NO_SECRET
-    """Signs tokens and encrypts secrets; at least 32 characters. Empty: generated once, kept in the data directory."""
+    """Signs tokens and encrypts secrets; at least 32 characters. Empty: generated once and stored in the data
+    directory."""
     secret_key_fallbacks: Secrets = ()
-    """Former keys, still good for reading."""
+    """Former keys, still accepted for reading."""
     time_zone: Annotated[Text, AfterValidator(_zone)] = "UTC"
-    """Default zone of schedules and of date texts of storages."""
+    """Default time zone of schedules, and of dates that stores show as text."""
     allowed_hosts: Names = ("*",)
-    """Values of `Host` that are served; `*`: all."""
+    """Accepted values of the `Host` header; `*`: all."""
     trusted_proxies: Networks = ()
-    """Proxies that are trusted to name the client's address."""
+    """Proxies that are trusted to report the address of the client."""
     cors_enabled: Flag = False
-    """Whether pages of other origins may call."""
+    """Whether web pages of other origins may call the API."""
     cors_allowed_origins: Names = ()
-    """Those origins, such as `https://bi.example.com`; `*`: all, only without credentials."""
+    """The allowed origins, such as `https://bi.example.com`; `*`: all, but only without credentials."""
     cors_allow_credentials: Flag = True
-    """Whether such calls may carry credentials."""
+    """Whether calls from these origins may carry credentials."""
     enable_sharing: Flag = False
     """Sent to clients."""
     enable_download: Flag = True
@@ -307,42 +308,45 @@ class DesktopSettings(Section):
     host_label: Text = ""
     """Name of this installation, sent to clients."""
     use_thrift_http_jwt: Flag = False
-    """Whether the caller's external token is passed on to Hive over http."""
+    """Whether the caller's external token is passed on to Hive over HTTP."""
     connectors_blacklist: Names = ()
     """Dialects that are not offered."""
     connectors_whitelist: Names = ()
     """The only dialects that are offered; empty: all."""
     min_free_percent: Annotated[Count, Field(le=100)] = 5
-    """Share of each disk of this server that stays free: below it uploads, copies, imports, results and temporary
-    files are refused, while reading and deleting go on. 0: only `min_free_bytes` counts."""
+    """Percentage of each disk of this server that must stay free: below it, uploads, copies, imports, results and
+    temporary files are refused, while reading and deleting continue. 0: only `min_free_bytes` counts."""
     min_free_bytes: Count = GIB
-    """Least that stays free of each disk of this server, also where `min_free_percent` gives less; 0: only that
-    counts."""
+    """Minimum free space of each disk of this server, even if `min_free_percent` amounts to less; 0: only
+    `min_free_percent` counts."""
     computation_processes: Positive = 2
-    """Processes of each server process that format, split and detect what users send; one user has one at a time."""
+    """Processes, per server process, that format and split SQL and detect files of users; one user uses at most one at
+    a time."""
     computation_timeout_s: Positive = 20
-    """Processor time of one such computation."""
+    """Limit on the processor time of one such computation."""
     computation_memory_bytes: Annotated[Count, Field(ge=512 * MIB)] = GIB
-    """Memory of one such process."""
+    """Memory limit of one such process."""
     max_connections: Positive = 4000
-    """Open connections of one process; further ones get 503 and are closed. Lower when the limit of open files is."""
+    """Open connections of one process; further ones get 503 and are closed. Lower if the limit of open files is
+    lower."""
     max_connections_per_address: Positive = 2000
-    """Open connections of one address (of an IPv6 network /64) to one process; further ones get 429. Those of
-    `trusted_proxies` are not counted; behind them it bounds the calls under way of one client address. A load balancer
-    that is not listed there is one address: list it, and set this to some hundreds."""
+    """Open connections of one address (IPv6: of one /64 network) to one process; further ones get 429. Connections of
+    `trusted_proxies` are not counted; behind them the setting limits the concurrent calls of one client address. A
+    load balancer that is not listed there counts as one address: list it, and set this to a few hundred."""
     request_head_timeout_s: Positive = 15
     """Time for a TLS handshake, and for a request line with its headers: from the connection, later from the first
     byte."""
     response_stall_timeout_s: Positive = 300
-    """A client that takes less than 1 KiB per second of a response over this time is disconnected."""
+    """A client that reads less than 1 KiB per second of a response over this time is disconnected."""
     unsent_max_bytes: Positive = 128 * MIB
-    """Responses of one process that clients have not taken yet; above it the slowest clients are disconnected."""
+    """Size of the responses of one process that clients have not read yet; above it the slowest clients are
+    disconnected."""
     shutdown_delay_s: Count = 0
-    """After the signal to stop everything is served for this long, while `is_ready` already is 503 `stopping`: time for
-    load balancers to take the server out. A second signal ends it."""
+    """After the signal to stop, everything is still served for this long, while `is_ready` already is 503 `stopping`:
+    time for load balancers to remove the server. A second signal ends it."""
     shutdown_grace_s: Count = 30
-    """Then no new statements are taken, and those that run, and other calls, have this time to finish. 15 s later at
-    the latest the process has ended."""
+    """After that delay, no new statements are accepted, and running statements and other calls have this time to
+    finish. The process ends at most 15 s later."""
     custom: CustomSettings = CustomSettings()
     database: DatabaseSettings = DatabaseSettings()
     auth: AuthSettings = AuthSettings()

@@ -53,22 +53,23 @@ class GeneralSettings(Section):
     sample_views: Flag | None = None
     """Instead of `editor.sample_views`."""
     strict_settings: Flag = False
-    """Whether engine settings outside of `connector_policy.session_conf_allowed` are refused; else they are ignored,
-    with a warning in the log of the statement."""
+    """Whether engine settings outside of `connector_policy.session_conf_allowed` are refused; otherwise they are
+    ignored, with a warning in the log of the statement."""
     retry: Literal["never", "read_only"] = "never"
-    """`read_only`: when the process that runs a statement dies, a statement that only reads is run once more, if it has
-    a session of its own and no stored row. What functions do cannot be known: choose it where queries may run twice."""
+    """`read_only`: if the process that runs a statement dies, a statement that only reads is run once more, provided
+    that it has its own session and no stored row. The effects of functions cannot be known: choose it where queries
+    may run twice."""
 
 
 class InterpreterSettings(GeneralSettings):
-    """A data source that statements can be sent to."""
+    """A data source on which statements can run."""
 
     name: Text = ""
-    """Name for people; empty: the key."""
+    """Display name; empty: the key."""
     interface: Annotated[Text, Field(min_length=1)]
     """How it is reached: `duckdb`, `sqlite`, `sqlalchemy`, `hiveserver2`, `trino`, `phoenix`."""
     dialect: Text = ""
-    """Its SQL; empty: the key."""
+    """Its SQL dialect; empty: the key."""
     options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
     """Settings of the interface, such as `url` or `path`."""
     groups: Names | None = None
@@ -90,9 +91,9 @@ class ExampleConnectorSettings(Section):
     """A connector that `connector/examples/install` adds."""
 
     nice_name: Text = ""
-    """Name for people; empty: the key."""
+    """Display name; empty: the key."""
     dialect: Annotated[Text, Field(min_length=1)]
-    """Its SQL."""
+    """Its SQL dialect."""
     interface: Annotated[Text, Field(min_length=1)]
     """How it is reached."""
     settings: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
@@ -123,12 +124,12 @@ _BLOCKED = (
 
 
 class ConnectorPolicySettings(Section):
-    """What connectors may be and do."""
+    """Restrictions on connectors."""
 
     allowed_drivers: Names = tuple(_DRIVERS.split())
-    """Drivers that a connector's url may name."""
+    """Drivers that the url of a connector may name."""
     extra_url_options: dict[str, Names] = Field(default_factory=dict[str, Names])
-    """Driver to names of further options that its urls may have."""
+    """For each driver, the names of additional options that its urls may have."""
     session_conf_allowed: Names = (
         "hive.execution.engine",
         "mapreduce.job.queuename",
@@ -139,21 +140,21 @@ class ConnectorPolicySettings(Section):
     )
     """Engine options that clients and connectors may set; others of clients are ignored (`strict_settings`)."""
     blocked_networks: Networks = tuple(map(ip_network, _BLOCKED))
-    """Addresses that no engine connection may go to."""
+    """Networks that engine connections must not reach."""
     allowed_networks: Networks = ()
-    """The only addresses that engine connections may go to; empty: all that are not blocked."""
+    """The only networks that engine connections may reach; empty: all that are not blocked."""
     allow_service_database_server: Flag = False
     """Whether stored connectors may use other databases on the server of `desktop.database`; interpreters of the
     settings may. The service's own database is refused to all of them."""
     test_timeout_s: Positive = 10
-    """Limit of a connection test."""
+    """Timeout of a connection test."""
     grant_to_default_group: Flag = True
     """Whether the default group may use new connectors."""
     local_database_dir: OptionalPlace = None
     """Directory of the files that duckdb and sqlite may open; empty: only `:memory:`."""
     local_database_max_bytes: Positive = 10 * GIB
-    """Most bytes of one file of duckdb or sqlite, and of the sample database of `serve --embedded`: a statement that
-    would take more fails. The log and the temporary files of sqlite have as much each."""
+    """Maximum size of one file of duckdb or sqlite, and of the sample database of `serve --embedded`: a statement that
+    would exceed it fails. The log and the temporary files of sqlite have the same limit each."""
 
 
 # A hundred years: beyond it sums with dates overflow.
@@ -170,15 +171,15 @@ class EditorSettings(Section):
     default_limit: Count = 5000
     """Limit that clients are advised to send (`app_config.editor.default_limit`); 0: none."""
     enforce_default_limit: Flag = False
-    """Whether a result has at most `default_limit` rows where neither the call nor the statement has a limit."""
+    """Whether a result has at most `default_limit` rows if neither the call nor the statement has a limit."""
     result_max_rows: Positive = 1_000_000
-    """Most rows of one result."""
+    """Maximum rows of one result."""
     result_max_bytes: Positive = GIB
-    """Most bytes of one result."""
+    """Maximum size of one result."""
     batch_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
-    """Size of the JSON of one fetched batch."""
+    """Maximum size of the JSON of one fetched batch."""
     rendering_max_bytes: Annotated[Positive, Field(ge=32 * MIB)] = 192 * MIB
-    """Memory for the making of batches and samples in one process; half of it for one user. Further calls wait."""
+    """Memory for building batches and samples in one process; half of it for one user. Further calls wait."""
     cell_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
     """Largest value of a result; a larger one ends its statement with `cell_too_large`."""
     result_retention_h: Hours = 24
@@ -188,56 +189,56 @@ class EditorSettings(Section):
     history_retention_days: Days = 365
     """How long records of statements are kept."""
     log_max_bytes: Positive = MIB
-    """Log kept of one statement."""
+    """Maximum size of the stored log of one statement."""
     statement_max_bytes: Positive = 10 * MIB
-    """Longest text of a statement or script."""
+    """Maximum size of a statement or script."""
     script_max_statements: Annotated[Positive, Field(le=100_000)] = 1000
-    """How many statements of a script one call runs (`run_all`)."""
+    """Maximum statements of a script that one call runs (`run_all`)."""
     statement_text_kept_bytes: Annotated[Positive, Field(ge=16 * KIB)] = 16 * KIB
-    """Texts of statements and scripts up to this size are kept as long as their record. Of longer ones the first 4,000
-    characters and a hash are, and the whole for `statement_text_retention_h`."""
+    """Texts of statements and scripts up to this size are kept as long as their record. Of longer ones, the first
+    4,000 characters and a hash are kept that long, and the whole text for `statement_text_retention_h`."""
     statement_text_retention_h: Hours = 24
-    """How long longer texts are kept whole, from the end of their statement and of its result."""
+    """How long larger texts are kept whole, from the end of their statement and of its result."""
     statement_text_max_bytes_per_user: Positive = 64 * MIB
-    """Longer texts of one user that are kept whole: six of `statement_max_bytes` by default, within the time that
-    `statement_text_retention_h` gives them. The write-ahead log of the service database takes as much again."""
+    """Total size of the larger texts of one user that are kept whole for `statement_text_retention_h`: by default six
+    texts of `statement_max_bytes`. The write-ahead log of the service database needs the same space again."""
     request_body_max_bytes: Positive = 16 * MIB
     """Largest body of an editor call."""
     statement_timeout_s: Seconds = 3600
     """How long a statement may run without a `timeout` in the call; impala: 600."""
     metadata_timeout_s: Seconds = 30
-    """Time for lists of databases, tables, columns and functions, and for explain."""
+    """Timeout of lists of databases, tables, columns and functions, and of explain."""
     sample_timeout_s: Seconds = 10
-    """Time for sample rows."""
+    """Timeout of sample rows."""
     metadata_cache_s: Count = 60
-    """How long metadata are kept."""
+    """How long metadata is cached."""
     metadata_max_names: Positive = 50_000
-    """Most names in one answer."""
+    """Maximum names in one response."""
     cancel_wait_s: Seconds = 10
     """How long a cancellation waits for the engine."""
     lease_timeout_s: Annotated[Seconds, Field(ge=3)] = 30
-    """How long a silent server keeps its statements before another takes them over."""
+    """How long a server that shows no sign of life keeps its statements before another one takes them over."""
     session_idle_s: Seconds = 900
     """How long an unused engine session stays open."""
     shared_session: Flag = False
-    """Whether calls without a session share one per user."""
+    """Whether calls without a session share one session per user."""
     sample_views: Flag = True
     """Whether sample rows of views are read."""
     escape_default: Flag = False
-    """Whether cells are HTML-escaped without `escape` in the call."""
+    """Whether cells are HTML-escaped if the call has no `escape`."""
     max_statements_per_user: Positive = 50
-    """Statements of one user that wait or run."""
+    """Maximum statements of one user that wait or run."""
     max_sessions_per_user: Positive = 50
-    """Open sessions of one user."""
+    """Maximum open sessions of one user."""
     max_sessions_per_connector: Annotated[Positive, Field(ge=2)] = 128
     """Sessions of one connector that one process keeps open for `create_session`; at most half of them of one user, and
     of the last quarter no more than an equal share."""
     max_streams_per_user: Positive = 20
-    """Event streams, waits and downloads of one user."""
+    """Maximum concurrent event streams, waits and downloads of one user."""
     stream_max_s: Seconds = 3600
-    """Longest event stream."""
+    """Maximum duration of an event stream."""
     spool_max_bytes_per_user: Positive = 20 * GIB
-    """Stored results of one user."""
+    """Maximum size of the stored results of one user."""
 
     @property
     def result_retention(self) -> timedelta:
@@ -270,21 +271,21 @@ class NotebookSettings(Section):
     default_limit: Count = 5000
     """Another name of `editor.default_limit`."""
     default_interpreter: Text = ""
-    """Key, id or display name of the data source that is meant when a call names none; empty: the first."""
+    """Key, id or display name of the data source for calls that name none; empty: the first."""
     interpreters_shown_on_wheel: Names = ()
     """Keys of the data sources that clients show first."""
     interpreters: dict[str, InterpreterSettings] = Field(default_factory=dict[str, InterpreterSettings])
 
 
 class MetastoreSettings(Section):
-    """Metadata as older settings files have them."""
+    """Metadata settings of older settings files."""
 
     allow_sample_data_from_views: Flag = True
     """Another name of `editor.sample_views`."""
 
 
 class LimitsSettings(Section):
-    """Limits of every call that has none of its own."""
+    """Limits of calls that have none of their own."""
 
     max_body_bytes: Positive = 10 * MIB
     """Largest body of a call."""
@@ -293,12 +294,12 @@ class LimitsSettings(Section):
     api_requests_per_minute: Count = 0
     """Calls of one user, or of one address on public paths; 0: no limit."""
     calls_per_user: Annotated[Positive, Field(ge=2)] = 64
-    """Calls of one user that one process works on at once, besides `editor.max_streams_per_user` event streams, waits
-    and transfers; further ones wait."""
+    """Concurrent calls of one user in one process, besides `editor.max_streams_per_user` event streams, waits and
+    transfers; further ones wait."""
 
 
 class RetentionSettings(Section):
-    """The automatic clean-up. `editor.result_retention_h` says how long a result is kept."""
+    """The automatic cleanup. `editor.result_retention_h` says how long a result is kept."""
 
     tasks_days: Days = 30
     """How long ended tasks are listed."""
@@ -344,11 +345,11 @@ class BeeswaxSettings(Section):
     server_conn_timeout: Positive = 120
     """Seconds to wait for a connection."""
     close_queries: Flag = False
-    """Whether results are closed once the client leaves its editor."""
+    """Whether results are closed when the client leaves its editor."""
     close_sessions: Flag = False
-    """Taken from older files, without effect."""
+    """Accepted from older settings files, without effect."""
     max_number_of_sessions: Whole = -1
-    """Taken from older files, without effect."""
+    """Accepted from older settings files, without effect."""
     ssl: EngineTlsSettings = EngineTlsSettings()
 
 
@@ -374,7 +375,7 @@ class ImpalaSettings(Section):
     session_timeout_s: Count = 3600
     """Sent as a session option."""
     close_queries: Flag = False
-    """Whether results are closed once the client leaves its editor."""
+    """Whether results are closed when the client leaves its editor."""
     ssl: EngineTlsSettings = EngineTlsSettings()
 
 

@@ -214,7 +214,7 @@ SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-
 
 
 class DatabaseSettings(Section):
-    """The service's own database is a PostgreSQL, given by `url` or by its parts."""
+    """The service database, a PostgreSQL, given by `url` or by its parts."""
 
     url: Secret = NO_SECRET
     """`postgresql://user:password@host:port/name`."""
@@ -229,19 +229,19 @@ class DatabaseSettings(Section):
     password: Secret = NO_SECRET
     """Password of the login."""
     sslmode: SslMode = DRIVERS_OWN
-    """How the connection is encrypted, in the words of libpq; a `sslmode` in `url` goes first."""
+    """How the connection is encrypted, as in libpq; `sslmode` in `url` takes precedence."""
     embedded: Flag = False
     """Run a private PostgreSQL in `desktop.data_dir`."""
     auto_migrate: Flag = False
-    """Bring the schema up to date at each start. Always so in the embedded mode."""
+    """Migrate the schema at each start. Always done in embedded mode."""
     pool_min: Count = 1
     """Connections that each process keeps open."""
     pool_max: Positive = 10
-    """Most connections of one process."""
+    """Maximum connections of one process."""
     connect_timeout_s: Positive = 5
-    """Limit of making, or waiting for, a connection."""
+    """Timeout for opening a connection, or waiting for one."""
     statement_timeout_s: Positive = 30
-    """Limit of one statement of the service itself."""
+    """Timeout of one statement of the service itself."""
 
     @field_validator("url")
     @classmethod
@@ -271,10 +271,10 @@ class DatabaseSettings(Section):
 
 
 class CatalogSettings(Section):
-    """The external catalogue of the search."""
+    """The external catalog of the search."""
 
     interface: Literal["", "local", "atlas", "navigator", "dummy"] = ""
-    """Kind of the catalogue; empty or `local`: none."""
+    """Kind of the catalog; empty or `local`: none."""
     api_url: Text = ""
     """Its address."""
     server_user: Text = ""
@@ -284,31 +284,31 @@ class CatalogSettings(Section):
     search_cluster: Text = "cm"
     """Cluster whose objects are found."""
     timeout_s: Positive = 10
-    """Limit of one call."""
+    """Timeout of one call."""
 
 
 class IndexSettings(Section):
     """The index of tables and columns."""
 
     enabled: Flag = True
-    """Whether it is kept."""
+    """Whether the index is maintained."""
     refresh_interval_s: Positive = 3600
-    """How often it is renewed."""
+    """How often the index is refreshed."""
     max_tables: Count = 50_000
-    """Most tables of one data source."""
+    """Maximum tables of one data source."""
     max_columns: Count = 500
-    """Most columns of one table."""
+    """Maximum columns of one table."""
 
 
 class SearchSettings(Section):
     """Live search in file stores."""
 
     max_entries: Positive = 5000
-    """Most entries that are read."""
+    """Maximum entries that are read."""
     max_dirs: Positive = 50
-    """Most directories that are opened."""
+    """Maximum directories that are opened."""
     max_seconds: Positive = 3
-    """Time of one search."""
+    """Time limit of one search."""
 
 
 class MetadataSettings(Section):
@@ -407,17 +407,19 @@ class TaskServerSettings(Section):
     """Whether `queryserver beat` fires the schedules; needs `enabled`."""
     broker_url: Secret = Secret("redis://localhost:6379/0")
     """Redis or Valkey: `redis://user:password@host:6379/0`, `unix://…`, or with TLS `rediss://…?ssl_ca_certs=/path`.
-    The certificate must be for that host; with `ssl_check_hostname=false` any that the authority signed is taken."""
+    The certificate must be issued for that host; `ssl_check_hostname=false` accepts any certificate signed by the
+    authority."""
     result_file_storage: Annotated[ResultStorage | None, BeforeValidator(_result_storage)] = Field(
         default=None, json_schema_extra={"secret": True}
     )
     """JSON: `{"backend": "local" | "s3" | "hdfs" | "abfs", "properties": {"location": …}}`. Empty: local files in
     `<data_dir>/results`."""
     result_cache_max_bytes: Count = GIB
-    """Bytes of results in remote stores that each process keeps on its disk, in `<data_dir>/result-cache`; 0: none."""
+    """Bytes of results in remote stores that each process caches on its disk, in `<data_dir>/result-cache`; 0: no
+    cache."""
     concurrency: Positive = 8
-    """Statements that one worker runs at once. One place in eight, at least one of two, is kept for people who run
-    nothing."""
+    """Statements that one worker runs at once. One slot in eight, and at least one of two, is reserved for users who
+    have nothing running."""
     heartbeat_s: Positive = 10
     """How often a worker renews its leases; at most a third of `editor.lease_timeout_s`."""
     queue: Text = "queryserver"
@@ -425,21 +427,21 @@ class TaskServerSettings(Section):
     metrics_host: Text = "127.0.0.1"
     """Address on which workers and beats serve their metrics; see `metrics_port`."""
     metrics_port: Annotated[Count, Field(le=65535)] = 0
-    """Port on which a worker or a beat serves its metrics, as far as `[desktop.metrics]` opens them, and whether it is
-    alive; 0: none. Processes of one machine need one each: `queryserver worker --metrics-port`."""
+    """Port on which a worker or a beat serves its metrics, with the access rules of `[desktop.metrics]`, and whether
+    it is alive; 0: none. Each process of a machine needs its own port: `queryserver worker --metrics-port`."""
     email_after_s: Count = 0
-    """Owners get mail about statements that ran longer; 0: never."""
+    """Owners get mail about statements that ran longer than this; 0: never."""
     email_max_rows: Count = 10_000
-    """Most rows of an attached CSV file."""
+    """Maximum rows of an attached CSV file."""
     email_max_bytes: Count = 5 * MIB
     """Largest attached CSV file."""
     email_allowed_domains: Names = ()
-    """Domains that mail may go to; empty: only addresses of known users."""
+    """Domains that mail may be sent to; empty: only addresses of known users."""
     webhook_secret: Secret = NO_SECRET
-    """Signs the calls that `notify.url` asks for; at least 32 characters. Empty: no such calls."""
+    """Signs the webhooks of `notify.url`; at least 32 characters. Empty: no webhooks."""
     webhook_allowed_networks: Networks = ()
-    """Loopback, private and other inner networks that these calls may go to; empty: none. Those of
-    `connector_policy.blocked_networks` stay closed."""
+    """Loopback, private and other internal networks that webhooks may be sent to; empty: none. Networks in
+    `connector_policy.blocked_networks` stay blocked."""
 
     @field_validator("broker_url")
     @classmethod

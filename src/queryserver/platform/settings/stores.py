@@ -32,40 +32,40 @@ class FilebrowserSettings(Section):
     max_file_size_upload_limit: Annotated[Whole, Field(ge=-1)] = -1
     """Largest upload; -1: no limit."""
     restrict_file_extensions: Names = ()
-    """Extensions that files must not get, be it by an upload, as new files, or by another name."""
+    """Extensions that files must not have, whether by an upload, as new files, or by renaming."""
     allow_file_extensions: Names = ()
-    """The only extensions that files may get in these ways; empty: all."""
+    """The only extensions that files may have in these ways; empty: all."""
     max_snappy_decompression_size: Count = 25 * MIB
-    """Largest snappy file that is shown."""
+    """Maximum size of a snappy file that is shown."""
     max_decompress_bytes: Count = 64 * MIB
-    """Most bytes that are unpacked to show a part of a file."""
+    """Maximum bytes that are decompressed to show a part of a file."""
     remote_storage_home: Text = ""
-    """Home of users in object stores; `${USER}` stands for the name."""
+    """Home directory of users in object stores; `${USER}` stands for the name."""
     managed_prefixes: Names = ()
     """Prefixes that another service manages."""
     buckets: Names = ()
     """Buckets that are listed; empty: all."""
     max_file_editor_size: Count = 256 * KIB
-    """Largest file that clients edit."""
+    """Maximum size of a file that clients edit."""
     show_upload_button: Flag = True
     """Sent to clients; false: uploads are refused."""
     file_download_cache_control: Text = "private, no-cache"
     """`Cache-Control` of downloads."""
     listing_count_limit: Positive = 100_000
-    """Most entries that are counted."""
+    """Maximum entries that are counted."""
     listing_sort_limit: Positive = 100_000
-    """Most entries that are sorted."""
+    """Maximum entries that are sorted."""
     listing_scan_limit: Positive = 1_000_000
-    """Most entries that are read."""
+    """Maximum entries that are read."""
     umask: Annotated[Text, Field(pattern=r"^0?[0-7]{3}$")] = "022"
-    """Bits that new files and directories lack."""
+    """Permission bits that new files and directories do not get."""
     allow_bucket_creation: Flag = False
-    """Whether a new top directory of an object store makes a bucket."""
+    """Whether creating a top-level directory in an object store creates a bucket."""
     browser_url_prefix: Text = "/api/v1/storage/view="
-    """What stands before the path in links."""
+    """Prefix of the path in links."""
     max_bytes_per_user: Count = 0
-    """Bytes that a user may store in the local root: in the home, with the trash, and as files in `/shared`; 0: no
-    limit."""
+    """Bytes that a user may store in the local root: in the home directory, including the trash, and as files in
+    `/shared`; 0: no limit."""
     local_root: OptionalPlace = None
     """Directory of the store `file`; empty: there is none, or `<data_dir>/files` in the embedded mode."""
 
@@ -78,8 +78,8 @@ class HdfsClusterSettings(Section):
     webhdfs_url: Text = "http://localhost:9870/webhdfs/v1"
     """Address of WebHDFS or HttpFS; a comma list for several name nodes."""
     redirect_hosts: Names = ()
-    """Hosts besides those of webhdfs_url that reads and writes may be sent on to: the data nodes; `*.domain` for all
-    of a domain."""
+    """Hosts other than those of webhdfs_url to which reads and writes may be redirected: the data nodes; `*.domain`
+    for all of a domain."""
     security_enabled: Flag = False
     """Whether Kerberos is used."""
     ssl_cert_ca_verify: Flag = True
@@ -91,9 +91,9 @@ class HdfsClusterSettings(Section):
     service_user: Text = "queryserver"
     """The login of this service, which acts for callers."""
     temp_dir: Text = "/tmp"  # noqa: S108 a directory of HDFS
-    """Of older settings files, without effect: unfinished files lie beside their place."""
+    """Accepted from older settings files, without effect: unfinished files are stored beside their target."""
     trash_interval: Count = 0
-    """Minutes until the trash is emptied; 0: those of the server."""
+    """Minutes until the trash is emptied; 0: the setting of the HDFS server."""
 
 
 class YarnClusterSettings(Section):
@@ -120,13 +120,13 @@ class AwsAccountSettings(Section):
     security_token: Secret = NO_SECRET
     """Session token."""
     allow_environment_credentials: Flag = True
-    """Whether credentials of the environment count when none are given."""
+    """Whether credentials of the environment are used if none are set here."""
     region: Text = "us-east-1"
     """Region."""
     endpoint: Text = ""
     """Address of a store that is not AWS."""
     path_style: Flag = False
-    """Whether the bucket stands in the path instead of the host name."""
+    """Whether the bucket is in the path instead of the host name."""
     is_secure: Flag = True
     """Whether https is used."""
     default_home_path: Text = "s3a://"
@@ -153,7 +153,7 @@ class AzureAccountSettings(Section):
     sas_token: Secret = NO_SECRET
     """Shared access signature, instead of a key or an application."""
     login_url: Text = "https://login.microsoftonline.com"
-    """Address of the login service, another one in sovereign clouds."""
+    """Address of the login service; different in sovereign clouds."""
 
 
 class AbfsClusterSettings(Section):
@@ -166,7 +166,7 @@ class AbfsClusterSettings(Section):
     blob_url: Text = ""
     """Address of the Blob service, used without a hierarchical namespace; empty: made from `webhdfs_url`."""
     hierarchical_namespace: Flag = True
-    """Whether the account has directories of its own; without, nothing is renamed and there are no permissions."""
+    """Whether the account has a hierarchical namespace; without one, there are neither renames nor permissions."""
     default_home_path: Text = ""
     """Home of users."""
 
@@ -187,7 +187,8 @@ class OzoneSettings(Section):
     webhdfs_url: Text = ""
     """Address of HttpFS."""
     redirect_hosts: Names = ()
-    """Hosts besides that of webhdfs_url that reads and writes may be sent on to; `*.domain` for all of a domain."""
+    """Hosts other than that of webhdfs_url to which reads and writes may be redirected; `*.domain` for all of a
+    domain."""
     service_user: Text = "queryserver"
     """The login of this service, which acts for callers."""
     security_enabled: Flag = False
@@ -212,7 +213,7 @@ class ImporterSettings(Section):
     max_files_per_user: Positive = 50
     """Uploads of one user."""
     max_bytes_per_user: Positive = GIB
-    """Bytes of all uploads of one user."""
+    """Total size of all uploads of one user."""
     upload_dir: OptionalPlace = None
     """Directory of uploads, shared by all servers; empty: `<data_dir>/uploads`."""
 
