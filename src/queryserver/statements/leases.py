@@ -17,6 +17,7 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, Row, notice
+from queryserver.platform.named_parameters import NamedQuery
 from queryserver.platform.sealing import Sealer
 from queryserver.results.model import Segment
 from queryserver.statements import script_repository
@@ -41,7 +42,7 @@ log = structlog.get_logger(__name__)
 ENDED = "ended"
 """Notice that a statement has ended; its subject is the id of the statement."""
 
-_FENCED = "id = $1 and owner = $2 and fence = $3"
+_FENCED = "id = :id and owner = :owner and fence = :fence"
 
 _ASSIGNMENT_FIELDS = (
     "user_id", "connector", "dialect", "statement", "database", "settings", "session_id", "in_named_session",
@@ -202,71 +203,89 @@ logged as (
 )
 """
 
-_RETRY = f"""
+_RETRY = NamedQuery.of(f"""
 with changed as (
     update statements set state = 'waiting', sent_at = null, owner = null, lease_until = null, progress = 0,
         was_retried = true
     where {_FENCED} and state in ('waiting', 'running') and rows = 0 and engine_handle is null and not was_retried
         and cancel_requested_at is null
     returning {_LOG_ID}
-), {_LOGGED.format(start="null", lines="$4")}
+), {_LOGGED.format(start="null", lines=":lines")}
 select count(*) from changed
-"""
+""")
 
-_SENT = f"""
+_SENT = NamedQuery.of(f"""
 update statements set sent_at = coalesce(sent_at, now())
 where {_FENCED} and state = 'waiting' and cancel_requested_at is null
-"""
+""")
 
-_REPORT = f"""
+_RUNNING = NamedQuery.of(f"""
+update statements set state = 'running', engine_handle = :mark where {_FENCED} and state in ('waiting', 'running')
+""")
+
+_RELEASE = NamedQuery.of(f"""
+update statements set owner = null, lease_until = null where {_FENCED} and state = 'waiting' and sent_at is null
+""")
+
+_HAND_OVER = NamedQuery.of(f"""
+update statements set owner = null, lease_until = null
+where {_FENCED} and state = 'running' and engine_handle is not null
+""")
+
+_REPORT = NamedQuery.of(f"""
 with changed as (
-    update statements set progress = greatest($4, progress), jobs = $5, engine_handle = coalesce($6, engine_handle)
+    update statements set progress = greatest(:progress, progress), jobs = :jobs,
+        engine_handle = coalesce(:mark, engine_handle)
     where {_FENCED} and state in ('waiting', 'running') returning {_LOG_ID}
-), {_LOGGED.format(start="$7", lines="$8")}
+), {_LOGGED.format(start=":start_line", lines=":lines")}
 select count(*) from changed
-"""
+""")
 
 # Stored columns stay untouched: large ones would be written again with each change.
-_FINAL_COLUMNS = "case when $8::jsonb is not null then coalesce(columns, $8::jsonb) end"
+_FINAL_COLUMNS = "case when :columns::jsonb is not null then coalesce(columns, :columns::jsonb) end"
 # Descriptions of many columns and long messages count as text of the statement, until they are removed with it.
-_COLUMNS_BYTES = "case when octet_length($8::jsonb::text) > 16384 then octet_length($8::jsonb::text) else 0 end"
-_MESSAGE_BYTES = "case when octet_length($6::text) > 16384 then octet_length($6::text) else 0 end"
+_COLUMNS_BYTES = (
+    "case when octet_length(:columns::jsonb::text) > 16384 then octet_length(:columns::jsonb::text) else 0 end"
+)
+_MESSAGE_BYTES = "case when octet_length(:message::text) > 16384 then octet_length(:message::text) else 0 end"
 
-_SEGMENT = f"""
+_SEGMENT = NamedQuery.of(f"""
 with changed as (
-    update statements set rows = $5::bigint + $6::bigint, size_bytes = size_bytes + $7::bigint,
-        columns = coalesce(columns, $8::jsonb),
-        engine_handle = coalesce($9, engine_handle)
+    update statements set rows = :start_row::bigint + :rows::bigint, size_bytes = size_bytes + :size_bytes::bigint,
+        columns = coalesce(columns, :columns::jsonb),
+        engine_handle = coalesce(:mark, engine_handle)
     where {_FENCED} and state = 'running' returning id
 ), stored as (
     insert into result_segments as known (statement_id, number, fence, start_row, rows, size_bytes)
-    select id, $4::integer, $3::bigint, $5::bigint, $6::bigint, $7::bigint from changed
+    select id, :number::integer, :fence::bigint, :start_row::bigint, :rows::bigint, :size_bytes::bigint from changed
     on conflict (statement_id, number) do update
         set fence = excluded.fence, start_row = excluded.start_row, rows = excluded.rows,
             size_bytes = excluded.size_bytes
         where known.fence < excluded.fence
 )
 select count(*) from changed
-"""
+""")
 
 # A runner that died may have left bytes without a record: the bytes of what ended without a result are always doomed.
-_FINISH = f"""
+_FINISH = NamedQuery.of(f"""
 with changed as (
-    update statements set state = $4::text, ended_at = now(), error_code = $5, message = $6::text, has_result_set = $7,
+    update statements set state = :state::text, ended_at = now(), error_code = :error_code, message = :message::text,
+        error_line = :error_line, error_column = :error_column, error_sqlstate = :error_sqlstate,
+        has_result_set = :has_result_set,
         columns = {_FINAL_COLUMNS}, text_bytes = text_bytes + {_COLUMNS_BYTES} + {_MESSAGE_BYTES},
-        rows = $9, size_bytes = $10, truncated_reason = $11, modified_row_count = $12,
-        inline_result = $13, engine_handle = null,
-        sealed_token = null, token_expires_at = null, error_line = $17, error_column = $18, error_sqlstate = $20,
-        progress = case when $4::text in ('available', 'success') then 100 else progress end,
-        expires_at = case when $4::text = 'available' then now() + $14::interval end
+        rows = :rows, size_bytes = :size_bytes, truncated_reason = :truncated_reason,
+        modified_row_count = :modified_row_count, inline_result = :inline_result, engine_handle = null,
+        sealed_token = null, token_expires_at = null,
+        progress = case when :state::text in ('available', 'success') then 100 else progress end,
+        expires_at = case when :state::text = 'available' then now() + :retention::interval end
     where {_FENCED} and state in ('waiting', 'running') returning {_LOG_ID}, {END_COLUMNS}
 ), doomed as (
     insert into doomed_results (statement_id)
-    select id from changed where $4::text not in ('available', 'success')
+    select id from changed where :state::text not in ('available', 'success')
     on conflict do nothing
-), {_LOGGED.format(start="$15", lines="$16")}
-select *, case when $19::boolean then {notice(ENDED, "id::text")} end from changed
-"""
+), {_LOGGED.format(start=":start_line", lines=":lines")}
+select *, case when :notifies::boolean then {notice(ENDED, "id::text")} end from changed
+""")
 
 
 _NOTIFY_END = f"select {notice(ENDED, '$1::text')}"
@@ -361,27 +380,18 @@ class StatementLeases:
 
     async def release(self, lease: Lease) -> bool:
         """Give back a statement that was not sent; False when it was sent, or ended."""
-        return await self._changed(
-            f"""update statements set owner = null, lease_until = null
-            where {_FENCED} and state = 'waiting' and sent_at is null""",
-            lease,
-        )
+        return await self._updated(_RELEASE, lease)
 
     async def hand_over(self, lease: Lease) -> bool:
         """Give a statement that the engine continues to another runner; False when it has no mark, or ended."""
-        return await self._changed(
-            f"""update statements set owner = null, lease_until = null
-            where {_FENCED} and state = 'running' and engine_handle is not null""",
-            lease,
-        )
+        return await self._updated(_HAND_OVER, lease)
 
     async def retry(self, lease: Lease, *, line: str) -> bool:
         """Let a statement wait again that was sent, has no rows yet, and only reads; once. False when it must not.
 
         It has no owner then: `claim` takes it.
         """
-        changed = await self._database.value(_RETRY, lease.statement_id, lease.owner, lease.fence, [line])
-        return changed == 1
+        return await self._changed(_RETRY, lease, lines=[line])
 
     async def mark_sent(self, lease: Lease) -> bool:
         """Commit that the statement is about to reach the engine; False also when a cancel was requested."""
@@ -389,18 +399,13 @@ class StatementLeases:
             async with self._database.transaction() as connection:
                 if not await script_repository.begin(connection, lease.operation_id):
                     return False
-                sent = await connection.execute(_SENT, lease.statement_id, lease.owner, lease.fence)
+                sent = await connection.execute(_SENT.sql, *_SENT.arguments(_fenced(lease)))
             return sent == "UPDATE 1"
-        return await self._changed(_SENT, lease)
+        return await self._updated(_SENT, lease)
 
     async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
         """The engine has accepted it; `mark` when another runner could follow it."""
-        return await self._changed(
-            f"""update statements set state = 'running', engine_handle = $4
-            where {_FENCED} and state in ('waiting', 'running')""",
-            lease,
-            self._sealed(mark),
-        )
+        return await self._updated(_RUNNING, lease, mark=self._sealed(mark))
 
     async def report(
         self,
@@ -413,18 +418,15 @@ class StatementLeases:
         mark: EngineMark | None = None,
     ) -> bool:
         """Progress and further log lines, numbered from `start_line`. No `mark`: the stored one stays."""
-        changed = await self._database.value(
+        return await self._changed(
             _REPORT,
-            lease.statement_id,
-            lease.owner,
-            lease.fence,
-            progress,
-            list(jobs),
-            self._sealed(mark),
-            start_line,
-            list(lines),
+            lease,
+            progress=progress,
+            jobs=list(jobs),
+            mark=self._sealed(mark),
+            start_line=start_line,
+            lines=list(lines),
         )
-        return changed == 1
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
         """Drop log lines numbered below `before_line`, in whole pieces."""
@@ -438,19 +440,16 @@ class StatementLeases:
         self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
     ) -> bool:
         """Make durable rows visible, also in place of those of an older fence. No `mark`: the stored one stays."""
-        changed = await self._database.value(
+        return await self._changed(
             _SEGMENT,
-            lease.statement_id,
-            lease.owner,
-            lease.fence,
-            segment.number,
-            segment.start_row,
-            segment.rows,
-            segment.size_bytes,
-            _stored_columns(columns),
-            self._sealed(mark),
+            lease,
+            number=segment.number,
+            start_row=segment.start_row,
+            rows=segment.rows,
+            size_bytes=segment.size_bytes,
+            columns=_stored_columns(columns),
+            mark=self._sealed(mark),
         )
-        return changed == 1
 
     async def finish(
         self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
@@ -522,32 +521,35 @@ class StatementLeases:
         lines: Sequence[str],
         start_line: int | None,
     ) -> Row | None:
-        return await connection.fetchrow(
-            _FINISH,
-            lease.statement_id,
-            lease.owner,
-            lease.fence,
-            outcome.state.value,
-            outcome.error_code,
-            outcome.message,
-            outcome.has_result_set,
-            _stored_columns(outcome.columns),
-            outcome.rows,
-            outcome.size_bytes,
-            outcome.truncated_reason.value if outcome.truncated_reason else None,
-            outcome.modified_row_count,
-            outcome.inline_result,
-            retention,
-            start_line,
-            list(lines),
-            outcome.error_position.line if outcome.error_position else None,
-            outcome.error_position.column if outcome.error_position else None,
-            lease.is_claimed and lease.operation_id is None and self._notifies_ends(),
-            outcome.error_sqlstate,
+        position, reason = outcome.error_position, outcome.truncated_reason
+        values = _fenced(
+            lease,
+            state=outcome.state.value,
+            error_code=outcome.error_code,
+            message=outcome.message,
+            has_result_set=outcome.has_result_set,
+            columns=_stored_columns(outcome.columns),
+            rows=outcome.rows,
+            size_bytes=outcome.size_bytes,
+            truncated_reason=reason.value if reason else None,
+            modified_row_count=outcome.modified_row_count,
+            inline_result=outcome.inline_result,
+            retention=retention,
+            start_line=start_line,
+            lines=list(lines),
+            error_line=position.line if position else None,
+            error_column=position.column if position else None,
+            error_sqlstate=outcome.error_sqlstate,
+            notifies=lease.is_claimed and lease.operation_id is None and self._notifies_ends(),
         )
+        return await connection.fetchrow(_FINISH.sql, *_FINISH.arguments(values))
 
-    async def _changed(self, sql: str, lease: Lease, *arguments: object) -> bool:
-        return await self._database.execute(sql, lease.statement_id, lease.owner, lease.fence, *arguments) == 1
+    async def _updated(self, update: NamedQuery, lease: Lease, **values: object) -> bool:
+        return await self._database.execute(update.sql, *update.arguments(_fenced(lease, **values))) == 1
+
+    async def _changed(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
+        """The query counts the rows that it changed."""
+        return await self._database.value(query.sql, *query.arguments(_fenced(lease, **values))) == 1
 
     def _sealed(self, mark: EngineMark | None) -> str | None:
         """The stored form; a few microseconds, because it is written with each page."""
@@ -589,6 +591,11 @@ class StatementLeases:
             lacks_parameters=lacks_parameters,
             limit_source=LimitSource(row["limit_source"]) if row["limit_source"] else None,
         )
+
+
+def _fenced(lease: Lease, **values: object) -> dict[str, object]:
+    """The parameters of `_FENCED`, and others."""
+    return {"id": lease.statement_id, "owner": lease.owner, "fence": lease.fence, **values}
 
 
 def _stored_columns(columns: Sequence[Column] | None) -> list[list[str]] | None:

@@ -6,130 +6,111 @@ from datetime import timedelta
 
 from queryserver import errors
 from queryserver.platform.database import Connection
+from queryserver.platform.named_parameters import NamedQuery
 from queryserver.statements import model
 from queryserver.statements.rows import LOG_MOMENT, WITHOUT_TEXT, record_of
 
-_FOR_EVER = timedelta(days=36_500)
+_FOREVER = timedelta(days=36_500)
 
-# What a text of $32 bytes counts: short ones nothing, so that usual statements never fill the quota.
-_COUNTED = "(case when octet_length({text}) > $32::integer then octet_length({text}) else 0 end)"
-_STATEMENT_BYTES = f"""({_COUNTED.format(text="$7::text")} + case
-    when octet_length($39::bytea) > $32::integer then octet_length($39::bytea) else 0
-end)"""
-_SCRIPT_BYTES = _COUNTED.format(text="$4::text")
+_BYTES_ABOVE = "(case when octet_length({value}) > :uncounted_bytes::integer then octet_length({value}) else 0 end)"
+"""What a text counts against the quota of its user: short ones nothing, so that usual statements never fill it."""
+_STATEMENT_BYTES = " + ".join(
+    _BYTES_ABOVE.format(value=value) for value in (":statement::text", ":sealed_parameters::bytea")
+)
+_SCRIPT_BYTES = _BYTES_ABOVE.format(value=":script::text")
 _TEXT_BYTES = """(
     (select coalesce(sum(text_bytes), 0) from statements where user_id = {user} and text_bytes > 0)
     + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
 )"""
 
+# Fields whose name and type are those of a column.
+_FIELDS_OF_STATEMENT = (
+    "id", "user_id", "connector", "dialect", "script", "script_id", "database", "row_limit", "in_history",
+    "in_named_session", "keeps_session", "needs_session", "parent_uuid", "has_result_set", "owner", "priority",
+    "notify", "import_plan", "sealed_parameters", "parameter_count", "operation_id", "is_script", "runs_all",
+)  # fmt: skip
+_FIELDS_OF_HANDLE = (
+    "statement", "statement_index", "statements_count", "statement_hash", "guid", "secret", "session_id", "session_guid"
+)  # fmt: skip
+_COLUMNS = {
+    **{name: f":{name}" for name in (*_FIELDS_OF_STATEMENT, *_FIELDS_OF_HANDLE) if name != "script"},
+    **{name: f":{name}" for name in ("position", "settings", "limit_source", "timeout_s", "api_token", "sealed_token")},
+    "state": "'waiting'",
+    "script_id": "coalesce(:script_id, (select id from script))",
+    "deadline_at": "now() + make_interval(secs => :timeout_s::integer)",
+    "fence": "case when :owner::text is null then 0 else 1 end",
+    "lease_until": "case when :owner::text is not null then now() + :lease::interval end",
+    "token_expires_at": "to_timestamp(:token_expires_at)",
+    "text_bytes": _STATEMENT_BYTES,
+}
+"""The columns of the row, each with its expression."""
+
 # Counts and inserts in one statement: a call above a limit stores nothing, and one round trip is enough.
 # A script that its user sends again is stored once. The first log lines are stored together with the record;
 # the statements of a script write into the log of their operation.
-_INSERT = f"""
+_INSERT = NamedQuery.of(f"""
 with room as (
     select 1
     where (
-            select count(*) from statements where user_id = $2 and state in ('waiting', 'running') and not is_script
-        ) < $27
+            select count(*) from statements
+            where user_id = :user_id and state in ('waiting', 'running') and not is_script
+        ) < :max_statements
         and (
             select coalesce(sum(size_bytes), 0) from statements
-            where user_id = $2 and state = 'available' and size_bytes > 32768
-        ) < $28
-        and {_TEXT_BYTES.format(user="$2")} + {_STATEMENT_BYTES} + case
-            when $4::text is null or exists (
-                select from scripts where user_id = $2 and digest = $34::bytea and not text_is_cut
+            where user_id = :user_id and state = 'available' and size_bytes > 32768
+        ) < :max_result_bytes
+        and {_TEXT_BYTES.format(user=":user_id")} + {_STATEMENT_BYTES} + case
+            when :script::text is null or exists (
+                select from scripts where user_id = :user_id and digest = :script_digest::bytea and not text_is_cut
             ) then 0 else {_SCRIPT_BYTES}
-        end <= $33::bigint
+        end <= :max_text_bytes::bigint
 ), script as (
     insert into scripts as known (user_id, digest, body, text_bytes)
-    select $2, $34::bytea, $4::text, {_SCRIPT_BYTES} from room where $4::text is not null
+    select :user_id, :script_digest::bytea, :script::text, {_SCRIPT_BYTES} from room where :script::text is not null
     on conflict (user_id, digest) where not text_is_cut do update set text_bytes = known.text_bytes
     returning id
 ), recorded as (
-    insert into statements (
-        id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
-        statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
-        row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
-        import_plan, sealed_token, token_expires_at, text_bytes, limit_source, priority, notify,
-        sealed_parameters, parameter_count, operation_id, is_script, runs_all, needs_session,
-        api_token
-    )
-    select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
-        $11, $12, $13, $14, $15, $16, $17, $18, $19,
-        $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
-        case when $25::text is null then 0 else 1 end,
-        case when $25::text is null then null else now() + $26::interval end,
-        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35, $37, $38, $39::bytea, $40, $42, $43, $44, $45,
-        $46
-    from room
+    insert into statements ({", ".join(_COLUMNS)})
+    select {", ".join(_COLUMNS.values())} from room
     returning {WITHOUT_TEXT}, '' as statement
 ), logged as (
     insert into statement_logs (statement_id, start_line, lines)
-    select $1, 0, array[{LOG_MOMENT.format(moment="recorded_at")} || $36::text] || $41::text[]
-    from recorded where $42::uuid is null
+    select :id, 0, array[{LOG_MOMENT.format(moment="recorded_at")} || :first_line::text] || :log_lines::text[]
+    from recorded where :operation_id::uuid is null
 )
 select * from recorded
-"""
+""")
 
 
 async def insert(connection: Connection, new: model.NewStatement) -> model.StatementRecord:
     """Store it. Raises TooManyRequests above a limit of its user; then nothing is stored."""
-    row = await connection.fetchrow(_INSERT, *_arguments(new))
+    row = await connection.fetchrow(_INSERT.sql, *_INSERT.arguments(_values(new)))
     if row is None:
         raise await _limit_reached(connection, new)
     return replace(record_of(row), handle=new.handle)
 
 
-def _arguments(new: model.NewStatement) -> tuple[object, ...]:
+def _values(new: model.NewStatement) -> dict[str, object]:
     handle, limits = new.handle, new.limits
-    return (
-        new.id,
-        new.user_id,
-        new.connector,
-        new.script,
-        new.script_id,
-        new.dialect,
-        handle.statement,
-        handle.statement_index,
-        handle.statements_count,
-        list(handle.position),
-        handle.statement_hash,
-        handle.guid,
-        handle.secret,
-        handle.session_id,
-        handle.session_guid,
-        new.in_named_session,
-        new.keeps_session,
-        new.database,
-        {name: str(value) for name, value in new.settings.items()},
-        new.row_limit,
-        int(new.timeout.total_seconds()),
-        new.in_history,
-        new.parent_uuid,
-        new.has_result_set,
-        new.owner,
-        _FOR_EVER if new.is_script else timedelta(seconds=limits.lease_timeout_s),
-        limits.max_statements_per_user,
-        limits.spool_max_bytes_per_user,
-        new.import_plan,
-        new.token.content if new.token else None,
-        new.token.expires_at if new.token else None,
-        limits.statement_text_kept_bytes,
-        limits.statement_text_max_bytes_per_user,
-        None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
-        new.limit_source.value,
-        f" Submitted to {new.connector}; waiting for a free place.",
-        new.priority,
-        new.notify,
-        new.sealed_parameters,
-        new.parameter_count,
-        list(new.log_lines),
-        new.operation_id,
-        new.is_script,
-        new.runs_all,
-        new.needs_session,
-        None if new.api_token is None else new.api_token.stored,
-    )
+    return {
+        **{name: getattr(new, name) for name in _FIELDS_OF_STATEMENT},
+        **{name: getattr(handle, name) for name in _FIELDS_OF_HANDLE},
+        "position": list(handle.position),
+        "settings": {name: str(value) for name, value in new.settings.items()},
+        "limit_source": new.limit_source.value,
+        "timeout_s": int(new.timeout.total_seconds()),
+        "lease": _FOREVER if new.is_script else timedelta(seconds=limits.lease_timeout_s),
+        "api_token": None if new.api_token is None else new.api_token.stored,
+        "sealed_token": new.token.content if new.token else None,
+        "token_expires_at": new.token.expires_at if new.token else None,
+        "script_digest": None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
+        "first_line": f" Submitted to {new.connector}; waiting for a free place.",
+        "log_lines": list(new.log_lines),
+        "max_statements": limits.max_statements_per_user,
+        "max_result_bytes": limits.spool_max_bytes_per_user,
+        "max_text_bytes": limits.statement_text_max_bytes_per_user,
+        "uncounted_bytes": limits.statement_text_kept_bytes,
+    }
 
 
 async def _limit_reached(connection: Connection, new: model.NewStatement) -> errors.TooManyRequests:
