@@ -41,8 +41,9 @@ from queryserver.sql.places import Bound
 from queryserver.sql.positions import Position, position_of
 from queryserver.sql.splitter import bind, changes_data
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.logbook import storable
 from queryserver.statements.model import Assignment, Outcome
-from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool, storable
+from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
 from queryserver.statements.truncation import Truncation

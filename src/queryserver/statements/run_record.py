@@ -1,11 +1,8 @@
 """What a run writes: its rows in segments, its log, its end."""
 
 import asyncio
-import re
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -22,18 +19,11 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.logbook import Logbook
 from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, assignment_of
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
 from queryserver.statements.truncation import TruncationReason
-
-# Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# PostgreSQL stores neither NUL nor half a pair of surrogates; engines quote both in their messages.
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-_SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
-
-_LONGEST = 64 * 1024
 
 T = TypeVar("T")
 
@@ -77,7 +67,7 @@ class RunRecord:
         self.is_running = resumption is not None
         """The record says that the engine has accepted the statement."""
 
-    def _logbook(self, resumption: Resumption | None) -> "Logbook":
+    def _logbook(self, resumption: Resumption | None) -> Logbook:
         script, assignment = self.script, self.assignment
         if script is not None and script.log is not None:
             log, log.engine_lines = script.log, 0
@@ -204,90 +194,6 @@ class RunRecord:
                     raise LeaseLost from None
             await asyncio.sleep(min(wait_s, left_s))
             wait_s = min(wait_s * 2, 2.0)
-
-
-def clean(line: str) -> str:
-    """A log line without control characters, with secrets masked."""
-    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shortened(line)))
-
-
-def storable(text: str) -> str:
-    """Text that a record can hold: the message of an engine may repeat 10 MB of SQL."""
-    return _UNSTORABLE.sub("\ufffd", shortened(text))
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-class Logbook:
-    """Collects lines between two reports, and drops the oldest above `max_bytes`; numbers keep counting."""
-
-    def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
-        self._max_bytes = max_bytes
-        self._pending: list[str] = []
-        self._pending_bytes = 0
-        self._dropped = 0
-        self._next_line = stored.log_lines if stored else stored_lines
-        self._pieces: deque[tuple[int, int]] = deque()
-        self._kept_bytes = 0
-        self.engine_lines = stored.mark.log_lines if stored else 0
-
-    def add(self, line: str) -> None:
-        """One line of this service."""
-        self._pending.append(clean(line))
-
-    def add_engine(self, lines: Iterable[str]) -> None:
-        """Lines of the engine; multi-line texts are cut at their line breaks."""
-        for text in lines:
-            self.engine_lines += 1
-            # Characters beyond the limit of the log would be dropped anyway: a text may have 100 MB.
-            for line in text[: self._max_bytes].splitlines() or [""]:
-                cleaned = clean(line)
-                size = len(cleaned.encode()) + 1
-                # Between two reports no more is kept than of the whole log: the first lines.
-                if self._pending_bytes + size > self._max_bytes:
-                    self._dropped += 1
-                else:
-                    self._pending.append(cleaned)
-                    self._pending_bytes += size
-
-    @contextmanager
-    def taken(self) -> Generator[tuple[int, list[str]]]:
-        """Number of the first new line, and the lines, to be written inside; after a failure they stay new."""
-        if self._dropped:
-            self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
-        start, lines, size = self._next_line, self._pending, self._pending_bytes
-        self._pending, self._pending_bytes, self._dropped = [], 0, 0
-        try:
-            yield start, lines
-        except BaseException:  # a cancel too: lines that were not written are not lost
-            self._pending = lines + self._pending
-            self._pending_bytes += size
-            raise
-        self._next_line += len(lines)
-        if lines:
-            size = sum(len(line.encode()) + 1 for line in lines)
-            self._pieces.append((self._next_line, size))
-            self._kept_bytes += size
-
-    def discard(self) -> None:
-        """Forget the lines that were not reported."""
-        self._pending, self._pending_bytes, self._dropped = [], 0, 0
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self._pending or self._dropped)
-
-    def overflow(self) -> int | None:
-        """The line before which lines must be dropped to stay within the limit; None while it holds."""
-        before = None
-        while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
-            before, size = self._pieces.popleft()
-            self._kept_bytes -= size
-        if before is not None:
-            self._pending.append(f"Log lines before number {before} were dropped: the log reached its size limit.")
-        return before
 
 
 INLINE_BYTES = 32 * 1024

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from queryserver.errors.base import InvalidParameter
@@ -15,12 +15,10 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.places import StatementParameters, places_in
 from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, own_limit, statement_hash
 from queryserver.sql.splitter_scan import expects_result_set
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.logbook import Logbook
 from queryserver.statements.model import Assignment, NewStatement, StatementHandle, kept_rows, opaque_token
 from queryserver.statements.truncation import LimitSource
-
-if TYPE_CHECKING:
-    from queryserver.statements.leases import StatementLeases
-    from queryserver.statements.run_record import Logbook
 
 T = TypeVar("T")
 
@@ -94,11 +92,11 @@ def operation_of(first: NewStatement, script: str, choice: Choice) -> tuple[NewS
 class ScriptRun:
     """What follows a statement of a script in the process that runs it: its text is cut once."""
 
-    leases: "StatementLeases"
+    leases: StatementLeases
     editor: EditorSettings
     is_shared: bool
     """Its session is one that statements without a named session share."""
-    log: "Logbook | None" = None
+    log: Logbook | None = None
     """All statements of the script write into one."""
     _left: Iterator[ScriptStatement] | None = field(default=None, init=False)
 
