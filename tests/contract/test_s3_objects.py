@@ -31,7 +31,7 @@ from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.s3.connection import S3Keys
 from queryserver.files.stores.s3.storage import S3FileSystem, S3Storage
 from queryserver.files.upload_repository import OrphanSweep
-from queryserver.files.uploading import ArrivingFile, UploadRules, Uploads
+from queryserver.files.uploading import FileUpload, UploadRules, Uploads
 from queryserver.identity.model import User
 
 pytestmark = pytest.mark.engine("s3")
@@ -277,10 +277,10 @@ async def test_an_upload_of_five_bytes_takes_six_calls(store, base):
     directory = stores.path(f"s3a://{base}")
     for file in ("a.csv", "b.csv"):
         store.calls.clear()
-        entry, _ = await uploads.receive(caller, ArrivingFile(directory, file), body(b"12345"))
+        entry, _ = await uploads.receive(caller, FileUpload(directory, file), body(b"12345"))
         assert (entry.size_bytes, dict(store.calls)) == (5, {"HeadObject": 3, "ListObjectsV2": 2, "PutObject": 1})
     with pytest.raises(PathExists):
-        await uploads.receive(caller, ArrivingFile(directory, "a.csv"), body(b"12345"))
+        await uploads.receive(caller, FileUpload(directory, "a.csv"), body(b"12345"))
 
 
 @pytest.mark.storage(86)

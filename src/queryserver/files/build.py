@@ -1,8 +1,8 @@
-"""Builds the services of files from the settings: `open_storage`; below it the stores and how paths are read.
+"""Builds the file services and stores from the settings.
 
-A new scheme is a member of `Scheme` with its rows and its authority in `files/model.py`, settings in
+To add a scheme, add a member of `Scheme` with its entries and authority in `files/model.py`, its settings in
 `platform/settings/stores.py`, a folder in `files/stores` with a function that builds its store (`files/protocol.py`)
-from them, and a row of `_MODULES` here; `_homes` says where its users have their homes.
+from them, an entry of `_MODULES` here, and the home directories of its users in `_homes`.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -76,17 +76,17 @@ _MODULES: Mapping[Scheme, tuple[str, Callable[[Settings], object]]] = MappingPro
         Scheme.FILE: ("local.storage", lambda settings: settings.filebrowser.local_root),
     }
 )
-"""The module below `files.stores` whose `build` makes the store of a scheme, and the settings that configure it."""
+"""For each scheme, the module in `files.stores` whose `build` creates its store, and the settings for it."""
 
 
 def _build(scheme: Scheme, settings: Settings) -> FileSystem | None:
-    """The module of a store, and the driver that it needs, are imported only when the settings have the store."""
+    """Create a store if it is configured; only then its module and driver are imported."""
     name, configured = _MODULES[scheme]
     return import_module(f"queryserver.files.stores.{name}").build(settings) if configured(settings) else None
 
 
 BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({scheme: partial(_build, scheme) for scheme in Scheme})
-"""What makes the store of a scheme: None when the settings have none; raises ConfigurationError."""
+"""Functions that create the store of a scheme, or return None if it is not configured; raise ConfigurationError."""
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def open_storage(
     threads: Threads,
     builders: Mapping[Scheme, Builder] | None = None,
 ) -> AsyncGenerator[StorageServices]:
-    """All services of files, running. Raises ConfigurationError."""
+    """All file services, running. Raises ConfigurationError."""
     browser = settings.filebrowser
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings, builders))
@@ -157,7 +157,7 @@ def orphan_sweep(database: Database, stores: Stores) -> OrphanSweep:
 
 @asynccontextmanager
 async def open_stores(settings: Settings, builders: Mapping[Scheme, Builder] | None = None) -> AsyncGenerator[Stores]:
-    """The configured stores, closed at the end. Connects to nothing. Raises ConfigurationError."""
+    """The configured stores, closed at the end. Does not connect. Raises ConfigurationError."""
     builders = BUILDERS if builders is None else builders
     async with AsyncExitStack() as stack:
         file_systems: list[FileSystem] = []
@@ -170,7 +170,7 @@ async def open_stores(settings: Settings, builders: Mapping[Scheme, Builder] | N
 
 
 def _path_reader(settings: Settings, configured: list[Scheme]) -> PathReader:
-    """Reads paths with the authorities of the settings: a name node is known with and without its port."""
+    """A reader of paths with the configured authorities; a name node is accepted with and without its port."""
     name_nodes = {_authority(cluster.fs_defaultfs) for cluster in settings.hadoop.hdfs_clusters.values()}
     name_nodes |= {name.rpartition(":")[0] for name in name_nodes}
     azure = [*settings.azure.abfs_clusters.values(), *settings.azure.adls_clusters.values()]
@@ -187,7 +187,7 @@ def _authority(url: str) -> str:
 
 
 def _homes(settings: Settings) -> Mapping[Scheme, str]:
-    """`remote_storage_home` where it is of that scheme, else the default home of the store."""
+    """Homes by scheme: `remote_storage_home` if it has the scheme, else the store's default home."""
     homes: dict[Scheme, str] = {}
     for account in settings.aws.aws_accounts.values():
         homes.setdefault(Scheme.S3A, account.default_home_path)

@@ -1,4 +1,4 @@
-"""mkdir, touch, save, permissions, owners, replication and sums of trees (Contract storage 5.6, 6, 7)."""
+"""mkdir, touch, save, permissions, owners, replication and content summaries (Contract storage 5.6, 6, 7)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -20,18 +20,18 @@ class Creations:
         self._audit = audit
 
     async def mkdir(self, caller: Caller, path: StoragePath) -> StoragePath:
-        """Make a directory and its missing parents. Raises InvalidName, PathExists."""
+        """Create a directory and its missing parents. Raises InvalidName, PathExists."""
         path = _named(path, is_directory=True)
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
             await check_new_parents(place)
-            # Some stores make it under a reserved name first.
+            # Some stores first create it under a reserved name.
             async with self._orphans.recorded(caller, path):
                 await place.storage.mkdir(path.path)
         return path
 
     async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
-        """Make an empty file; of several calls one succeeds.
+        """Create an empty file; of concurrent calls only one succeeds.
 
         Raises InvalidName, extension_not_permitted, extension_restricted, PathNotFound (the parent), NotADirectory,
         PathExists.
@@ -47,7 +47,7 @@ class Creations:
         return path
 
     async def save(self, caller: Caller, path: StoragePath, content: bytes) -> FileStatus:
-        """Replace a file's content in one step; a failure leaves the old one. Raises PathNotFound, NotAFile."""
+        """Replace a file's content atomically. Raises PathNotFound, NotAFile."""
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.save", path) as noted:
             await _require_file(place)
@@ -65,7 +65,7 @@ async def _require_file(place: Place) -> None:
 
 
 async def check_new_parents(place: Place) -> None:
-    """An existing parent may have any name; one that would be made needs a name for new directories."""
+    """Check the names of parents that would be created; existing ones may have any name."""
     parent = place.path.parent
     while not parent.is_root:
         try:
@@ -80,7 +80,7 @@ async def check_new_parents(place: Place) -> None:
 
 
 def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
-    """The path with a checked new name. Raises InvalidName, PathExists (the root)."""
+    """The path with its name checked as that of a new entry. Raises InvalidName, PathExists (the root)."""
     if path.is_root:
         raise errors.PathExists(f"{path} exists.")
     return path.parent.child(new_name(path.name, is_directory=is_directory))
@@ -99,10 +99,10 @@ class Attributes:
     async def chmod(
         self, caller: Caller, path: StoragePath, permissions: int, *, recursive: bool = False
     ) -> FileStatus:
-        """Set permissions; the entry as it is then.
+        """Set permissions and return the updated entry.
 
-        Raises NotSupported; too_many_entries with nothing changed; the first refusal of the store, with the numbers of
-        changed and unchanged entries in `details`.
+        Raises NotSupported, too_many_entries (before any change), and the first refusal of the store, with the numbers
+        of changed and unchanged entries in `details`.
         """
         place = self._stores.place(caller, path)
         storage = place.storage
@@ -116,7 +116,7 @@ class Attributes:
     async def chown(
         self, caller: Caller, path: StoragePath, owner: str | None, group: str | None, *, recursive: bool = False
     ) -> None:
-        """Set owner, group, or both. Raises as `chmod`."""
+        """Set the owner, the group, or both. Raises as `chmod`."""
         place = self._stores.place(caller, path)
         storage = place.storage
         if not isinstance(storage, OwnedStorage):
@@ -137,7 +137,7 @@ class Attributes:
 
 
 async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
-    """The paths that are to be changed, the entry itself first; links below it are left out."""
+    """The paths to change, the entry itself first; links below it are skipped."""
     top = await place.storage.stat(place.path.path)
     if top.kind is EntryKind.LINK:
         raise errors.NotAFile(f"{place.path} is a link; links have no permissions and owners of their own here.")
@@ -145,22 +145,22 @@ async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
         return [top.path]
     if not place.file_system.traits.changes_modes_of_trees:
         raise errors.NotSupported(f"The store {place.path.scheme} changes no whole trees.")
-    found, directories = [top.path], [top.path]
+    paths, directories = [top.path], [top.path]
     while directories:
         async with aclosing(place.storage.list_directory(directories.pop())) as batches:
             async for batch in batches:
-                kept = [entry for entry in batch.entries if entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}]
-                found += [entry.path for entry in kept]
-                directories += [entry.path for entry in kept if entry.is_directory]
-                if len(found) > MAX_TREE_ENTRIES:
+                entries = [entry for entry in batch.entries if entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}]
+                paths += [entry.path for entry in entries]
+                directories += [entry.path for entry in entries if entry.is_directory]
+                if len(paths) > MAX_TREE_ENTRIES:
                     raise errors.too_many_entries(
                         f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was."
                     )
-    return found
+    return paths
 
 
 async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[None]]) -> None:
-    """Change the deepest first: a directory that is closed by the change still lets its entries be changed."""
+    """Change the deepest entries first, because the change may make a directory inaccessible."""
     failures: list[errors.QueryServerError] = []
     for entry in reversed(entries):
         try:
@@ -175,7 +175,7 @@ async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[No
 
 
 async def content_summary(place: Place) -> ContentSummary:
-    """What a tree or a file holds.
+    """Counts and sizes of a tree or a file.
 
     Raises NotSupported, PathNotFound, PermissionDenied, too_many_entries, StorageError.
     """

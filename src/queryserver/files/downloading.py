@@ -26,7 +26,7 @@ _HUGE = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The request headers of these names as they came; empty: absent."""
+    """The values of these request headers; empty if absent."""
 
     range: str = ""
     if_range: str = ""
@@ -36,7 +36,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What identifies the present content."""
+    """Identifies the current content."""
 
     tag: str
     """A strong entity tag, in quotes."""
@@ -51,7 +51,7 @@ class Part:
     length: int
     size_bytes: int
     is_whole: bool
-    """Whether the whole file was requested, which is not the same as having all bytes."""
+    """Whether the whole file was requested; a range may also cover all bytes."""
 
     @property
     def content_range(self) -> str:
@@ -59,7 +59,7 @@ class Part:
 
 
 def is_unchanged(conditions: Conditions, version: Version) -> bool:
-    """Whether the caller has this version already; tags take precedence over dates."""
+    """Whether the client already has this version; entity tags take precedence over dates."""
     if conditions.if_none_match:
         if conditions.if_none_match.strip() == "*":
             return True
@@ -68,18 +68,18 @@ def is_unchanged(conditions: Conditions, version: Version) -> bool:
 
 
 def wants_part(conditions: Conditions, version: Version) -> bool:
-    """Whether bytes of this version are requested."""
+    """Whether a range of this version is requested."""
     if conditions.range.strip()[: len(_UNIT)].lower() != _UNIT:
         return False
     if_range = conditions.if_range.strip()
     if not if_range:
         return True
-    # Only a strong tag or the very date will do.
+    # Requires a strong tag or exactly the same date.
     return if_range == version.tag if if_range.endswith('"') else _fits_date(if_range, version)
 
 
 def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
-    """The part to send, of `size` bytes: one range that holds for this version, else the whole file.
+    """The part of a file of `size` bytes to send: a range valid for this version, else the whole file.
 
     Raises RangeNotSatisfiable.
     """
@@ -95,7 +95,7 @@ def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
 
 
 async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
-    """The bytes of a part out of those of the whole file; what comes before it is read and dropped."""
+    """Extract a part from the bytes of the whole file; bytes before it are read and discarded."""
     position, beyond = 0, part.start + part.length
     async with aclosing(pieces):
         async for piece in pieces:
@@ -108,7 +108,7 @@ async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator
 
 
 def _bounds(text: str, size: int) -> tuple[int, int]:
-    """First and last byte; a start at `size` is outside. Raises RangeNotSatisfiable: this is no range."""
+    """Parse first and last byte; a start at `size` is out of range. Raises RangeNotSatisfiable for an invalid range."""
     match = _RANGE.fullmatch(text)
     if match is None or text == "-":
         raise RangeNotSatisfiable(size)
@@ -127,7 +127,7 @@ def _number(digits: str) -> int:
 
 
 def _fits_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
-    """Whether the content was changed in that second, or also before it; False when the text is no date."""
+    """Whether the content was last changed in that second (`or_later`: or before it); False for an invalid date."""
     if not http_date or version.modified_at is None:
         return False
     try:
@@ -145,8 +145,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file that may be sent. `part` None: the caller has it already."""
+class FileDownload:
+    """A file that may be sent. `part` is None if the client already has it."""
 
     place: Place
     status: FileStatus
@@ -154,7 +154,7 @@ class FoundFile:
 
 
 class FileDownloads:
-    """Finds files and sends them. Every body, and every refusal of one, leaves an audit event."""
+    """Finds files and sends them. Every download, sent or refused, is recorded as an audit event."""
 
     def __init__(self, stores: Stores, streams: Streams, audit: StorageAudit, *, enabled: bool) -> None:
         self._stores = stores
@@ -164,8 +164,8 @@ class FileDownloads:
 
     async def find(
         self, caller: Caller, path: StoragePath, conditions: Conditions, *, headers_only: bool = False
-    ) -> FoundFile:
-        """The file and what of it is to be sent; its bytes are not touched.
+    ) -> FileDownload:
+        """The file and the part of it to send, without reading any bytes.
 
         Raises download_disabled, NotAFile, SymlinkNotFollowed, PathNotFound, RangeNotSatisfiable.
         """
@@ -176,7 +176,7 @@ class FileDownloads:
                 self._audit.record(caller, _OPERATION, path, error.code)
             raise
 
-    async def _find(self, caller: Caller, path: StoragePath, conditions: Conditions) -> FoundFile:
+    async def _find(self, caller: Caller, path: StoragePath, conditions: Conditions) -> FileDownload:
         self._require_right(caller.user)
         place = self._stores.place(caller, path)
         status = await place.storage.stat(path.path)
@@ -186,14 +186,14 @@ class FileDownloads:
             raise NotAFile(f"{path} is not a file.")
         version = Version(entity_tag(status), status.modified_at)
         part = None if is_unchanged(conditions, version) else requested_part(conditions, version, status.size_bytes)
-        return FoundFile(place, status, part)
+        return FileDownload(place, status, part)
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
             raise download_disabled("Downloads are switched off for you.")
 
-    async def body(self, caller: Caller, found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
-        """The bytes of a part. It ends cleanly only when the store gave all of them and confirmed the end.
+    async def body(self, caller: Caller, found: FileDownload, part: Part) -> AsyncGenerator[bytes]:
+        """The bytes of a part. Ends without an error only if the store delivered all of them and confirmed the end.
 
         Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError, and as `StreamPlace.recheck`.
         """
@@ -224,7 +224,7 @@ class FileDownloads:
 
 
 async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
-    """`length` bytes; the last piece waits until the store has confirmed the end. Raises StorageError."""
+    """Pass on exactly `length` bytes, the last piece only once the store has confirmed the end. Raises StorageError."""
     left = length
     last = b""
     async for piece in pieces:
@@ -244,7 +244,7 @@ async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[
 
 
 def entity_tag(status: FileStatus) -> str:
-    """A strong tag in quotes: the store's, else of file, size and time of change in milliseconds."""
+    """A strong entity tag in quotes: the store's, else made of file, size and modification time in milliseconds."""
     if _TAG_TEXT.fullmatch(status.tag):
         return f'"{status.tag}"'
     changed = 0 if status.modified_at is None else (status.modified_at - _EPOCH) // timedelta(milliseconds=1)
@@ -255,7 +255,7 @@ def entity_tag(status: FileStatus) -> str:
 
 UNKNOWN = "application/octet-stream"
 
-# The same on every machine: the tables of the system are not read.
+# Ignores the system's tables, so that types are the same on every machine.
 _TYPES = mimetypes.MimeTypes(filenames=())
 _MORE: Mapping[str, str] = MappingProxyType(
     {
@@ -289,13 +289,15 @@ _HARMLESS_DOCUMENTS = (
     "application/vnd.openxmlformats-officedocument.",
     "application/vnd.oasis.opendocument.",
 )
-# attr-char of RFC 8187, beside letters, digits and what `quote` keeps.
+# attr-char of RFC 8187, besides letters, digits and what `quote` leaves.
 _PLAIN = "!#$&+-.^_`|~"
 _UNQUOTED = frozenset(b'"\\%')
 
 
 def media_type_of(name: str) -> str:
-    """By the extension. A packed file has the type of its packing: it is sent as it is stored."""
+    """The media type by file extension. A compressed file has the type of its compression, because it is sent as
+    stored.
+    """
     dot = name.rfind(".")
     extension = name[dot:].lower() if dot > 0 else ""
     if extension in _MORE:
@@ -306,14 +308,14 @@ def media_type_of(name: str) -> str:
 
 
 def is_harmless(media_type: str) -> bool:
-    """Whether a browser may show it in place: nothing in it can act as a page of ours (Contract storage 5.5)."""
+    """Whether a browser may display it inline, because it cannot run scripts in our origin (Contract storage 5.5)."""
     if media_type.startswith("image/svg"):
         return False
     return media_type.startswith(_HARMLESS) or media_type.startswith(_HARMLESS_DOCUMENTS)
 
 
 def content_disposition(name: str, *, is_inline: bool = False) -> str:
-    """The header with both forms of the name; no character of the name can end a quote or a line (RFC 6266)."""
+    """The header value with both forms of the name, escaped so that the name cannot end a quote or line (RFC 6266)."""
     raw = name.encode("utf-8", "replace")
     plain = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in _UNQUOTED else "_" for byte in raw)
     kind = "inline" if is_inline else "attachment"

@@ -1,7 +1,7 @@
-"""Glob patterns over the paths of a store, as DuckDB reads them (Contract editor 4.7.4).
+"""Glob patterns over the paths of a store, with DuckDB's syntax (Contract editor 4.7.4).
 
-A pattern is matched name by name. Only directories that can hold matches are listed: those below the first name with a
-wildcard. Where the store lists whole trees, a `**` costs one call for a thousand files instead of one a directory.
+A pattern is matched name by name. Only directories that can contain matches are listed, starting at the first name with
+a wildcard. If the store can list whole trees, `**` takes one call per thousand files instead of one per directory.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from queryserver.files.model import FileStatus
 from queryserver.files.protocol import FlatStorage, Storage
 
 MAX_FOUND = 100_000
-"""Files of one pattern, or entries of one directory."""
+"""Limit of files matching one pattern, and of entries in one directory."""
 _MAX_WAITING = 100_000
 _SIDE_BY_SIDE = 8
 _BATCH = 5000
@@ -27,7 +27,7 @@ _DEEP = "**"
 
 _Matches = Callable[[str], object]
 _States = frozenset[int]
-"""How many names of a pattern the names so far may stand for: several numbers behind a `**`."""
+"""How many names of the pattern may have been matched so far; several values are possible after a `**`."""
 
 
 def is_pattern(path: str) -> bool:
@@ -35,7 +35,7 @@ def is_pattern(path: str) -> bool:
 
 
 class Pattern:
-    """The names of a pattern. It is matched from its first name on."""
+    """A pattern as a list of names, matched like a finite automaton."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -44,15 +44,15 @@ class Pattern:
         ]
         wild = next((number for number, name in enumerate(names) if is_pattern(name)), len(names))
         self.fixed = min(wild, max(len(names) - 1, 0))
-        """How many names from the first on are those of directories, without a wildcard."""
+        """Number of leading directory names without a wildcard."""
 
     @property
     def start(self) -> tuple[str, _States]:
-        """The directory above all matches, and the states in it."""
+        """The directory that contains all matches, and the states in it."""
         return "/".join(self._names[: self.fixed]), self._closed({self.fixed})
 
     def after(self, states: _States, name: str) -> _States:
-        """The states in or at the entry `name` of a directory with these states; none: it leads to no match."""
+        """The states for the entry `name` of a directory with these states; empty if it leads to no match."""
         reached = set[int]()
         for state in states:
             if state == len(self._names):
@@ -68,11 +68,11 @@ class Pattern:
         return len(self._names) in states
 
     def leads_on(self, states: _States) -> bool:
-        """Whether a directory with these states may hold matches."""
+        """Whether a directory with these states may contain matches."""
         return any(state < len(self._names) for state in states)
 
     def next_names(self, states: _States) -> Sequence[str] | None:
-        """The only names that can follow; None: the directory must be listed to know them."""
+        """The only names that can match next; None if the directory must be listed."""
         names = [self._names[state] for state in states if state < len(self._names)]
         return None if any(map(is_pattern, names)) else list(dict.fromkeys(names))
 
@@ -80,31 +80,31 @@ class Pattern:
         return any(state < len(self._names) and self._names[state] == _DEEP for state in states)
 
     def _closed(self, states: Iterable[int]) -> _States:
-        """With those behind a `**`, which may stand for no directory."""
+        """Add the states after a `**`, which also matches zero directories."""
         closed = set(states)
         for state in sorted(closed):
             while state < len(self._names) and self._names[state] == _DEEP:
-                state += 1  # noqa: PLW2901 follows a chain of `**`
+                state += 1  # noqa: PLW2901 handles consecutive `**`
                 closed.add(state)
         return frozenset(closed)
 
 
 @dataclass(slots=True)
 class Globbing:
-    """One search in a store. `container_levels` is that of the store, `max_scanned` a number of entries."""
+    """One search in a store. `container_levels` is the store's; `max_scanned` limits the entries visited."""
 
     storage: Storage
     pattern: Pattern
     container_levels: int
     max_scanned: int
-    _found: list[FileStatus] = field(default_factory=list[FileStatus], init=False)
+    _matches: list[FileStatus] = field(default_factory=list[FileStatus], init=False)
     _waiting: deque[tuple[str, _States]] = field(default_factory=deque[tuple[str, _States]], init=False)
     _scanned: int = field(default=0, init=False)
 
     async def run(self) -> Sequence[FileStatus]:
-        """The files that match, in any order. A directory that vanishes meanwhile has none.
+        """The matching files, in any order. A directory that disappears during the search has none.
 
-        Raises too_many_entries, PermissionDenied for a directory that may not be listed, and as the store.
+        Raises too_many_entries, PermissionDenied for a directory that may not be listed, and the store's errors.
         """
         self._waiting.append(self.pattern.start)
         running, done = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
@@ -119,9 +119,9 @@ class Globbing:
         finally:
             for task in running:
                 task.cancel()
-            # Of several that failed at once only the first is raised.
+            # If several tasks failed, only the first error is raised.
             await asyncio.gather(*running, *done, return_exceptions=True)
-        return self._found
+        return self._matches
 
     async def _visit(self, path: str, states: _States) -> None:
         try:
@@ -135,7 +135,7 @@ class Globbing:
         except (PathNotFound, NotADirectory):
             return
         except SymlinkNotFollowed:
-            # A wildcard passes links over; that the path before it leads through one is an error.
+            # A wildcard skips links, but a link in the path before it is an error.
             if (path, states) == self.pattern.start:
                 raise
 
@@ -164,11 +164,11 @@ class Globbing:
                         self._enter(entry.path, reached)
 
     async def _search_tree(self, path: str, states: _States) -> None:
-        """All files below a directory of a flat store."""
+        """Search all files below a directory of a flat store."""
         if not isinstance(self.storage, FlatStorage):
             return
         below = len(path) + 1
-        # Files of one directory follow each other: its states are computed once.
+        # Files of one directory are consecutive, so its states are computed once.
         parent, at_parent = "", states
         async with aclosing(self.storage.list_tree(path)) as batches:
             async for entries in batches:
@@ -190,9 +190,9 @@ class Globbing:
         self._waiting.append((path, states))
 
     def _take(self, files: Sequence[FileStatus]) -> None:
-        if len(self._found) + len(files) > MAX_FOUND:
+        if len(self._matches) + len(files) > MAX_FOUND:
             raise too_many_entries(f"The pattern matches more than {MAX_FOUND} files.")
-        self._found += files
+        self._matches += files
 
     def _count(self, entries: int) -> None:
         self._scanned += entries

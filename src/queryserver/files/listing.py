@@ -1,7 +1,7 @@
 """Pages of directories (Contract storage 5.2).
 
-In the store's own order a listing holds one page and one batch of the store; in any other order, the entries up to the
-end of the page.
+A listing in the store's own order keeps one page and one batch in memory; in any other order, all entries up to the end
+of the page.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from queryserver.files.protocol import Batch
 from queryserver.platform.lru_cache import LruCache
 
 _COUNT_S = 5.0
-# A page far behind the beginning costs all calls up to it, also for a caller who left long ago.
+# A page far from the start takes all calls up to it, even for a client that has disconnected.
 _WITHIN_S = 300.0
-# A listing that sorts more entries than these holds up to 25 MiB, and takes seconds: a user may run four at a time.
+# Sorting more entries than this takes up to 25 MiB and several seconds, so each user may run four at a time.
 _MANY_ENTRIES = 10_000
 _LARGE_AT_ONCE = 4
 
@@ -56,10 +56,10 @@ _Record = tuple[int | str, str, bytes]
 
 
 class FirstEntries:
-    """Keeps the first `limit` of the entries that it is given; ties are broken by name, ascending.
+    """Collects the first `limit` entries of a sort order; ties are broken by name, ascending.
 
-    An entry takes some 250 bytes: it is held as its sort key, its name and a few packed numbers. At most `unsorted` of
-    them wait to be merged with those in order.
+    An entry takes some 250 bytes, stored as its sort key, its name and a few packed numbers. At most `unsorted` of them
+    wait to be merged into the sorted ones.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class FirstEntries:
         self.seen = 0
         self._prefix = f"{parent}/" if parent else ""
         self._primary = _primary(sort_by, descending=descending)
-        # Nothing ties with a name, so names are sorted backwards as they are.
+        # Names are unique, so they need no inverted sort key.
         self._reverse = descending and sort_by is SortKey.NAME
         self._limit = limit
         self._unsorted = unsorted
-        self._kept: list[_Record] = []
+        self._sorted_records: list[_Record] = []
         self._fresh: list[_Record] = []
         self._texts: dict[str, int] = {}
 
@@ -80,8 +80,8 @@ class FirstEntries:
         for entry in entries:
             self.seen += 1
             key = self._primary(entry), entry.name
-            if len(self._kept) >= self._limit:
-                last = self._kept[-1][:2]
+            if len(self._sorted_records) >= self._limit:
+                last = self._sorted_records[-1][:2]
                 if key < last if self._reverse else key > last:
                     continue
             self._fresh.append((*key, self._packed(entry)))
@@ -89,17 +89,17 @@ class FirstEntries:
                 self._merge()
 
     def window(self, start: int, end: int) -> Sequence[FileStatus]:
-        """Entries [start, end) of the order; `end` is at most `limit`."""
+        """Entries [start, end) in order; `end` is at most `limit`."""
         self._merge()
         texts = list(self._texts)
-        return [self._unpacked(name, packed, texts) for _, name, packed in self._kept[start:end]]
+        return [self._unpacked(name, packed, texts) for _, name, packed in self._sorted_records[start:end]]
 
     def _merge(self) -> None:
-        # Sorted and then unsorted entries: the sort finds the first part in order and merges the rest into it.
+        # The sort algorithm detects the sorted first part and merges the rest into it.
         self._fresh.sort(reverse=self._reverse)
-        self._kept += self._fresh
-        self._kept.sort(reverse=self._reverse)
-        del self._kept[self._limit :]
+        self._sorted_records += self._fresh
+        self._sorted_records.sort(reverse=self._reverse)
+        del self._sorted_records[self._limit :]
         self._fresh.clear()
 
     def _packed(self, entry: FileStatus) -> bytes:
@@ -134,7 +134,7 @@ class FirstEntries:
 
 
 def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], int | str]:
-    """What is compared before the name. Numbers and texts of a descending order are inverted."""
+    """The sort key that is compared before the name; inverted for a descending order."""
     sign = -1 if descending else 1
     text = _inverted if descending else str
     match sort_by:
@@ -142,7 +142,7 @@ def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], in
             return lambda _: 0
         case SortKey.SIZE:
             return lambda entry: 0 if entry.is_directory else sign * entry.size_bytes
-        # Times are compared as they are shown, so that entries of one second stand by name.
+        # Times are compared in seconds, as they are shown, so that entries of the same second are sorted by name.
         case SortKey.ATIME:
             return lambda entry: sign * _seconds(entry.accessed_at, 0)
         case SortKey.MTIME:
@@ -157,7 +157,7 @@ def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], in
 
 @lru_cache(maxsize=1024)
 def _inverted(text: str) -> str:
-    """A text whose place in the order is as far from the end as that of `text` is from the start."""
+    """A text that sorts in the opposite order of `text`."""
     last = chr(_LAST_CODE_POINT)
     return "".join(chr(_LAST_CODE_POINT - ord(character)) for character in text) + last
 
@@ -172,7 +172,7 @@ def _time(seconds: int) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class PageStart:
-    """The start of a page of one user's listing, as the number of matching entries before it."""
+    """The start of a page in one user's listing, as the number of matching entries before it."""
 
     user: str
     path: StoragePath
@@ -182,7 +182,7 @@ class PageStart:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place at or before the start of a page: `cursor` of the store behind the first `entries_before` entries."""
+    """A position at or before the start of a page: the store's `cursor` after the first `entries_before` entries."""
 
     entries_before: int
     cursor: str | None
@@ -192,7 +192,7 @@ BEGINNING = Mark(0, None)
 
 
 class Cursors:
-    """Marks by the start of a page. A lost one costs a listing from the beginning, nothing else."""
+    """A cache of marks by page start. Losing one only means listing from the beginning."""
 
     def __init__(
         self, *, max_marks: int = 1000, life_s: float = 300, clock: Callable[[], float] = time.monotonic
@@ -203,7 +203,7 @@ class Cursors:
         return self._marks.get(start) or BEGINNING
 
     def keep(self, start: PageStart, mark: Mark) -> None:
-        """Keep the mark of a page, in the place of the least recently used one."""
+        """Store the mark of a page, evicting the least recently used one if necessary."""
         if mark == BEGINNING:
             self._marks.pop(start)
         else:
@@ -211,13 +211,13 @@ class Cursors:
 
 
 @dataclass(frozen=True, slots=True)
-class PageWanted:
-    """Which entries of a directory are requested. Pages begin at 1."""
+class PageRequest:
+    """The requested entries of a directory. Pages are numbered from 1."""
 
     number: int = 1
     size: int = 30
     filter: str = ""
-    """A part of the name, case-sensitive."""
+    """A case-sensitive substring of the name."""
     sort_by: SortKey = SortKey.NAME
     descending: bool = False
 
@@ -236,12 +236,12 @@ class PageWanted:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPage:
-    """Part of a directory, and how much of it there is."""
+    """One page of a directory, and the total number of entries."""
 
-    wanted: PageWanted
+    wanted: PageRequest
     entries: Sequence[FileStatus]
     total: int
-    """Matching entries; a lower bound when they were not counted to the end."""
+    """Number of matching entries; a lower bound unless `total_is_exact`."""
     total_is_exact: bool
 
     @property
@@ -250,24 +250,24 @@ class DirectoryPage:
 
     @property
     def previous_number(self) -> int:
-        """The page before; behind the end, the last page; 0: none."""
+        """The previous page, or the last page if this one is past the end; 0 for none."""
         return min(self.wanted.number - 1, self.pages)
 
     @property
     def next_number(self) -> int:
-        """The next page; 0: none."""
+        """The next page; 0 for none."""
         has_next = bool(self.entries) and (self.total > self.wanted.end or not self.total_is_exact)
         return self.wanted.number + 1 if has_next else 0
 
     @property
     def is_past_the_end(self) -> bool:
-        """Whether there is no such page; the first one always exists."""
+        """Whether the page does not exist; the first one always does."""
         return self.wanted.number > 1 and not self.entries
 
 
 @dataclass(frozen=True, slots=True)
 class ListingLimits:
-    """How many entries are counted for a total, sorted, and read in order to sort them."""
+    """How many entries may be counted for a total, sorted, and read for sorting."""
 
     count: int = 100_000
     sort: int = 100_000
@@ -275,7 +275,9 @@ class ListingLimits:
 
 
 class Listings:
-    """Gives pages of directories. `count_s`: how long entries behind a page are counted; `within_s`: the whole call."""
+    """Lists directories page by page. `count_s` limits the time for counting entries after a page, `within_s` the
+    call.
+    """
 
     def __init__(
         self,
@@ -291,7 +293,7 @@ class Listings:
         self._within_s = within_s
         self._large: Counter[int] = Counter()
 
-    async def page(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
+    async def page(self, caller: Caller, place: Place, wanted: PageRequest) -> DirectoryPage:
         """One page of a directory.
 
         Raises too_many_entries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, bucket_listing_denied,
@@ -305,7 +307,7 @@ class Listings:
         except TimeoutError:
             raise StorageUnavailable("The store lists the directory too slowly to reach that page.") from None
 
-    async def _in_store_order(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
+    async def _in_store_order(self, caller: Caller, place: Place, wanted: PageRequest) -> DirectoryPage:
         start = PageStart(caller.acting.name, place.path, wanted.filter, wanted.start)
         window = _Window(wanted, self._cursors.mark(start))
         try:
@@ -315,7 +317,7 @@ class Listings:
         except StorageError:
             if window.mark == BEGINNING:
                 raise
-            # The store no longer knows the cursor.
+            # The store rejects the cursor.
             window = _Window(wanted, BEGINNING)
             await self._fill(place, window)
         self._cursors.keep(replace(start, entries_before=wanted.end), window.next_mark)
@@ -332,17 +334,17 @@ class Listings:
                 await self._count(batches, window)
 
     async def _count(self, batches: AsyncGenerator[Batch], window: "_Window") -> None:
-        """Count on behind the page. The page is complete, so neither time nor a failure ends the call."""
+        """Count the entries after the page. Since the page is complete, timeouts and errors are ignored."""
         try:
             async with asyncio.timeout(self._count_s):
                 while window.counts_on(self._limits.count) and (batch := await anext(batches, None)):
                     window.add(batch)
         except (TimeoutError, QueryServerError) as error:
-            # Without the causes of the error: they may hold addresses of the store (Contract storage S13).
+            # Without the causes of the error, which may contain addresses of the store (Contract storage S13).
             log.debug("entries not counted to the end", reason=str(error))
         window.cap(self._limits.count)
 
-    async def _sorted(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
+    async def _sorted(self, caller: Caller, place: Place, wanted: PageRequest) -> DirectoryPage:
         limits = self._limits
         first = FirstEntries(
             place.path.path, wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort)
@@ -357,7 +359,7 @@ class Listings:
                 if read > limits.scan:
                     raise _too_many(place, f"{limits.scan} entries (listing_scan_limit)", filter_helps=False)
                 first.add(_matching(batch, wanted.filter))
-                # A batch may come without waiting: other tasks get their turn here.
+                # Batches may be available without waiting, so yield to other tasks.
                 await asyncio.sleep(0)
         if first.seen > wanted.start and min(wanted.end, first.seen) > limits.sort:
             raise _too_many(place, f"{limits.sort} sorted entries (listing_sort_limit)", filter_helps=True)
@@ -378,12 +380,12 @@ class Listings:
 
 
 class _Window:
-    """Reads the batches of a listing in their order, keeps the entries of one page and counts."""
+    """Collects the entries of one page from the batches of a listing, and counts all entries."""
 
-    def __init__(self, wanted: PageWanted, mark: Mark) -> None:
+    def __init__(self, wanted: PageRequest, mark: Mark) -> None:
         self.mark = mark
         self.next_mark = mark
-        """The last border between batches that lies before the next page."""
+        """The last boundary between batches before the next page."""
         self.total_is_exact = False
         self._wanted = wanted
         self._entries: list[FileStatus] = []
@@ -393,7 +395,7 @@ class _Window:
 
     @property
     def is_filled(self) -> bool:
-        """Whether the page needs no further batch."""
+        """Whether the page is complete."""
         is_past = self.total_is_exact and self._total <= self._wanted.start
         return self._is_last or is_past or self._seen >= self._wanted.end
 
@@ -410,11 +412,13 @@ class _Window:
         self._total = self._seen + (0 if self._is_last or wanted.filter else batch.remaining or 0)
 
     def counts_on(self, limit: int) -> bool:
-        """Whether another batch would make the total more exact."""
+        """Whether to read another batch to improve the total."""
         return not self.total_is_exact and self._seen < max(limit, self._wanted.end + 1)
 
     def cap(self, limit: int) -> None:
-        """End the count: the total is what was seen, up to `limit`, and at least what the page shows."""
+        """Stop counting. The total is the number of entries seen, at most `limit`, but at least those up to this
+        page.
+        """
         if self.total_is_exact and self._seen <= limit:
             return
         self.total_is_exact = False
@@ -429,7 +433,7 @@ def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:
 
 
 def _too_many(place: Place, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
-    """The error with advice: only stores that list in order give pages by name without reading every entry."""
+    """The error with advice; only stores that list in order can return pages by name without reading every entry."""
     ways = ["a filter"] if filter_helps else []
     if place.file_system.traits.lists_in_order:
         ways.append("sortby=name in ascending order")

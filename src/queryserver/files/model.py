@@ -33,14 +33,14 @@ ROOTS: Mapping[Scheme, str] = {
     Scheme.OFS: "ofs://",
     Scheme.FILE: "file:///",
 }
-"""How the paths of answers begin."""
+"""How paths in responses start."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StoragePath:
     """A path in a store, relative to the store's root, with `/` between names; empty for the root itself.
 
-    `str()` is the normal form of all answers (Contract storage 2.2).
+    `str()` is the normal form used in all responses (Contract storage 2.2).
     """
 
     scheme: Scheme
@@ -63,15 +63,15 @@ class StoragePath:
 
     @property
     def parent(self) -> Self:
-        """The directory that holds it; the root is its own."""
+        """The parent directory; the root is its own parent."""
         return type(self)(self.scheme, self.path.rpartition("/")[0])
 
     def child(self, name: str) -> Self:
-        """An entry of this directory; `name` may hold several names with `/` between them."""
+        """An entry of this directory; `name` may be several names separated by `/`."""
         return type(self)(self.scheme, f"{self.path}/{name}" if self.path else name)
 
     def is_inside(self, other: "StoragePath") -> bool:
-        """Whether it lies strictly below `other`, name by name: `/a/bc` does not lie below `/a/b`."""
+        """Whether it is strictly below `other`, compared name by name: `/a/bc` is not below `/a/b`."""
         if self.scheme is not other.scheme or self.path == other.path:
             return False
         return other.is_root or self.path.startswith(f"{other.path}/")
@@ -88,14 +88,14 @@ class EntryKind(StrEnum):
 class FileStatus:
     """One entry of a store. `path` is relative to the store's root, with `/` between names.
 
-    Directories have size 0. Texts are empty and numbers 0 where the store has none (Contract storage 4).
+    Directories have size 0. Texts are empty and numbers 0 if the store does not have them (Contract storage 4).
     """
 
     path: str
     kind: EntryKind
     size_bytes: int
     modified_at: datetime | None
-    """None where the store does not know, as for prefixes of object stores."""
+    """None if the store does not know it, as for prefixes of object stores."""
     permissions: int = 0
     """The nine permission bits and the sticky bit, without type bits."""
     accessed_at: datetime | None = None
@@ -105,9 +105,9 @@ class FileStatus:
     block_size: int = 0
     replication: int = 0
     tag: str = ""
-    """The store's own strong tag of the content, without quotes; empty: it gives none."""
+    """The store's strong entity tag of the content, without quotes; empty if it has none."""
     file_id: str = ""
-    """What stays when content changes in place and differs when the file is replaced; empty: unknown."""
+    """An id that stays the same when content changes in place, but not when the file is replaced; empty if unknown."""
 
     @property
     def name(self) -> str:
@@ -122,14 +122,16 @@ class FileStatus:
         return self.kind is EntryKind.FILE
 
     def is_same_content(self, other: "FileStatus") -> bool:
-        """Whether nothing shows that the content differs: file, tag, size, time of change."""
+        """Whether kind, size, modification time, tag and file id are all equal."""
         fields = (self.kind, self.size_bytes, self.modified_at, self.tag, self.file_id)
         return fields == (other.kind, other.size_bytes, other.modified_at, other.tag, other.file_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSummary:
-    """What a tree holds (Contract storage 5.6). A quota of -1 is none; `replication` is 0 for directories."""
+    """Counts and sizes of a tree (Contract storage 5.6). A quota of -1 means none; `replication` is 0 for
+    directories.
+    """
 
     directory_count: int
     file_count: int
@@ -139,12 +141,12 @@ class ContentSummary:
     space_quota_bytes: int = -1
     replication: int = 0
     further: Mapping[str, Any] | None = None
-    """Keys of the store without a field here, passed on unchanged."""
+    """Further keys of the store, passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUser:
-    """The user that a store is used as. Stores with users of their own act as `name`; the local root maps it."""
+    """The user as whom a store is accessed. Stores with their own users act as `name`; the local root maps it."""
 
     name: str
     is_admin: bool = False
@@ -152,7 +154,7 @@ class StorageUser:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What an HDFS cluster reports about itself and the caller (Contract storage 5.1)."""
+    """Information of an HDFS cluster about itself and the caller (Contract storage 5.1)."""
 
     is_trash_enabled: bool
     is_superuser: bool
@@ -167,7 +169,7 @@ class TransferKind(StrEnum):
 
 
 class TransferState(StrEnum):
-    """How far a transfer is. Source files are deleted in `deleting` only."""
+    """The state of a transfer. Source files are only deleted in `deleting`."""
 
     COPYING = "copying"
     VERIFIED = "verified"
@@ -183,12 +185,12 @@ class KeyState(StrEnum):
     COPIED = "copied"
     DELETED = "deleted"
     SKIPPED = "skipped"
-    """Never copied: a link, or a file above the limit of the store."""
+    """Not copied because it is a link, or a file above the limit of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferLease:
-    """The right to write about a transfer; a later claim raises `fence` and ends it."""
+    """The right to update a transfer; a later claim raises `fence` and invalidates it."""
 
     transfer_id: UUID
     owner: str
@@ -197,7 +199,7 @@ class TransferLease:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What is moved or copied, for whom, and where to."""
+    """A move or copy: its user, source and target."""
 
     user_id: int
     acting: StorageUser
@@ -205,9 +207,9 @@ class Transfer:
     source: StoragePath
     target: StoragePath
     overwrite: bool = False
-    """Whether the target is a file that is replaced; a roll-back does not remove it."""
+    """Whether an existing file is replaced, which a rollback does not remove."""
     operation_id: UUID | None = None
-    """The long operation whose outcome this is."""
+    """The long operation that reports its outcome."""
 
     @property
     def keeps_source(self) -> bool:
@@ -219,7 +221,7 @@ class Transfer:
 
 
 def transfer_digest(user_id: int, kind: TransferKind, source: StoragePath, target: StoragePath) -> bytes:
-    """SHA-256 of what makes two calls the same."""
+    """SHA-256 over the fields by which two calls count as the same."""
     return hashlib.sha256("\0".join((str(user_id), kind, str(source), str(target))).encode()).digest()
 
 
@@ -233,13 +235,13 @@ class ClaimedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """One entry of the source, as it was when it was listed; its path is relative to the source, empty for the source.
+    """One entry of the source as it was listed; its path is relative to the source, and empty for the source itself.
 
-    Of the entry are kept kind, size, time of change, permissions, tag and file id.
+    Only kind, size, modification time, permissions, tag and file id of the entry are stored.
     """
 
     number: int
-    """Parents come before what they hold."""
+    """Parents have smaller numbers than their children."""
     entry: FileStatus
     state: KeyState = KeyState.LISTED
 
@@ -252,7 +254,7 @@ class LongOperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LongOperationStatus:
-    """A long operation. `result` is the final body, None while it runs."""
+    """The status of a long operation. `result` is the final response body, None while it runs."""
 
     operation_id: UUID
     state: LongOperationState
@@ -268,11 +270,11 @@ _DECODINGS = 3
 
 @lru_cache(maxsize=512)
 def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
-    """The names of a path relative to a root, outermost first; none for the root, which is the empty text.
+    """Split a path relative to a root into names, outermost first; empty for the root, which is the empty path.
 
-    Nothing is normalised: the store gets exactly the names that are checked here. Every adapter calls this, so that a
-    path that was never checked before gets no further. With `escapes` names may be escaped ones of any store: the
-    adapter checks what they stand for. Raises InvalidPath.
+    Nothing is normalized: the store receives exactly the names checked here. Every adapter calls this, so that no
+    unchecked path reaches a store. With `escapes`, escaped names are accepted; the adapter must check the names they
+    denote. Raises InvalidPath.
     """
     if not path:
         return ()
@@ -287,7 +289,7 @@ def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
 
 
 def is_name(name: str) -> bool:
-    """Whether an entry can have this name for clients: no dots, `/`, U+0000 or names of our own."""
+    """Whether clients can use this name: not empty, dots or reserved, and without `/` and U+0000."""
     if not name or name in {".", ".."} or "/" in name or "\0" in name or name.startswith(RESERVED_PREFIX):
         return False
     try:
@@ -297,7 +299,7 @@ def is_name(name: str) -> bool:
 
 
 def hides_dots(name: str) -> bool:
-    """Whether one to three further percent-decodings make `.` or `..` of it, as a careless proxy or store would."""
+    """Whether one to three further percent-decodings, as by a careless proxy or store, would yield `.` or `..`."""
     raw = name.encode("utf-8", "surrogatepass")
     for _ in range(_DECODINGS):
         if b"%" not in raw:
@@ -309,11 +311,11 @@ def hides_dots(name: str) -> bool:
 
 
 def new_name(given: str, *, is_directory: bool = False) -> str:
-    """A name for a new entry, surrounding blanks removed (Contract storage 2.3). Raises InvalidName."""
+    """Check the name of a new entry and strip surrounding spaces (Contract storage 2.3). Raises InvalidName."""
     name = given.strip()
     if not is_name(name) or hides_dots(name):
         raise errors.InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
-    # Checked in what was given: a line end at either end is a control character, no blank (Contract storage S6).
+    # Checked before stripping, because a line break at either end is a control character (Contract storage S6).
     if "\\" in name or any(character < " " or character == "\x7f" for character in given):
         raise errors.InvalidName("A new name holds no backslash and no control character.")
     if is_directory and "#" in name:
@@ -322,20 +324,20 @@ def new_name(given: str, *, is_directory: bool = False) -> str:
 
 
 def extension_of(name: str) -> str:
-    """The text from the last dot, in lower case; empty without a dot, or with only a leading one."""
+    """The part from the last dot on, in lower case; empty without a dot or with only a leading one."""
     stem, dot, extension = name.rpartition(".")
     return f".{extension.lower()}" if dot and stem else ""
 
 
 class ExtensionRules:
-    """Which extensions new files may have (Contract storage 2.4). Leading dots and case do not matter."""
+    """Which extensions new files may have (Contract storage 2.4), without regard to case and leading dots."""
 
     def __init__(self, *, allowed: Sequence[str] = (), restricted: Sequence[str] = ()) -> None:
         self._allowed = frozenset(f".{text.strip().lstrip('.').lower()}" for text in allowed)
         self._restricted = frozenset(f".{text.strip().lstrip('.').lower()}" for text in restricted)
 
     def check(self, name: str, *, former: str | None = None) -> None:
-        """Raises extension_not_permitted, extension_restricted. An entry called `former` may keep its extension."""
+        """Raises extension_not_permitted, extension_restricted. A renamed entry, `former`, may keep its extension."""
         extension = extension_of(name)
         if former is not None and extension_of(former) == extension:
             return
@@ -357,9 +359,9 @@ _MAX_KEY_BYTES = 1024
 
 
 def decoded_path(raw: str) -> str:
-    """The value of a `=<path>` form: percent-decoded once, and repaired (Contract storage 2.2 points 1 and 2).
+    """Decode the value after `=`: percent-decoded once and repaired (Contract storage 2.2 points 1 and 2).
 
-    Raises InvalidPath: not UTF-8.
+    Raises InvalidPath if it is not UTF-8.
     """
     try:
         return repaired(unquote_to_bytes(raw).decode())
@@ -368,33 +370,33 @@ def decoded_path(raw: str) -> str:
 
 
 def repaired(path: str) -> str:
-    """A path of a GET call that was encoded twice: every `%2F` becomes a slash, other escapes stay."""
+    """Repair a doubly encoded path of a GET call: every `%2F` becomes a slash, other escapes stay."""
     return _ENCODED_SLASH.sub("/", path) if _ENCODED_START.match(path) else path
 
 
 def _key_bytes(names: Sequence[str]) -> int:
-    """Size of the key that these names stand for."""
+    """Size in bytes of the object key for these names."""
     sizes = [len(raw_name(name) if is_escaped(name) else name.encode()) for name in names]
     return sum(sizes) + max(len(names) - 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PathReader:
-    """Reads paths for the stores that this server has."""
+    """Parses paths for the configured stores."""
 
     configured: Sequence[Scheme]
-    """In the order in which the first of them serves paths without a scheme."""
+    """The configured stores; the first one serves paths without a scheme."""
     name_nodes: frozenset[str] = frozenset()
     """`host:port` and `host` of the configured HDFS."""
     azure_account: str = ""
-    """Host of the account, `<account>.dfs.core.windows.net`."""
+    """Host name of the account, `<account>.dfs.core.windows.net`."""
     ozone_services: Sequence[str] = field(default_factory=tuple[str, ...])
-    """Names of the services, the default one first."""
+    """Names of the Ozone services, the default one first."""
 
     def read(self, text: str, *, parameter: str = "path") -> StoragePath:
-        """The place that `text` names.
+        """Parse a path.
 
-        Raises MissingParameter (blank text), InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority.
+        Raises MissingParameter (empty text), InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority.
         """
         if not text:
             raise errors.MissingParameter(f"The parameter {parameter} is required.")
@@ -417,7 +419,7 @@ class PathReader:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """All words for the schemes of the configured stores, in lower case."""
+        """All spellings of the configured stores' schemes, in lower case."""
         return frozenset(word for word, scheme in _SCHEMES.items() if scheme in self.configured)
 
     def _scheme(self, text: str) -> tuple[Scheme | None, str]:
@@ -429,7 +431,7 @@ class PathReader:
             raise errors.UnknownScheme(f"No store has the scheme {word[:20]}.")
         if scheme not in self.configured:
             raise errors.StorageNotConfigured(f"The store {scheme} is not configured.")
-        # One slash is what a proxy leaves of two; with three the authority is empty.
+        # Proxies may collapse two slashes to one; with three slashes the authority is empty.
         has_authority = len(slashes) <= 2
         match scheme:
             case Scheme.HDFS:
@@ -463,15 +465,15 @@ class PathReader:
 
 @dataclass(frozen=True, slots=True)
 class PathSpelling:
-    """How one caller writes the paths of a store: with which word for the scheme, and which authority."""
+    """How a caller writes the paths of a store: spelling of the scheme, and authority."""
 
     root: str
     account: str = ""
-    """Behind the container, with `@`; empty: it is not written."""
+    """The account after the container, with `@`; empty if not written."""
 
     @classmethod
     def read(cls, text: str, path: StoragePath) -> Self:
-        """That of `text`, which a `PathReader` has read as `path`."""
+        """The spelling of `text`, which a `PathReader` has parsed as `path`."""
         match = _WITH_SCHEME.fullmatch(text)
         word, slashes, rest = match.groups() if match else (path.scheme.value, "///", "")
         first = rest.partition("/")[0]
@@ -486,6 +488,6 @@ class PathSpelling:
                 return cls(f"{word}://")
 
     def of(self, path: StoragePath) -> str:
-        """Another path of the same store, with a scheme."""
+        """Write another path of the same store in this spelling."""
         first, slash, rest = path.path.partition("/")
         return f"{self.root}{first}{self.account if first else ''}{slash}{rest}"

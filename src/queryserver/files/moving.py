@@ -29,36 +29,36 @@ _DONE = {TransferKind.RENAME: "Renamed", TransferKind.MOVE: "Moved", TransferKin
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """A rename, move or copy as the caller sent it; the paths as written."""
+    """A rename, move or copy as requested by the caller, with unparsed paths."""
 
     kind: TransferKind
     source: str
     destination: str
     overwrite: bool = False
     several: bool = False
-    """Whether it is one of several sources, which need a directory."""
+    """Whether it is one of several sources, whose destination must be a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The destination, read from the request without a call to a store."""
+    """The parsed paths of a request, before any call to a store."""
 
-    asked: TransferRequest
+    request: TransferRequest
     source: Place
     given: Place
     must_be_directory: bool
 
     @property
     def possible_targets(self) -> Sequence[StoragePath]:
-        """What the target may turn out to be: a move goes into an existing directory."""
-        if self.asked.kind is TransferKind.RENAME:
+        """The possible targets: a move into an existing directory adds the name of the source."""
+        if self.request.kind is TransferKind.RENAME:
             return [self.given.path]
         return [self.given.path, self.given.path.child(self.source.path.name)]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What may begin, or is to be finished: `work` does it."""
+class PreparedTransfer:
+    """A checked transfer, to be started or finished by `work`."""
 
     kind: TransferKind
     source: StoragePath
@@ -67,7 +67,9 @@ class Prepared:
 
 
 class Moving:
-    """Each call has two steps, so that a client that does not wait for the second gets the errors of the first."""
+    """Renames, moves and copies in two steps, so that a client that does not wait still gets the errors of the
+    first.
+    """
 
     def __init__(
         self,
@@ -83,34 +85,38 @@ class Moving:
         self._orphans = orphans
         self._audit = audit
 
-    async def prepare(self, caller: Caller, asked: TransferRequest) -> Prepared:
-        """Check everything; nothing is changed. Raises the errors of Contract storage 7.1, OperationInProgress."""
+    async def prepare(self, caller: Caller, request: TransferRequest) -> PreparedTransfer:
+        """Check everything without changing anything. Raises the errors of Contract storage 7.1,
+        OperationInProgress.
+        """
         try:
-            destination = self._destination(caller, asked)
+            destination = self._destination(caller, request)
             source = destination.source.path
-            if asked.kind is TransferKind.COPY or not _is_one_step(destination.source, destination.given):
+            if request.kind is TransferKind.COPY or not _is_one_step(destination.source, destination.given):
                 targets = destination.possible_targets
-                claimed = await self._transfers.unfinished(caller.user.id, asked.kind, source, targets)
+                claimed = await self._transfers.unfinished(caller.user.id, request.kind, source, targets)
                 if claimed is not None:
                     work = partial(self._transfers.resume, claimed)
-                    return Prepared(asked.kind, source, claimed.transfer.target, work)
+                    return PreparedTransfer(request.kind, source, claimed.transfer.target, work)
             entry, target, existing = await self._checked(destination)
             transfer = Transfer(
-                caller.user.id, caller.acting, asked.kind, source, target.path, overwrite=existing is not None
+                caller.user.id, caller.acting, request.kind, source, target.path, overwrite=existing is not None
             )
             work = partial(self._begin, caller, transfer, (destination.source, target), entry)
-            return Prepared(asked.kind, source, target.path, work)
+            return PreparedTransfer(request.kind, source, target.path, work)
         except errors.QueryServerError as error:
-            self._audit.record(caller, f"storage.{asked.kind}", asked.source, error.code)
+            self._audit.record(caller, f"storage.{request.kind}", request.source, error.code)
             raise
 
-    async def carry_out(self, caller: Caller, prepared: Prepared, progress: Progress) -> Moved:
-        """Do it. A failed copy leaves nothing behind; of a failed move the source is complete, or the target is."""
+    async def perform(self, caller: Caller, prepared: PreparedTransfer, progress: Progress) -> Moved:
+        """Perform the transfer. A failed copy leaves nothing behind; after a failed move, source or target is
+        complete.
+        """
         with self._audit.event(caller, f"storage.{prepared.kind}", prepared.source):
             return await prepared.work(progress)
 
     async def directory(self, caller: Caller, destination: str) -> StoragePath:
-        """The destination of several sources. Raises NotADirectory when it is missing, too."""
+        """The destination directory of several sources. Raises NotADirectory, also if it is missing."""
         given = self._stores.place(caller, self._stores.path(destination, parameter="dest_path"))
         if not given.path.is_root:
             entry = await given.found()
@@ -119,64 +125,64 @@ class Moving:
             given.refuse_no_directory(entry)
         return given.path
 
-    def _destination(self, caller: Caller, asked: TransferRequest) -> Destination:
-        """All that the paths alone determine."""
-        is_rename = asked.kind is TransferKind.RENAME
-        source = self._stores.place(caller, self._stores.path(asked.source, parameter="src_path"))
-        given = self._stores.place(caller, self._given(asked, source.path))
+    def _destination(self, caller: Caller, request: TransferRequest) -> Destination:
+        """Parse and check the paths, without calls to the stores."""
+        is_rename = request.kind is TransferKind.RENAME
+        source = self._stores.place(caller, self._stores.path(request.source, parameter="src_path"))
+        given = self._stores.place(caller, self._given(request, source.path))
         if len(source.path.names) <= source.file_system.traits.container_levels or source.path.is_root:
-            if asked.kind is TransferKind.COPY:
+            if request.kind is TransferKind.COPY:
                 raise errors.NotSupported("Roots, buckets, containers and volumes are not copied.")
             raise errors.root_not_allowed("Roots, buckets, containers and volumes stay where they are.")
         if is_rename and source.path.scheme is not given.path.scheme:
             raise errors.NotSupported("A rename stays in its store; move can go to another one.")
         if given.path in ({source.path} if is_rename else {source.path, source.path.parent}):
             raise errors.same_path("Source and target are the same.")
-        is_directory = asked.several or (not is_rename and asked.destination.strip().endswith("/"))
-        return Destination(asked, source, given, is_directory)
+        is_directory = request.several or (not is_rename and request.destination.strip().endswith("/"))
+        return Destination(request, source, given, is_directory)
 
     async def _checked(self, destination: Destination) -> tuple[FileStatus, Place, FileStatus | None]:
-        """All that needs the stores: the source, the target, and what exists there now."""
+        """Check the stores; returns the source's status, the target, and the entry that exists there now."""
         source = destination.source
         entry = await source.storage.stat(source.path.path)
         if destination.given.path.is_inside(source.path):
             raise errors.TargetInsideSource("The target lies inside the source.")
         target, existing = await self._target(destination)
         if target.path == source.path:
-            # The blanks around a new name are removed by now.
+            # After stripping spaces around the new name.
             raise errors.same_path("Source and target are the same.")
-        if target.path.name != source.path.name:  # a name that stays is not checked
+        if target.path.name != source.path.name:  # an unchanged name is not checked
             new_name(target.path.name, is_directory=entry.is_directory)
         if existing is None:
             if len(target.path.names) <= target.file_system.traits.container_levels:
-                # A move makes no bucket.
+                # A move does not create buckets.
                 raise target.missing()
             if not target.path.parent.is_root:
                 await target.at(target.path.parent).require_directory()
-        elif not (destination.asked.overwrite and existing.is_file and entry.is_file):
+        elif not (destination.request.overwrite and existing.is_file and entry.is_file):
             raise errors.PathExists(f"{target.path} exists.")
         if entry.is_file:
             self._extensions.check(target.path.name, former=source.path.name)
-        if entry.kind is EntryKind.LINK and destination.asked.kind is TransferKind.COPY:
+        if entry.kind is EntryKind.LINK and destination.request.kind is TransferKind.COPY:
             raise errors.SymlinkNotFollowed("A symbolic link is not copied.")
         return entry, target, existing
 
-    def _given(self, asked: TransferRequest, source: StoragePath) -> StoragePath:
-        """The destination as a path. A rename without slash stays in its directory."""
-        if not asked.destination or asked.destination.isspace():
+    def _given(self, request: TransferRequest, source: StoragePath) -> StoragePath:
+        """Parse the destination. For a rename, a name without a slash stays in the source's directory."""
+        if not request.destination or request.destination.isspace():
             raise errors.MissingParameter("dest_path is required.")
-        if asked.kind is TransferKind.RENAME and "/" not in asked.destination:
-            return source.parent.child(new_name(asked.destination))
-        given = self._stores.path(asked.destination, parameter="dest_path")
-        if asked.kind is TransferKind.RENAME:
+        if request.kind is TransferKind.RENAME and "/" not in request.destination:
+            return source.parent.child(new_name(request.destination))
+        given = self._stores.path(request.destination, parameter="dest_path")
+        if request.kind is TransferKind.RENAME:
             return given.parent.child(new_name(given.name))
         return given
 
     async def _target(self, destination: Destination) -> tuple[Place, FileStatus | None]:
-        """The target, and what exists there now."""
+        """The target, and the entry that exists there now."""
         given = destination.given
         existing = None if given.path.is_root else await given.found()
-        if destination.asked.kind is TransferKind.RENAME:
+        if destination.request.kind is TransferKind.RENAME:
             return given, existing
         if given.path.is_root or (existing is not None and existing.is_directory):
             inside = given.at(given.path.child(destination.source.path.name))
@@ -200,7 +206,7 @@ class Moving:
         if is_one_step and isinstance(storage, RenamingStorage):
             progress.expect(1)
             if transfer.overwrite:
-                # Where a store cannot replace in one step, a crash may leave the old file under another name.
+                # If a store cannot replace atomically, a crash may leave the old file under another name.
                 async with self._orphans.recorded(caller, target.path):
                     await storage.rename(source.path.path, target.path.path, overwrite=True)
             else:
@@ -221,7 +227,7 @@ def _is_one_step(source: Place, target: Place) -> bool:
 
 
 def moved_body(moved: Moved) -> Mapping[str, Any]:
-    """The success body (Contract storage 7.1), in the form of the items of bulk calls."""
+    """The response body of a success (Contract storage 7.1), as also used for items of bulk calls."""
     body: dict[str, Any] = {
         "status": 0,
         "path": str(moved.target),
@@ -236,7 +242,7 @@ def moved_body(moved: Moved) -> Mapping[str, Any]:
 
 
 def final_body(moved: Moved) -> Body:
-    """The success body of a call with one source: a text for copies on Ozone (Contract storage 7.3)."""
+    """The response body of a call with one source, which is a text for copies on Ozone (Contract storage 7.3)."""
     return _skipped_text(moved) if _is_ozone_copy(moved) else moved_body(moved)
 
 

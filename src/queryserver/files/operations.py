@@ -1,4 +1,4 @@
-"""Long operations: work that goes on when the client leaves or does not wait for it (Contract storage 7.6)."""
+"""Long operations, which continue if the client disconnects or does not wait (Contract storage 7.6)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -25,7 +25,7 @@ T = TypeVar("T")
 _SHOWN = 40  # characters of an id that a client sent
 
 Body = Mapping[str, Any] | str
-"""The final body of a call, as JSON."""
+"""The final response body of a call, as JSON."""
 
 _GONE: Mapping[str, Any] = {
     "status": -1,
@@ -37,7 +37,7 @@ _BROKEN: Mapping[str, Any] = {"status": -1, "code": "internal_error", "message":
 
 @dataclass(slots=True)
 class Progress:
-    """How far a piece of work is; the work itself counts."""
+    """The progress of work, updated by the work itself."""
 
     operation_id: UUID | None = None
     done: int = 0
@@ -52,7 +52,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The work goes on; its outcome is read by this id."""
+    """The work continues; its outcome is available under this id."""
 
     operation_id: UUID
     path: str
@@ -60,18 +60,18 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T]):
-    """One call's work. `kind` is such as `storage.move`, `path` what the answer 202 names."""
+    """The work of one call. `kind` is for example `storage.move`; `path` is shown in the 202 response."""
 
     kind: str
     path: str
     run: Callable[[Progress], Awaitable[T]]
     body: Callable[[T], Body]
-    """The final body that the call gives without `wait`; its `status` says whether it is a success."""
+    """Creates the final response body, whose `status` says whether it is a success."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """Lengths and intervals of records."""
+    """Lease and intervals of operation records."""
 
     lease: timedelta = timedelta(seconds=60)
     report_every: timedelta = timedelta(seconds=1)
@@ -80,17 +80,17 @@ class OperationTimes:
 
 
 class LongOperations:
-    """Runs work in tasks of its own. Use `running()`: at its end work has some time to end, then it is canceled."""
+    """Runs work in separate tasks. On leaving `running()`, work gets a grace period and is then cancelled."""
 
     def __init__(self, records: OperationRecords, times: OperationTimes | None = None) -> None:
         self._records = records
         self._times = times or OperationTimes()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._followed: dict[UUID, Progress] = {}
+        self._running: dict[UUID, Progress] = {}
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Run work; meanwhile end the records of dead processes."""
+        """Accept work, and meanwhile end the records of dead processes."""
         try:
             async with background(
                 every(self._times.sweep_every.total_seconds(), self.sweep), "storage-operations-sweep"
@@ -104,9 +104,9 @@ class LongOperations:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def run(self, caller: Caller, work: Work[T], *, wait_s: int | None = None) -> T | Started:
-        """What the work gives, or Started when it has not ended after `wait_s`; None waits for the end.
+        """The result of the work, or Started if it is not done after `wait_s`; None waits for the end.
 
-        The work does not end when the caller is canceled. Raises what the work raises.
+        The work continues if the caller is cancelled. Raises what the work raises.
         """
         operation_id = uuid4()
         progress = Progress(operation_id)
@@ -120,12 +120,12 @@ class LongOperations:
         await self._records.begin(
             operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, lease=self._times.lease
         )
-        self._followed[operation_id] = progress
-        self._spawn(self._follow(operation_id, work, progress, task), name=f"{work.kind}-follower")
+        self._running[operation_id] = progress
+        self._spawn(self._supervise(operation_id, work, progress, task), name=f"{work.kind}-follower")
         return Started(operation_id, work.path)
 
     async def status(self, caller: Caller, operation_id: str) -> LongOperationStatus:
-        """How far an operation of the caller is. Raises OperationNotFound."""
+        """The status of an operation of the caller. Raises OperationNotFound."""
         try:
             wanted = UUID(operation_id)
         except ValueError:
@@ -133,16 +133,16 @@ class LongOperations:
         status = await self._records.read(wanted, user_id=caller.user.id)
         if status is None:
             raise OperationNotFound(operation_id)
-        if status.state is LongOperationState.RUNNING and (progress := self._followed.get(wanted)):
+        if status.state is LongOperationState.RUNNING and (progress := self._running.get(wanted)):
             return LongOperationStatus(wanted, status.state, progress.done, progress.total, None)
         return status
 
     async def sweep(self) -> int:
-        """End the records of dead processes; how many."""
+        """End the records of dead processes; returns their number."""
         return await self._records.give_up(_GONE)
 
-    async def _follow(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
-        """Report until the work ends, then record its outcome. Canceled work leaves its record to the sweep."""
+    async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
+        """Report progress until the work ends, then record its outcome. The sweep ends the record of cancelled work."""
         try:
             while not (await asyncio.wait({task}, timeout=self._times.report_every.total_seconds()))[0]:
                 await self._report(operation_id, progress)
@@ -156,7 +156,7 @@ class LongOperations:
                 body = failure_body(error) if isinstance(error, QueryServerError) else _BROKEN
             await self._record(operation_id, body)
         finally:
-            del self._followed[operation_id]
+            del self._running[operation_id]
 
     async def _report(self, operation_id: UUID, progress: Progress) -> None:
         try:
@@ -165,7 +165,7 @@ class LongOperations:
             log.warning("progress not recorded", operation_id=str(operation_id))
 
     async def _record(self, operation_id: UUID, body: Body) -> None:
-        """Tries again while the database is out of reach: the work is done, and its outcome is stored nowhere else."""
+        """Record the outcome, retrying while the database is unreachable, because it is stored nowhere else."""
         failed = isinstance(body, Mapping) and body.get("status", 0) != 0
         state = LongOperationState.FAILED if failed else LongOperationState.DONE
         while True:
@@ -182,14 +182,14 @@ class LongOperations:
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Unexpected errors are logged even when no caller waits for them any more."""
+        """Log unexpected errors, because there may be no caller waiting for them."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
             log.error("operation failed", operation=task.get_name(), exc_info=error)
 
 
 def failure_body(error: QueryServerError) -> Mapping[str, Any]:
-    """The final body of a failed call (Contract storage 3)."""
+    """The response body of a failed call (Contract storage 3)."""
     body: dict[str, Any] = {"status": -1, "code": error.code, "message": error.message}
     if error.details is not None:
         body["details"] = dict(error.details)
@@ -199,11 +199,11 @@ def failure_body(error: QueryServerError) -> Mapping[str, Any]:
 MAX_ITEMS = 1000
 
 Outcomes = Mapping[str, T | QueryServerError]
-"""The result or error of each item, by its text as sent, in its order."""
+"""The result or error of each item, keyed by its text in the request and in its order."""
 
 
 def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
-    """The items, each once. Raises MissingParameter (none), too_many_entries."""
+    """The distinct items. Raises MissingParameter (none), too_many_entries."""
     items = list(dict.fromkeys(sent))
     if not items:
         raise MissingParameter(f"{parameter} is required.")
@@ -213,7 +213,7 @@ def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
 
 
 async def each_of(items: Sequence[str], work: Callable[[str], Awaitable[T]], progress: Progress) -> Outcomes[T]:
-    """Run the items one after the other, so that what the first makes exists for the second."""
+    """Process the items sequentially, because later ones may depend on earlier ones."""
     outcomes: dict[str, T | QueryServerError] = {}
     progress.expect(len(items))
     for item in items:

@@ -1,4 +1,4 @@
-"""Uploads in parts, in any order and on any instance (Contract storage 9.2)."""
+"""Uploads in parts, which may arrive in any order and at any instance (Contract storage 9.2)."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -32,8 +32,8 @@ MAX_PART_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class GivenPart:
-    """One part as its client announces it."""
+class PartRequest:
+    """One part as announced by its client."""
 
     client_uuid: UUID
     directory: StoragePath
@@ -42,7 +42,7 @@ class GivenPart:
     offset: int
     total_bytes: int
     parts: int
-    """0: the whole file is in this part, and completes the upload."""
+    """0 if this part is the whole file and completes the upload."""
     part_bytes: int | None = None
     overwrite: bool = False
     sha256: bytes | None = None
@@ -52,28 +52,28 @@ class GivenPart:
         return self.parts == 0
 
 
-def plan_of(given: GivenPart, path: str) -> PartPlan:
-    """How the file is cut. Raises InvalidParameter: numbers that contradict each other, or above their limits."""
-    parts = max(given.parts, 1)
-    if given.index >= parts:
+def plan_of(part_request: PartRequest, path: str) -> PartPlan:
+    """How the file is divided. Raises InvalidParameter if the numbers are inconsistent or above their limits."""
+    parts = max(part_request.parts, 1)
+    if part_request.index >= parts:
         raise errors.InvalidParameter("qqpartindex must be below qqtotalparts.")
     if parts > MAX_PARTS:
         raise errors.InvalidParameter(f"An upload has at most {MAX_PARTS} parts.")
-    part_bytes = given.total_bytes
+    part_bytes = part_request.total_bytes
     if parts > 1:
-        if given.part_bytes is None:
+        if part_request.part_bytes is None:
             raise errors.InvalidParameter("qqchunksize is required.")
-        part_bytes = given.part_bytes
-        if given.index == parts - 1 and part_bytes == given.total_bytes - given.offset:
-            # Clients may give the last part its own size.
-            part_bytes = given.offset // given.index
-    if parts > 1 and not (parts - 1) * part_bytes < given.total_bytes <= parts * part_bytes:
+        part_bytes = part_request.part_bytes
+        if part_request.index == parts - 1 and part_bytes == part_request.total_bytes - part_request.offset:
+            # Clients may send the actual size of the last part.
+            part_bytes = part_request.offset // part_request.index
+    if parts > 1 and not (parts - 1) * part_bytes < part_request.total_bytes <= parts * part_bytes:
         raise errors.InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
-    if given.offset != given.index * part_bytes:
+    if part_request.offset != part_request.index * part_bytes:
         raise errors.InvalidParameter("qqpartbyteoffset must be qqpartindex times the chunk size.")
-    if not given.is_whole and part_bytes > MAX_PART_BYTES:
+    if not part_request.is_whole and part_bytes > MAX_PART_BYTES:
         raise errors.InvalidParameter(f"A part has at most {MAX_PART_BYTES} bytes.")
-    return PartPlan(path, given.total_bytes, part_bytes, parts)
+    return PartPlan(path, part_request.total_bytes, part_bytes, parts)
 
 
 def missing_parts(upload: PartUpload) -> Sequence[int]:
@@ -81,7 +81,7 @@ def missing_parts(upload: PartUpload) -> Sequence[int]:
 
 
 def received(upload: PartUpload) -> list[list[int]]:
-    """The ranges of bytes that arrived, ends exclusive, in order; adjacent ranges are joined."""
+    """The received byte ranges, with exclusive ends and in order; adjacent ranges are merged."""
     plan = upload.terms.plan
     ranges: list[list[int]] = []
     for index in sorted(upload.arrived):
@@ -95,7 +95,7 @@ def received(upload: PartUpload) -> list[list[int]]:
 
 
 def contiguous(upload: PartUpload) -> int:
-    """How many bytes arrived from the start without a gap."""
+    """Number of bytes received from the start without a gap."""
     ranges = received(upload)
     return ranges[0][1] if ranges and ranges[0][0] == 0 else 0
 
@@ -104,8 +104,8 @@ _CLAIM_WAIT_S = 30.0
 _ANOTHER_FILE = "The SHA-256 of the joined file is not the one that was announced."
 
 
-class Joining:
-    """Uploads in parts as a whole: reading, claiming and joining them."""
+class UploadJoiner:
+    """Reads, claims and joins whole uploads."""
 
     def __init__(self, stores: Stores, records: PartUploads, orphans: OrphanSweep, threads: Executor) -> None:
         self._stores = stores
@@ -123,7 +123,7 @@ class Joining:
 
     @asynccontextmanager
     async def alone(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
-        """The upload, and the claim that excludes all others while inside. Raises OperationInProgress."""
+        """The upload with an exclusive claim, held inside the context. Raises OperationInProgress."""
         claimant = uuid4()
         async for _ in attempts(_CLAIM_WAIT_S):
             upload = await self.own(caller, client_uuid)
@@ -134,14 +134,14 @@ class Joining:
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
             async with claim, self._orphans.alive(upload.id):
-                # Read again: the former claim's work may have changed it.
+                # Read again, because the previous claimant may have changed it.
                 yield await self.own(caller, client_uuid), claimant
         finally:
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release(upload.id, claimant)
 
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
-        """Join the parts; when that is done already, give the same result again.
+        """Join the parts; if that was already done, returns the same result.
 
         Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file),
         OperationInProgress, and as `Storage.join_parts`.
@@ -152,16 +152,16 @@ class Joining:
                 return upload
             _require_all(upload)
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
-                # The digest of a file of one part is known before it is joined.
+                # For a file of one part the digest is known in advance.
                 raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
             entry = await self._joined(self._stores.place(caller, upload.terms.target), upload, sha256)
             await self.keep(upload, claimant, entry)
         return await self.own(caller, client_uuid)
 
     async def keep(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
-        """Record what an upload became. Raises part_conflict when the claim on it was lost.
+        """Record the file that an upload became. Raises part_conflict if the claim was lost.
 
-        Tries again while the database is out of reach: the parts are gone, and nothing else refers to the file.
+        Retries while the database is unreachable, because the parts are gone and nothing else refers to the file.
         """
         async for _ in attempts(_CLAIM_WAIT_S):
             with suppress(errors.DatabaseUnavailable):
@@ -171,7 +171,7 @@ class Joining:
         raise errors.DatabaseUnavailable
 
     async def give_up(self, upload: PartUpload, error: errors.QueryServerError) -> None:
-        """Forget an upload of one call that failed: its client begins anew."""
+        """Forget a failed single-call upload, which its client must start again."""
         with suppress(errors.DatabaseUnavailable):
             await self._records.forget(upload.id)
         if not isinstance(error, errors.StorageError):
@@ -198,12 +198,12 @@ class Joining:
     async def _check_joined(
         self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
     ) -> None:
-        """For a store whose parts cannot be read before they are joined (S3)."""
+        """Verify the joined file, for a store whose parts cannot be read before joining (S3)."""
         if await digest_of(storage.read(entry.path, version=entry), self._threads) == sha256:
             return
         await self._records.forget(upload.id)
         if replaces:
-            # The former content is gone: deleting this one too would leave nothing.
+            # The previous content is already replaced; deleting the new one would leave nothing.
             raise errors.VerificationFailed("The parts arrived as sent, but make another file than announced.")
         await storage.delete(upload.terms.plan.path, recursive=False)
         raise errors.VerificationFailed(_ANOTHER_FILE)
@@ -215,57 +215,65 @@ def _require_all(upload: PartUpload) -> None:
         raise errors.upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
 
 
-# The same part twice at a time comes from a client that gave up waiting: its first call ends soon.
+# Concurrent calls for a part come from a client that stopped waiting, so the first call will end soon.
 _PART_CLAIM_WAIT_S = 10.0
 KEEP = timedelta(hours=24)
-"""How long after its last part an upload is kept."""
+"""How long an upload is kept after its last part."""
 
 Written = TypeVar("Written")
 
 
-class PartWriting:
-    """One part on its way, which is written once."""
+class PartWriter:
+    """Receives one part and ensures that it is written once."""
 
     def __init__(
-        self, records: PartUploads, joining: Joining, caller: Caller, place: Place, upload: PartUpload, given: GivenPart
+        self,
+        records: PartUploads,
+        joining: UploadJoiner,
+        caller: Caller,
+        place: Place,
+        upload: PartUpload,
+        part_request: PartRequest,
     ) -> None:
         self._records = records
         self._joining = joining
         self._caller = caller
         self._place = place
         self._upload = upload
-        self._given = given
+        self._given = part_request
         self._claimant = uuid4()
 
     async def receive(self, content: AsyncGenerator[bytes], threads: Executor) -> None:
-        """Store the part, or compare it with the one that arrived before.
+        """Store the part, or compare it with the one received earlier.
 
         Raises InvalidParameter (another size), part_conflict (other bytes), VerificationFailed, OperationInProgress,
-        UploadNotFound (discarded meanwhile), as the store, and what `content` raises.
+        UploadNotFound (discarded in the meantime), the store's errors, and what `content` raises.
         """
-        given, staging, plan = self._given, self._upload.staging, self._upload.terms.plan
-        checked = CheckedContent(content, threads, sha256=given.sha256)
-        async with aclosing(_exactly(plan.size_of(given.index), checked)) as pieces:
+        part_request, staging, plan = self._given, self._upload.staging, self._upload.terms.plan
+        checked = CheckedContent(content, threads, sha256=part_request.sha256)
+        async with aclosing(_exactly(plan.size_of(part_request.index), checked)) as pieces:
             if not await self._claimed():
                 async for _ in pieces:
                     pass
-                arrived = (await self._joining.own(self._caller, given.client_uuid)).arrived.get(given.index)
+                arrived = (await self._joining.own(self._caller, part_request.client_uuid)).arrived.get(
+                    part_request.index
+                )
                 if arrived is not None and arrived.sha256 != checked.sha256:
-                    raise errors.part_conflict(f"Part {given.index} arrived before with other bytes.")
+                    raise errors.part_conflict(f"Part {part_request.index} arrived before with other bytes.")
                 return
             if staging is not None:
-                write = partial(self._place.storage.write_part, plan, staging, given.index, pieces)
+                write = partial(self._place.storage.write_part, plan, staging, part_request.index, pieces)
                 stored = await self._written(write)
-            elif given.is_whole:
+            elif part_request.is_whole:
                 await self._write_whole(pieces)
-                stored = StoredPart(given.index, checked.size_bytes, "")
+                stored = StoredPart(part_request.index, checked.size_bytes, "")
             else:
-                # An empty file has no staging place.
-                stored = await self._written(partial(_drain, pieces, given.index))
+                # An empty file has no staging area.
+                stored = await self._written(partial(_drain, pieces, part_request.index))
             await self._keep(ArrivedPart(stored, checked.sha256))
 
     async def _claimed(self) -> bool:
-        """Whether the part is to be written; False: it has arrived."""
+        """Claim the part for writing; False if it has already arrived."""
         upload, index = self._upload, self._given.index
         async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.arrived or upload.result is not None:
@@ -276,7 +284,7 @@ class PartWriting:
         raise errors.OperationInProgress(f"Part {index} is arriving over another connection.")
 
     async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
-        """A part that is the whole file needs no staging."""
+        """Write a part that is the whole file directly, without staging."""
         upload, plan = self._upload, self._upload.terms.plan
         write = partial(
             self._place.storage.write, plan.path, pieces, overwrite=upload.terms.overwrite, size_bytes=plan.size_bytes
@@ -290,12 +298,12 @@ class PartWriting:
             await self._joining.keep(upload, claimant, entry)
 
     async def _written(self, write: Callable[[], Awaitable[Written]]) -> Written:
-        """The result of `write`; when it fails, the claim on the part is released."""
+        """Run `write` and return its result; on failure, release the claim on the part."""
         claim = self._upload.id, self._given.index, self._claimant
         try:
             async with renewed(partial(self._records.claim_part, *claim, lease=LEASE), every_s=RENEW_EVERY_S):
                 return await write()
-        except BaseException:  # a cancel too: the part must not stay claimed
+        except BaseException:  # cancellation too: the part must not stay claimed
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release_part(*claim)
             raise
@@ -307,7 +315,7 @@ class PartWriting:
         try:
             await self._joining.own(self._caller, upload.client_uuid)
         except errors.UploadNotFound:
-            # Discarded while this part was being written, which was too late for it to be discarded too.
+            # The upload was discarded while this part was being written, so the part must be discarded here.
             if upload.staging is not None:
                 await self._place.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
@@ -321,7 +329,7 @@ async def _drain(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
 
 
 async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[bytes]:
-    """The pieces. Raises InvalidParameter before the end when there are more or fewer bytes."""
+    """The pieces. Raises InvalidParameter, before the last one, if the number of bytes is not `size_bytes`."""
     async with aclosing(checked.pieces()) as pieces:
         async for piece in pieces:
             if checked.size_bytes > size_bytes:
@@ -339,8 +347,8 @@ _OTHER_TERMS = "The upload began with another name, destination, size or overwri
 
 
 @dataclass(frozen=True, slots=True)
-class SaidOfUpload:
-    """What a client may repeat when it completes an upload; None: not given."""
+class CompletionRequest:
+    """Fields that a client may repeat when it completes an upload; None if absent."""
 
     directory: StoragePath | None = None
     file_name: str | None = None
@@ -350,7 +358,7 @@ class SaidOfUpload:
 
 
 class PartUploading:
-    """Takes parts and reports on uploads. An upload of another user is unknown: UploadNotFound."""
+    """Receives parts and reports on uploads. An upload of another user raises UploadNotFound."""
 
     def __init__(
         self,
@@ -366,60 +374,63 @@ class PartUploading:
         self._rules = rules
         self._orphans = orphans
         self._audit = audit
-        self._joining = Joining(stores, records, orphans, threads)
+        self._joining = UploadJoiner(stores, records, orphans, threads)
         self._threads = threads
 
-    async def receive(self, caller: Caller, given: GivenPart, content: AsyncGenerator[bytes]) -> PartUpload:
-        """Store a part, and complete the upload where the part is the whole file.
+    async def receive(self, caller: Caller, part_request: PartRequest, content: AsyncGenerator[bytes]) -> PartUpload:
+        """Store a part, and complete the upload if the part is the whole file.
 
         Raises InvalidParameter, part_conflict, file_too_large, TooManyRequests, OperationInProgress, as
-        `UploadRules.target` and `PartWriting.receive`.
+        `UploadRules.target` and `PartWriter.receive`.
         """
-        self._rules.admit(file_bytes=given.total_bytes)
-        target = given.directory.child(new_name(given.file_name))
-        terms = UploadTerms(target, plan_of(given, target.path), given.overwrite)
-        operation = "storage.upload" if given.is_whole else "storage.upload.part"
+        self._rules.admit(file_bytes=part_request.total_bytes)
+        target = part_request.directory.child(new_name(part_request.file_name))
+        terms = UploadTerms(target, plan_of(part_request, target.path), part_request.overwrite)
+        operation = "storage.upload" if part_request.is_whole else "storage.upload.part"
         with self._audit.event(caller, operation, target) as noted:
-            noted.size_bytes = terms.plan.size_of(given.index)
+            noted.size_bytes = terms.plan.size_of(part_request.index)
             place = self._stores.place(caller, target)
-            upload = await self._records.read(caller.user.id, given.client_uuid)
+            upload = await self._records.read(caller.user.id, part_request.client_uuid)
             if upload is None:
-                upload = await self._begun(caller, given, terms)
+                upload = await self._begun(caller, part_request, terms)
             if upload.terms != terms:
                 raise errors.part_conflict(_OTHER_TERMS)
-            # A file that comes whole goes straight to its place, and an empty one has no bytes to be staged.
-            is_staged = terms.plan.size_bytes > 0 and not (given.is_whole and not upload.arrived)
+            # A whole file is written directly to its target, and an empty one has nothing to stage.
+            is_staged = terms.plan.size_bytes > 0 and not (part_request.is_whole and not upload.arrived)
             if is_staged and upload.staging is None and upload.result is None:
                 upload = await self._prepared(caller, upload, place)
-            part = PartWriting(self._records, self._joining, caller, place, upload, given)
+            part = PartWriter(self._records, self._joining, caller, place, upload, part_request)
             await part.receive(content, self._threads)
-            if given.is_whole:
-                return await self._joining.finish(caller, given.client_uuid)
-            return await self._joining.own(caller, given.client_uuid)
+            if part_request.is_whole:
+                return await self._joining.finish(caller, part_request.client_uuid)
+            return await self._joining.own(caller, part_request.client_uuid)
 
     async def state(self, caller: Caller, client_uuid: UUID) -> PartUpload:
         return await self._joining.own(caller, client_uuid)
 
     async def complete(
-        self, caller: Caller, client_uuid: UUID, said: SaidOfUpload, *, sha256: bytes | None = None
+        self, caller: Caller, client_uuid: UUID, completion: CompletionRequest, *, sha256: bytes | None = None
     ) -> PartUpload:
-        """Make the parts a file; when that is done already, give the same result again.
+        """Join the parts; if that was already done, returns the same result.
 
-        Raises part_conflict (`said` is not what the first part said), as `Joining.finish`.
+        Raises part_conflict if `completion` differs from the first part, and as `UploadJoiner.finish`.
         """
         self._rules.admit()
         terms = (await self._joining.own(caller, client_uuid)).terms
         kept = (terms.target.parent, terms.target.name, terms.plan.size_bytes, terms.plan.parts, terms.overwrite)
-        name = None if said.file_name is None else new_name(said.file_name)
-        repeated = (said.directory, name, said.total_bytes, said.parts or None, said.overwrite)
-        if any(given is not None and given != known for given, known in zip(repeated, kept, strict=True)):
+        name = None if completion.file_name is None else new_name(completion.file_name)
+        repeated = (completion.directory, name, completion.total_bytes, completion.parts or None, completion.overwrite)
+        if any(
+            part_request is not None and part_request != known
+            for part_request, known in zip(repeated, kept, strict=True)
+        ):
             raise errors.part_conflict(_OTHER_TERMS)
         with self._audit.event(caller, "storage.upload", terms.target) as noted:
             noted.size_bytes = terms.plan.size_bytes
             return await self._joining.finish(caller, client_uuid, sha256=sha256)
 
     async def discard(self, caller: Caller, client_uuid: UUID) -> StoragePath:
-        """Remove an upload and its parts, not the file that they became. Raises OperationInProgress."""
+        """Remove an upload and its parts, but not the joined file. Raises OperationInProgress."""
         target = (await self._joining.own(caller, client_uuid)).terms.target
         place = self._stores.place(caller, target)
         with self._audit.event(caller, "storage.upload.discard", target):
@@ -430,13 +441,15 @@ class PartUploading:
                 await self._orphans.end(upload.id)
         return target
 
-    async def _begun(self, caller: Caller, given: GivenPart, terms: UploadTerms) -> PartUpload:
-        """A new upload, once its destination is checked."""
-        place = await self._rules.target(caller, given.directory, given.file_name, overwrite=given.overwrite)
+    async def _begun(self, caller: Caller, part_request: PartRequest, terms: UploadTerms) -> PartUpload:
+        """Check the destination and create a new upload."""
+        place = await self._rules.target(
+            caller, part_request.directory, part_request.file_name, overwrite=part_request.overwrite
+        )
         smallest = place.file_system.traits.min_part_bytes
         if terms.plan.parts > 1 and terms.plan.part_bytes < smallest:
             raise errors.InvalidParameter(f"On this store a part has at least {smallest} bytes.")
-        new = NewUpload(uuid4(), caller.user.id, given.client_uuid, caller.acting, terms)
+        new = NewUpload(uuid4(), caller.user.id, part_request.client_uuid, caller.acting, terms)
         upload = await self._records.open(new, keep=KEEP, max_open=MAX_OPEN_UPLOADS)
         if upload is None:
             raise errors.TooManyRequests(
@@ -447,7 +460,7 @@ class PartUploading:
         return upload
 
     async def _prepared(self, caller: Caller, upload: PartUpload, place: Place) -> PartUpload:
-        """The upload with a place for its parts; one of several calls makes it."""
+        """The upload with a staging area, which one of several concurrent calls creates."""
         claimant = uuid4()
         async for _ in attempts(_PREPARE_WAIT_S):
             if upload.staging is not None or upload.result is not None:
@@ -465,7 +478,7 @@ class PartUploading:
         try:
             staging = await _begin_parts(place, upload.terms.plan)
         except errors.QueryServerError:
-            # Nothing has arrived yet: the next part begins anew.
+            # Nothing has arrived yet, so the next part starts over.
             await self._records.forget(upload.id)
             raise
         if not await self._records.prepared(upload.id, claimant, staging):
@@ -473,7 +486,7 @@ class PartUploading:
 
 
 async def _begin_parts(place: Place, plan: PartPlan) -> str:
-    """The staging place. An object store has no directory before its first file, but parts need one."""
+    """Create the staging area. In an object store, the directory may have to be created first."""
     try:
         return await place.storage.begin_parts(plan)
     except errors.PathNotFound:

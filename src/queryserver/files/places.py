@@ -1,4 +1,4 @@
-"""The configured stores, who may use them, the homes of users, and the audit events of file calls.
+"""The configured stores, access to them, users' home directories, and audit events of file calls.
 
 Contract storage 2.5, 5.1, 10.1.
 """
@@ -29,11 +29,11 @@ from queryserver.platform.lru_cache import LruCache
 
 IMPERSONATE = "security.impersonate"
 
-# Users of a store need not be users of this service, so its case rule does not hold for them.
+# Users of a store need not be users of this service, so its case rule does not apply to them.
 _AS_WRITTEN = UsernameRule(ignore_case=False, force_lowercase=False)
 
 OBJECT_STORES = frozenset({Scheme.S3A})
-"""In these stores a directory comes into being with its first file."""
+"""Stores in which a directory is created with its first file."""
 
 _RIGHTS: Mapping[Scheme, str] = {
     Scheme.S3A: "filebrowser.s3_access",
@@ -45,7 +45,7 @@ _RIGHTS: Mapping[Scheme, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, and as whom the stores are used: the same, unless `doas` names another."""
+    """The calling user, and the user as whom the stores are accessed, which differs with `doas`."""
 
     user: User
     acting: StorageUser
@@ -57,7 +57,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path with the store that it lies in, as the caller sees it."""
+    """A path together with its store, as accessed by the caller."""
 
     path: StoragePath
     file_system: FileSystem
@@ -67,7 +67,7 @@ class Place:
         return Place(path, self.file_system, self.storage)
 
     async def found(self) -> FileStatus | None:
-        """The entry; None when there is none."""
+        """The entry at the path; None if it does not exist."""
         try:
             return await self.storage.stat(self.path.path)
         except errors.PathNotFound:
@@ -78,7 +78,7 @@ class Place:
         self.refuse_no_directory(await self.found())
 
     async def require_directory_of_files(self) -> None:
-        """As `require_directory`, for a directory to which a file comes. Raises root_not_allowed above buckets too."""
+        """As `require_directory`, for the directory of a new file. Also raises root_not_allowed above buckets."""
         levels = self.file_system.traits.container_levels
         names = self.path.names if levels else ()
         if len(names) < levels:
@@ -89,7 +89,7 @@ class Place:
         self.refuse_no_directory(found)
 
     def refuse_no_directory(self, found: FileStatus | None) -> None:
-        """Raises `missing`, NotADirectory; SymlinkNotFollowed for a link, which may lead to a directory."""
+        """Raises `missing`, NotADirectory, or SymlinkNotFollowed for a link, even to a directory."""
         if found is None:
             raise self.missing()
         if found.kind is EntryKind.LINK:
@@ -98,12 +98,14 @@ class Place:
             raise errors.NotADirectory(f"{self.path} is not a directory.")
 
     def missing(self) -> errors.PathNotFound:
-        """The error of a path that does not exist, with the path in `details`."""
+        """The error for a path that does not exist, with the path in `details`."""
         return errors.PathNotFound(f"{self.path} does not exist.", details={"path": str(self.path)})
 
 
 class Stores:
-    """The configured stores, in the order of Contract storage 5.1. `homes` are paths in which `${USER}` is replaced."""
+    """The configured stores, in the order of Contract storage 5.1. In `homes`, `${USER}` is replaced by the user
+    name.
+    """
 
     def __init__(
         self, file_systems: Sequence[FileSystem], reader: PathReader, homes: Mapping[Scheme, str] | None = None
@@ -114,11 +116,11 @@ class Stores:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """What paths of these stores may begin with, in lower case and without `://`."""
+        """All spellings of these stores' schemes, in lower case and without `://`."""
         return self._reader.spellings
 
     def caller(self, user: User, doas: str | None = None) -> Caller:
-        """Raises ImpersonationNotAllowed, InvalidParameter (no user name)."""
+        """The caller for a user and `doas`. Raises ImpersonationNotAllowed, InvalidParameter (invalid user name)."""
         if not doas or doas == user.username:
             return Caller.of(user)
         if not user.may(IMPERSONATE):
@@ -130,35 +132,37 @@ class Stores:
         return Caller(user, StorageUser(name))
 
     def path(self, text: str | None, *, parameter: str = "path") -> StoragePath:
-        """The place that a text names; no store is called. Raises as `PathReader.read`."""
+        """Parse a path without calling a store. Raises as `PathReader.read`."""
         if not text or text.isspace():
             raise errors.MissingParameter(f"{parameter} is required.")
         return self._reader.read(text, parameter=parameter)
 
     def path_or_root(self, text: str | None) -> StoragePath:
-        """As `path`, with the root of the default store for an absent or empty text."""
+        """As `path`, but the root of the default store for an empty or missing text."""
         return self._reader.read(text or "/")
 
     def place(self, caller: Caller, path: StoragePath) -> Place:
-        """The store of `path` as the caller sees it. Raises StorageNotConfigured, storage_access_denied."""
+        """The path with its store, accessed as the caller. Raises StorageNotConfigured, storage_access_denied."""
         file_system = self._file_system(path.scheme)
         if not may_use(caller.user, path.scheme):
             raise errors.storage_access_denied(f"You have no access to the store {path.scheme}.")
         return Place(path, file_system, file_system.as_user(caller.acting))
 
     def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
-        """Raises storage_access_denied, ImpersonationNotAllowed when `user`, read again, lacks what the call needs."""
+        """Raises storage_access_denied or ImpersonationNotAllowed if `user`, reloaded, has lost the rights for the
+        call.
+        """
         if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
             raise errors.storage_access_denied(f"You have no access to the store {scheme}.")
         if caller.acting.name != caller.user.username and not user.may(IMPERSONATE):
             raise errors.ImpersonationNotAllowed("You may not act as another user.")
 
     def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
-        """The store for work that began earlier: access is not checked again. Raises StorageNotConfigured."""
+        """The store for work that was already authorized; access is not checked. Raises StorageNotConfigured."""
         return self._file_system(scheme).as_user(user)
 
     def place_of(self, path: StoragePath, user: StorageUser) -> Place:
-        """As `as_user`, with the store itself."""
+        """The path with its store, as `as_user`."""
         file_system = self._file_system(path.scheme)
         return Place(path, file_system, file_system.as_user(user))
 
@@ -169,7 +173,7 @@ class Stores:
         return file_system
 
     def with_configured(self, error: errors.QueryServerError, caller: Caller) -> errors.QueryServerError:
-        """The same error; one about a missing store names those that the caller may use."""
+        """The same error; one about an unavailable store also lists those the caller may use."""
         if not isinstance(error, errors.UnknownScheme | errors.StorageNotConfigured):
             return error
         return type(error)(f"{error.message}{errors.configured([one.scheme.value for one in self.permitted(caller)])}")
@@ -178,7 +182,7 @@ class Stores:
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]
 
     def home(self, caller: Caller, scheme: Scheme) -> StoragePath:
-        """The caller's home on a store; it need not exist."""
+        """The caller's home directory on a store, which need not exist."""
         name = caller.acting.name
         if scheme in {Scheme.HDFS, Scheme.FILE}:
             return StoragePath(scheme, f"user/{name}")
@@ -190,17 +194,17 @@ class Stores:
             return StoragePath(scheme, "")
 
     def default_home(self, caller: Caller) -> StoragePath:
-        """The caller's home on the default store. Raises StorageNotConfigured."""
+        """The caller's home directory on the default store. Raises StorageNotConfigured."""
         return self.home(caller, self._reader.read("/").scheme)
 
 
 def may_use(user: User, scheme: Scheme) -> bool:
-    """Whether the caller may use a store at all; HDFS decides itself."""
+    """Whether the user may access a store at all; HDFS checks that itself."""
     right = _RIGHTS.get(scheme)
     return right is None or user.may(right)
 
 
-_FACTS_KEPT_S = 60.0
+_FACTS_CACHED_S = 60.0
 _FACTS_WITHIN_S = 2.0
 _MAX_FACTS = 1000
 _NO_HOME = errors.InvalidPath, errors.PathNotFound, errors.NotADirectory, errors.PermissionDenied, errors.StorageError
@@ -208,11 +212,11 @@ _NO_HOME = errors.InvalidPath, errors.PathNotFound, errors.NotADirectory, errors
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An HDFS cluster as one caller sees it. `facts` is None when the cluster did not answer."""
+    """An HDFS cluster as seen by one caller. `facts` is None if the cluster did not respond."""
 
     facts: ClusterFacts | None = None
     users: Sequence[str] = ()
-    """All users of the service, for superusers of HDFS."""
+    """All users of this service, for superusers of HDFS."""
     groups: Sequence[str] = ()
 
     @property
@@ -225,36 +229,36 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFileSystem:
-    """A store that the caller may use; its home need not exist. `cluster`: only of HDFS."""
+class AvailableFileSystem:
+    """A store that the caller may use; `home` need not exist, and `cluster` is only set for HDFS."""
 
     scheme: Scheme
     home: StoragePath
     cluster: Cluster | None
     has_trash: bool = False
-    """Whether a delete that does not say otherwise goes to a trash."""
+    """Whether entries are deleted to a trash by default."""
 
 
 class FileSystems:
-    """The stores of a caller. A store that does not answer never fails these calls."""
+    """The stores available to a caller. These calls do not fail if a store does not respond."""
 
     def __init__(
         self, stores: Stores, names: AccountRepository, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stores = stores
         self._names = names
-        self._facts = LruCache[str, ClusterFacts](_MAX_FACTS, life_s=_FACTS_KEPT_S, clock=clock)
+        self._facts = LruCache[str, ClusterFacts](_MAX_FACTS, life_s=_FACTS_CACHED_S, clock=clock)
 
-    async def all(self, caller: Caller) -> Sequence[KnownFileSystem]:
+    async def all(self, caller: Caller) -> Sequence[AvailableFileSystem]:
         return [await self._known(caller, file_system) for file_system in self._stores.permitted(caller)]
 
-    async def _known(self, caller: Caller, file_system: FileSystem) -> KnownFileSystem:
+    async def _known(self, caller: Caller, file_system: FileSystem) -> AvailableFileSystem:
         home, cluster = self._stores.home(caller, file_system.scheme), await self.cluster(caller, file_system)
         has_trash = file_system.traits.deletes_to_trash and (cluster is None or cluster.is_trash_enabled)
-        return KnownFileSystem(file_system.scheme, home, cluster, has_trash)
+        return AvailableFileSystem(file_system.scheme, home, cluster, has_trash)
 
     async def cluster(self, caller: Caller, file_system: FileSystem) -> Cluster | None:
-        """What the cluster reports, at most 60 s old; None for other stores than HDFS."""
+        """The cluster's information, at most 60 s old; None for other stores than HDFS."""
         if not isinstance(file_system, ClusterFileSystem):
             return None
         facts = await self._facts_of(caller, file_system)
@@ -264,14 +268,14 @@ class FileSystems:
         return Cluster(facts, users, groups)
 
     async def has_trash(self, caller: Caller, place: Place) -> bool:
-        """Whether deleted entries of the store can be kept."""
+        """Whether entries of the store can be deleted to a trash."""
         if not isinstance(place.storage, TrashStorage):
             return False
         cluster = await self.cluster(caller, place.file_system)
         return cluster is None or cluster.is_trash_enabled
 
     async def existing_home(self, caller: Caller, place: Place) -> StoragePath | None:
-        """The caller's home on the store of `place`; None when it is missing or cannot be read."""
+        """The caller's home directory on the store of `place`; None if it is missing or unreadable."""
         home = self._stores.home(caller, place.path.scheme)
         if home.is_root:
             return home
@@ -283,8 +287,8 @@ class FileSystems:
 
     async def _facts_of(self, caller: Caller, file_system: ClusterFileSystem) -> ClusterFacts | None:
         name = caller.acting.name
-        if (kept := self._facts.get(name)) is not None:
-            return kept
+        if (cached := self._facts.get(name)) is not None:
+            return cached
         try:
             async with asyncio.timeout(_FACTS_WITHIN_S):
                 facts = await file_system.facts(caller.acting)
@@ -297,8 +301,8 @@ class FileSystems:
 _NO_FACTS: Mapping[str, str] = MappingProxyType({})
 
 
-class Noted:
-    """What the work adds to its audit event."""
+class AuditNote:
+    """Details that the work adds to its audit event."""
 
     def __init__(self) -> None:
         self.size_bytes: int | None = None
@@ -313,9 +317,9 @@ class StorageAudit:
     @contextmanager
     def event(
         self, caller: Caller, operation: str, path: StoragePath | str, *, facts: Mapping[str, str] = _NO_FACTS
-    ) -> Generator[Noted]:
-        """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
-        noted, outcome = Noted(), "interrupted"
+    ) -> Generator[AuditNote]:
+        """Record one event for the block, with the outcome `ok`, the error code, or `interrupted`."""
+        noted, outcome = AuditNote(), "interrupted"
         try:
             yield noted
             outcome = "ok"
@@ -326,8 +330,8 @@ class StorageAudit:
             self.record(caller, operation, path, outcome, size_bytes=noted.size_bytes, facts=facts)
 
     def settled(self, transfer: Transfer, outcome: str) -> None:
-        """Write the event of a move or copy that another process had begun: that one could not."""
-        # Only GET calls act as another user (Contract storage 2.1), so the caller is the acting user.
+        """Record the event of a move or copy that was taken over from a dead process."""
+        # Only GET calls can act as another user (Contract storage 2.1), so the caller is the acting user.
         name = transfer.acting.name
         self._audit.record(name, f"storage.{transfer.kind}", path=str(transfer.source), outcome=outcome)
 

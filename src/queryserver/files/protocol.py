@@ -1,15 +1,16 @@
-"""What a file store is to this service. Sizes and offsets are bytes.
+"""The Protocols of a file store. Sizes and offsets are bytes.
 
-A `FileSystem` is one configured store; `as_user` gives it as one user sees it: a `Storage`. What only some stores can
-do is a Protocol of its own. Services ask `isinstance` before anything is sent to the store, so that a missing power is
-reported without a call (Contract storage 11).
+A `FileSystem` is one configured store; `as_user` returns a `Storage`, the store as accessed by one user. Optional
+features have Protocols of their own. Services check them with `isinstance` first, so that a missing feature is reported
+without a call to the store (Contract storage 11).
 
 Paths are relative to the store's root, with `/` between names, and empty for the root. In an object store the first
-name is the bucket or container, in Ozone the service. Every adapter checks each path with `names_of` of
+name is the bucket or container, in Ozone the service. Every adapter checks each path with `names_of` from
 `files/model.py`.
 
 Every call may raise InvalidPath, PermissionDenied (the store refuses this user), PathNotFound, NotADirectory (a part of
-the path is a file), StorageUnavailable, StorageError. Each wait has a time-out that ends in StorageUnavailable.
+the path is a file), StorageUnavailable, StorageError. Each wait has a timeout, after which StorageUnavailable is
+raised.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -24,26 +25,26 @@ PIECE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StorageTraits:
-    """What callers must know about a store before they call it."""
+    """Properties of a store that callers must know before they call it."""
 
     lists_in_order: bool = False
-    """Whether listings come in code-point order of names (object stores: of keys, a folder counting as `name/`)."""
+    """Whether listings are in code-point order of names (for object stores, of keys, where a folder is `name/`)."""
     container_levels: int = 0
-    """How many first levels of paths are buckets, containers, or services with volumes and buckets."""
+    """Number of leading path levels that are buckets, containers, or services with volumes and buckets."""
     acts_as_user: bool = False
-    """Whether the store decides what the user may; otherwise a right of this service is needed."""
+    """Whether the store checks the user's permissions; otherwise a right of this service is required."""
     deletes_to_trash: bool = False
-    """Whether a delete that does not say otherwise goes to the trash."""
+    """Whether entries are deleted to the trash by default."""
     changes_modes_of_trees: bool = False
-    """Whether chmod and chown may be recursive."""
+    """Whether chmod and chown can be recursive."""
     home_parent: str = ""
-    """Path of the directory that holds the homes, which is never deleted; empty: none."""
+    """Path of the directory of home directories, which cannot be deleted; empty for none."""
     min_part_bytes: int = 1
-    """Smallest part of a part upload, except for the last."""
+    """Smallest part of an upload in parts, except for the last one."""
     escapes: Escapes = Escapes.NONE
-    """Which names of the store have escaped names in paths."""
+    """Which names of the store are escaped in paths."""
     max_copy_bytes: int | None = None
-    """Larger files are left out by copies within the store (Ozone, Contract storage 7.3)."""
+    """Larger files are skipped when copying within the store (Ozone, Contract storage 7.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,14 @@ class Batch:
 
     entries: Sequence[FileStatus]
     cursor: str | None
-    """Where the listing goes on behind these entries; None: they are the last."""
+    """Where to continue the listing after these entries; None if they are the last."""
     remaining: int | None = None
-    """How many entries follow, where the store reports it exactly."""
+    """Exact number of entries that follow; None if the store does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """A file that arrives in parts, in any order (Contract storage 9.2)."""
+    """A file uploaded in parts, in any order (Contract storage 9.2)."""
 
     path: str
     size_bytes: int
@@ -67,13 +68,13 @@ class PartPlan:
     parts: int
 
     def size_of(self, index: int) -> int:
-        """Bytes of one part; the last one has the rest."""
+        """Size of one part; the last one has the remaining bytes."""
         return max(0, min(self.part_bytes, self.size_bytes - index * self.part_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """One part that arrived. `receipt` is given back to the store when the parts are joined."""
+    """One stored part. `receipt` is passed back to the store when the parts are joined."""
 
     index: int
     size_bytes: int
@@ -87,16 +88,20 @@ async def no_bytes() -> AsyncGenerator[bytes]:
 
 
 class Storage(Protocol):
-    """A tree of files as one user sees it. Objects of it are cheap and own nothing; they end with their FileSystem."""
+    """A store as accessed by one user. Objects are cheap and own no resources; they are valid while their FileSystem
+    is.
+    """
 
     async def stat(self, path: str) -> FileStatus:
-        """The entry at `path`, a link itself. Raises SymlinkNotFollowed: a part of the path before it is a link."""
+        """The entry at `path`, without following it if it is a link. Raises SymlinkNotFollowed if a parent is a
+        link.
+        """
         ...
 
     def list_directory(self, path: str, *, cursor: str | None = None, batch_size: int = 1000) -> AsyncGenerator[Batch]:
-        """The entries of a directory behind `cursor`, without reserved names; one batch for each call of the store.
+        """The entries of a directory after `cursor`, without reserved names; one batch per call to the store.
 
-        Holds one batch in memory at a time. An empty directory gives one empty batch. `batch_size` is a wish.
+        Keeps one batch in memory at a time. An empty directory yields one empty batch. `batch_size` is only a hint.
         Raises NotADirectory, bucket_listing_denied.
         """
         ...
@@ -104,108 +109,112 @@ class Storage(Protocol):
     def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length) in pieces of at most 1 MiB; past the end: nothing.
+        """Bytes [offset, offset + length) in pieces of at most 1 MiB; empty past the end.
 
-        With `version` (an earlier `stat`) the bytes are of that version. Raises NotAFile, ChangedMeanwhile,
-        StorageError when fewer bytes come than the store announced.
+        With `version`, an earlier `stat`, reads only that version. Raises NotAFile, ChangedMeanwhile, and StorageError
+        if the store returns fewer bytes than announced.
         """
         ...
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """Store a file: under its name it is complete and durable, or it is not there (the old one stays).
+        """Store a file atomically: it appears complete and durable, or not at all (an old one stays).
 
-        `size_bytes` is announced, not checked. Missing parents are made. A replaced file's permissions, owner, group
-        and replication factor stay where the store allows it, and are set before the new file gets the name. The size
-        that the store reports is compared with the bytes of the body before the name is given. A body that raises
-        leaves nothing, and so does a cancel.
+        `size_bytes` is announced, but not checked. Missing parents are created. The permissions, owner, group and
+        replication factor of a replaced file are preserved if the store allows it, and set before the new file gets its
+        name. Also before that, the size reported by the store is compared with the bytes of the body. If the body
+        raises, or on cancellation, nothing is left.
         Raises PathExists (a directory of that name; any entry without `overwrite`), VerificationFailed,
-        StoreQuotaExceeded, StorageError, and whatever `body` raises.
+        StoreQuotaExceeded, StorageError, and what `body` raises.
         """
         ...
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Make a directory and its missing parents. Raises PathExists when there is anything of that name.
+        """Create a directory and its missing parents. Raises PathExists if any entry has that name.
 
-        Stores with a trash give `permissions` to the missing parents, too.
+        Stores with a trash also set `permissions` on created parents.
         """
         ...
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """Copy one file within the store; the copy appears complete. Mode, block size, replication are kept on HDFS.
+        """Copy one file within the store atomically. On HDFS, mode, block size and replication are preserved.
 
-        Missing parents are made. Raises PathExists, NotAFile, VerificationFailed.
+        Missing parents are created. Raises PathExists, NotAFile, VerificationFailed.
         """
         ...
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """Delete an entry for good, a link itself. Raises DirectoryNotEmpty (always for buckets with content)."""
+        """Delete an entry permanently, without following links. Raises DirectoryNotEmpty (always for non-empty
+        buckets).
+        """
         ...
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """Prepare for the parts of a file. The answer names the staging place in the following calls, on any instance.
+        """Create a staging area for the parts of a file; its name is passed to the following calls, on any instance.
 
-        Raises PathNotFound when the directory of the file is missing.
+        Raises PathNotFound if the directory of the file is missing.
         """
         ...
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Store one part. Another call with the same index replaces it; one that fails leaves the former part."""
+        """Store one part, replacing an earlier one with the same index; a failure leaves that in place."""
         ...
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """The file, of all its parts in order of their indexes; it appears complete, as in `write`.
+        """Join all parts, in order of their indexes, to the file, which appears atomically, as in `write`.
 
-        Raises as `write`; after VerificationFailed and PathExists the parts are still there.
+        Raises as `write`; after VerificationFailed and PathExists the parts still exist.
         """
         ...
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
-        """Remove the staging place and all parts. Nothing happens when it is gone."""
+        """Remove the staging area and all parts, if it still exists."""
         ...
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Delete orphaned files directly in a directory, last written before that time; how many.
+        """Delete orphaned files directly in a directory that were last written earlier; returns their number.
 
-        Only files with a reserved name; see `UnseenUploads` for what has no name.
+        Only files with a reserved name; see `UnseenUploads` for uploads that have no name yet.
         """
         ...
 
 
 @runtime_checkable
 class CheckedWrites(Protocol):
-    """A store that checks the target of `write` by requests of its own."""
+    """A store whose `write` checks the target with separate requests."""
 
     async def write_checked(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """As `write`, without these requests: the caller has just seen that `path` is free, or a file to overwrite,
-        and that its parent is a directory. A file that appeared since is still not overwritten unasked.
+        """As `write`, without these requests.
+
+        The caller has just checked that `path` is free, or a file to overwrite, and that its parent is a directory.
+        Without `overwrite`, a file that has appeared since is still not overwritten.
         """
         ...
 
 
 @runtime_checkable
 class UnseenUploads(Protocol):
-    """A store that keeps what is not complete apart, under its future name and not under a reserved one."""
+    """A store that tracks incomplete uploads under their final name, outside of listings."""
 
     async def discard_unseen(self, path: str, older_than_s: float) -> int:
-        """Remove what was begun for a file of that path and got nothing since that time; how many.
+        """Abort uploads to a path that have received nothing for that time; returns their number.
 
-        It may be that of another program: to be called only for paths to which this service wrote itself.
+        They may belong to other programs, so call this only for paths that this service itself has written to.
         """
         ...
 
 
 @runtime_checkable
 class ReadableParts(Protocol):
-    """A store whose parts can be read before they are joined: what is wrong with them replaces no file."""
+    """A store whose parts can be verified before they are joined and replace a file."""
 
     def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        """The bytes of the file that `join_parts` would make. Raises VerificationFailed, PathNotFound."""
+        """The bytes of the file that `join_parts` would create. Raises VerificationFailed, PathNotFound."""
         ...
 
 
@@ -214,22 +223,22 @@ class QuotaStorage(Protocol):
     """A store in which this service limits what a user stores."""
 
     async def room_bytes(self) -> int | None:
-        """How many bytes the user may still store; None: there is no bound."""
+        """How many bytes the user may still store; None for no limit."""
         ...
 
 
 @runtime_checkable
 class RenamingStorage(Protocol):
-    """A store that renames files and trees in one step."""
+    """A store that renames files and trees atomically."""
 
     def can_rename(self, source: str, target: str) -> bool:
-        """Whether these two are near enough to each other, without a call. (Ozone: only within a bucket.)"""
+        """Whether a rename between these paths is possible, without a call. (Ozone: only within a bucket.)"""
         ...
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """Give an entry another name. `overwrite` replaces a file by a file: at no time are both contents gone.
+        """Rename an entry. With `overwrite`, a file replaces a file, and one of the two contents always exists.
 
-        The target's parent must be there: PathNotFound. Raises PathExists, NotADirectory, TargetInsideSource.
+        Raises PathNotFound (also for a missing parent of the target), PathExists, NotADirectory, TargetInsideSource.
         """
         ...
 
@@ -239,42 +248,43 @@ class TrashStorage(Protocol):
     """A store whose users have a trash."""
 
     async def trash_root(self, path: str) -> str:
-        """The user's trash for entries at `path`; it need not exist."""
+        """The user's trash directory for entries at `path`, which need not exist."""
         ...
 
 
 @runtime_checkable
 class FlatStorage(Protocol):
-    """A store that lists whole trees as its keys lie, without going from folder to folder."""
+    """A store that can list whole trees in key order, without listing each folder."""
 
     def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
-        """All files below a directory that is no root, in order of keys, without reserved names; one batch for each
-        call of the store. Folders come only where the store keeps a marker for them. A directory without any is empty.
+        """All files below a directory, not the root, in key order and without reserved names; one batch per call.
+
+        Folders are only listed if the store has a marker for them. A missing directory counts as empty.
         """
         ...
 
 
 @runtime_checkable
 class KeyedStorage(Protocol):
-    """A store in which a file and a directory may have one name; its path names the file."""
+    """A store in which a file and a directory may have the same path, which then denotes the file."""
 
     async def is_ambiguous(self, path: str) -> bool:
-        """Whether there are both."""
+        """Whether both a file and a directory exist at the path."""
         ...
 
 
 @runtime_checkable
 class ReplicatedStorage(Protocol):
-    """A store that keeps a settable number of copies of a file."""
+    """A store with a configurable replication factor."""
 
     async def set_replication(self, path: str, factor: int) -> None:
-        """Set the replication factor of a file. Raises NotAFile, InvalidParameter (outside the store's bounds)."""
+        """Set the replication factor of a file. Raises NotAFile, InvalidParameter (out of the store's range)."""
         ...
 
 
 @runtime_checkable
 class SummarizedStorage(Protocol):
-    """A store that sums up trees."""
+    """A store that computes content summaries."""
 
     async def content_summary(self, path: str) -> ContentSummary:
         """Counts and bytes of a tree or a file. Raises too_many_entries."""
@@ -286,7 +296,7 @@ class ModeStorage(Protocol):
     """A store with permissions."""
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """Set the nine permission bits and the sticky bit; links are not followed."""
+        """Set the nine permission bits and the sticky bit, without following links."""
         ...
 
 
@@ -295,23 +305,23 @@ class OwnedStorage(Protocol):
     """A store with owners."""
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        """Set owner, group, or both."""
+        """Set the owner, the group, or both."""
         ...
 
 
 class FileSystem(Protocol):
-    """One configured store. To be closed by its owner."""
+    """One configured store. The owner closes it."""
 
     @property
     def scheme(self) -> Scheme: ...
 
     @property
     def traits(self) -> StorageTraits:
-        """Fixed for its life."""
+        """The store's properties, which never change."""
         ...
 
     def as_user(self, user: StorageUser) -> Storage:
-        """The store as `user` sees it; without a call."""
+        """The store as accessed by `user`; makes no call."""
         ...
 
     async def close(self) -> None:
@@ -324,5 +334,5 @@ class ClusterFileSystem(Protocol):
     """A FileSystem with a superuser: HDFS."""
 
     async def facts(self, user: StorageUser) -> ClusterFacts:
-        """What the cluster reports, within 2 s. Raises StorageUnavailable, StorageError."""
+        """Information about the cluster, within 2 s. Raises StorageUnavailable, StorageError."""
         ...

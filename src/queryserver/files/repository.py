@@ -1,6 +1,6 @@
-"""Records of long operations on files, and of moves and copies of several steps.
+"""Records of long operations on files, and of moves and copies in several steps.
 
-Every write to a transfer names owner and fence: a process that lost its lease changes nothing when it resumes.
+Every update of a transfer is conditional on owner and fence, so that a process that has lost its lease changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ from queryserver.files.model import (
 )
 from queryserver.platform.database import Database, Row
 
-_KEPT = "interval '7 days'"
+_RETENTION = "interval '7 days'"
 
-# A transfer that another process can finish, or that one has just taken over, will end its operation itself.
+# An operation is left alone if its transfer can still be finished, or has just been taken over.
 _GIVE_UP = """
 update storage_operations as operation set state = 'failed', ended_at = now(), result = $1
 where state = 'running' and lease_until < now() and not exists (
@@ -39,7 +39,7 @@ where state = 'running' and lease_until < now() and not exists (
 
 
 _BEGIN_OPERATION = f"""
-with spent as (delete from storage_operations where ended_at < now() - {_KEPT})
+with spent as (delete from storage_operations where ended_at < now() - {_RETENTION})
 insert into storage_operations (id, user_id, kind, path, state, lease_until)
 values ($1, $2, $3, $4, 'running', now() + $5::interval)
 """
@@ -61,19 +61,19 @@ class OperationRecords:
         self._database = database
 
     async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, lease: timedelta) -> None:
-        """Record a running operation. Spent records go with the next one."""
+        """Record a running operation, and delete records past their retention."""
         await self._database.execute(_BEGIN_OPERATION, operation_id, user_id, kind, path, lease)
 
     async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
         await self._database.execute(_REPORT, operation_id, done, total, lease)
 
     async def end(self, operation_id: UUID, *, state: LongOperationState, result: Mapping[str, Any] | str) -> None:
-        """Record the final body, once."""
+        """Record the final response body, once."""
         body = result if isinstance(result, str) else dict(result)
         await self._database.execute(_END_OPERATION, operation_id, state.value, body)
 
     async def read(self, operation_id: UUID, *, user_id: int) -> LongOperationStatus | None:
-        """None when this user has none of that id."""
+        """The status of a user's operation; None if the user has none with that id."""
         row = await self._database.row(
             "select state, done, total, result from storage_operations where id = $1 and user_id = $2",
             operation_id,
@@ -86,7 +86,7 @@ class OperationRecords:
         )
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
-        """End the operations of dead processes that no transfer will end; how many."""
+        """End the operations of dead processes that no transfer will end; returns their number."""
         return await self._database.execute(_GIVE_UP, dict(result))
 
 
@@ -95,12 +95,12 @@ _ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState
 _COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
     target, overwrite, operation_id, state, owner, fence, started_at"""
 
-# What waits for its user to call again, or cannot be ended at all, is given up after some days.
+# A transfer that waits for its user to retry, or that cannot be ended, is abandoned after some days.
 _BEGIN = f"""
 with spent as (
     delete from storage_transfers
-    where ended_at < now() - {_KEPT} or (
-        ended_at is null and started_at < now() - {_KEPT} and (lease_until is null or lease_until < now())
+    where ended_at < now() - {_RETENTION} or (
+        ended_at is null and started_at < now() - {_RETENTION} and (lease_until is null or lease_until < now())
     )
 )
 insert into storage_transfers (
@@ -161,7 +161,7 @@ class TransferRecords:
         self._database = database
 
     async def begin(self, transfer: Transfer, *, owner: str, lease: timedelta) -> ClaimedTransfer | None:
-        """Record a transfer in `copying`; None when the same one has not ended."""
+        """Record a transfer in the state `copying`; None if the same one has not ended."""
         row = await self._database.row(
             _BEGIN,
             uuid4(),
@@ -184,7 +184,7 @@ class TransferRecords:
     async def claim_same(
         self, digests: Sequence[bytes], *, owner: str, lease: timedelta
     ) -> tuple[bool, ClaimedTransfer | None]:
-        """Whether a transfer of one of these digests has not ended, and that one, if no living process has it."""
+        """Whether a transfer with one of these digests is unfinished; claims and returns it if no process owns it."""
         row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
         if row:
             return True, _claimed(row)
@@ -195,20 +195,20 @@ class TransferRecords:
         return bool(exists), None
 
     async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
-        """Take over some transfers of processes that are gone. At most 20 at once."""
+        """Take over transfers of dead processes, at most 20 at once."""
         return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
 
     async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
 
     async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
-        """Leave it to any process after that time; None: until the user calls again."""
+        """Release a transfer, to be claimed by any process after that time; None to wait until the user retries."""
         if again_after is None:
             return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
 
     async def advance(self, lease: TransferLease, state: TransferState) -> bool:
-        """Record a state; `done`, `rolled_back` and `failed` end the transfer and forget its keys."""
+        """Record a state; `done`, `rolled_back` and `failed` end the transfer and delete its keys."""
         if state in _ENDED:
             return await self._database.value(_END, *_named(lease), state.value) == 1
         return await self._changed(f"set state = $4 where {_MINE}", lease, state.value)
@@ -230,7 +230,7 @@ class TransferRecords:
         after: int | None = None,
         backwards: bool = False,
     ) -> Sequence[TransferKey]:
-        """Entries behind the number `after`, in order of numbers, or in the opposite one."""
+        """Entries after the number `after`, in ascending or, with `backwards`, descending order."""
         comparison, direction = ("<", "desc") if backwards else (">", "asc")
         rows = await self._database.fetch(
             f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
@@ -254,14 +254,14 @@ class TransferRecords:
         )
 
     async def repeated_path(self, transfer_id: UUID) -> str | None:
-        """A path that two entries have: a file and a directory of one name."""
+        """A path that occurs twice, because a file and a directory have the same name; None if there is none."""
         return await self._database.value(
             "select path from storage_transfer_keys where transfer_id = $1 group by path having count(*) > 1 limit 1",
             transfer_id,
         )
 
     async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
-        """Record how far entries are."""
+        """Record the state of entries."""
         if not numbers:
             return True
         return await self._database.execute(_MARK, *_named(lease), list(numbers), state.value) == len(numbers)

@@ -13,7 +13,7 @@ from queryserver.files.changing import check_new_parents
 from queryserver.files.downloading import entity_tag
 from queryserver.files.globbing import MAX_FOUND, Globbing, Pattern, is_pattern
 from queryserver.files.model import EntryKind, FileStatus, PathSpelling, StoragePath, new_name
-from queryserver.files.places import OBJECT_STORES, Caller, Noted, Place, StorageAudit, Stores
+from queryserver.files.places import OBJECT_STORES, AuditNote, Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import PIECE_BYTES, CheckedWrites
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.files.uploading import UploadRules
@@ -22,18 +22,18 @@ from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.lru_cache import LruCache
 
 MAX_READ_BYTES = 16 * 1024 * 1024
-"""Of one call."""
+"""Most bytes of one read call."""
 MAX_OPEN_WRITES = 32
-"""Of one statement: an object store holds a part of each in memory."""
+"""Open writes of one statement, because object stores buffer a part of each in memory."""
 _MAX_OPEN_WRITES_HERE = 64
 _READ_AT_ONCE_BYTES = 64 * 1024 * 1024
-"""Of all statements of this process."""
+"""Bytes being read concurrently by all statements of this process."""
 _READ_WAIT_S = 3600.0
 _CALLS_AT_ONCE = 16
-"""Of one statement."""
+"""Concurrent calls of one statement."""
 _KNOWN = 10_000
 _BATCH = 5000
-# What a writer may be ahead of the store.
+# Number of pieces that a writer may be ahead of the store.
 _PIECES_AHEAD = 2
 
 _READ, _LIST, _WRITE, _MKDIR, _REMOVE = (f"statement.{kind}" for kind in ("read", "list", "write", "mkdir", "remove"))
@@ -42,28 +42,28 @@ _RETRY_AFTER = timedelta(seconds=10)
 
 
 class StatementFileAccess:
-    """Makes the files that sessions get. One for the process."""
+    """Creates the file access of sessions. One per process."""
 
     def __init__(
         self, stores: Stores, rules: UploadRules, orphans: OrphanSweep, audit: StorageAudit, *, max_scanned: int
     ) -> None:
-        """`max_scanned`: entries that one pattern may go through."""
+        """`max_scanned` limits the entries visited for one pattern."""
         self.stores = stores
         self.rules = rules
         self.orphans = orphans
         self.audit = audit
         self.max_scanned = max_scanned
-        # The caller that waits has its own time-out.
+        # A waiting caller has its own timeout.
         self.reads = ByteBudget(_READ_AT_ONCE_BYTES, wait_s=_READ_WAIT_S)
         self.open_writes = 0
 
     def of_session(self, *, may_write: bool) -> "SessionFiles":
-        """`may_write`: whether engine and connector permit it."""
+        """The files of one session; `may_write` if engine and connector permit it."""
         return SessionFiles(self, may_write=may_write)
 
 
 class SessionFiles:
-    """`StatementFiles` of one session, whose statements run one after another, each with the rights of its caller."""
+    """`StatementFiles` of one session, whose statements run one at a time, each with the rights of its caller."""
 
     def __init__(self, access: StatementFileAccess, *, may_write: bool) -> None:
         self.schemes = access.stores.spellings
@@ -73,7 +73,7 @@ class SessionFiles:
 
     @asynccontextmanager
     async def acting(self, user: User, *, operation_id: str = "") -> AsyncGenerator[None]:
-        """Inside, a statement of `user` runs. At its end what it still writes is given up."""
+        """The context of a running statement of `user`; on leaving it, unfinished writes are aborted."""
         statement = CallerFiles(self._access, user, operation_id, may_write=self._may_write)
         self._statement = statement
         try:
@@ -117,7 +117,7 @@ class SessionFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A path and how the statement writes it."""
+    """A path, and its spelling in the statement."""
 
     path: StoragePath
     spelling: PathSpelling
@@ -134,7 +134,7 @@ class _Named:
 
 
 class CallerFiles:
-    """The files of one statement. Entries that it has seen keep their version until it ends."""
+    """The files of one statement, which sees the same version of an entry until it ends."""
 
     def __init__(self, access: StatementFileAccess, user: User, operation_id: str, *, may_write: bool) -> None:
         self._access = access
@@ -151,7 +151,7 @@ class CallerFiles:
         self._has_ended = False
 
     async def end(self) -> None:
-        """Give up what is still being written."""
+        """Abort unfinished writes."""
         self._has_ended = True
         for write in self._writes:
             write.cancel()
@@ -182,7 +182,7 @@ class CallerFiles:
     async def status(self, path: str) -> StoredFile:
         named = self._named(path)
         with self._failures(_LIST, named):
-            # A write looks at its target first.
+            # Writing also calls this for the target first.
             is_writer = self._user.has_scope(Scope.FILES_WRITE)
             place = self._place(named, Scope.FILES_WRITE if is_writer and self._may_write else Scope.FILES_READ)
             if named.path in self._made:
@@ -246,7 +246,7 @@ class CallerFiles:
                     self._require_running()
                     status = await task
                 finally:
-                    await self._given_up(task)
+                    await self._abort(task)
             noted.size_bytes = body.size_bytes
             self._forget(named.path)
             self._written[named.path] = status
@@ -263,7 +263,7 @@ class CallerFiles:
             _require_new_name(named.path, is_directory=True)
             await check_new_parents(place)
             if named.path.scheme in OBJECT_STORES and len(named.path.names) > 1:
-                # It comes into being with its first file; a marker for each partition would stay for ever.
+                # It is created with its first file; otherwise a marker for each partition would remain for ever.
                 self._made.add(named.path)
                 return
             async with self._access.orphans.recorded(self._caller, named.path):
@@ -291,7 +291,7 @@ class CallerFiles:
         return _Named(path, PathSpelling.read(text, path))
 
     def _place(self, named: _Named, scope: Scope) -> Place:
-        """Raises PermissionDenied: the token of the statement, the connector, or the rights of the user."""
+        """The path with its store. Raises PermissionDenied if token, connector or user lacks the right."""
         self._require_running()
         if not self._user.has_scope(scope):
             raise errors.PermissionDenied(f"The API token of this statement lacks the scope {scope}.")
@@ -304,7 +304,7 @@ class CallerFiles:
             raise errors.PermissionDenied(_ENDED)
 
     async def _stat(self, place: Place) -> FileStatus:
-        """The entry, as the statement saw it first."""
+        """The entry as the statement first saw it."""
         known = self._known.get(place.path)
         if known is None:
             async with self._calls:
@@ -313,7 +313,7 @@ class CallerFiles:
         return known
 
     async def _file_or_none(self, place: Place) -> FileStatus | None:
-        """Raises SymlinkNotFollowed."""
+        """The file at a path; None if there is none. Raises SymlinkNotFollowed."""
         try:
             found = _refused_link(place.path, await self._stat(place))
         except (errors.PathNotFound, errors.NotADirectory):
@@ -321,7 +321,7 @@ class CallerFiles:
         return found if found.is_file else None
 
     async def _opened(self, named: _Named) -> FileStatus:
-        """The file, whose bytes the caller may read. The first time of a path leaves an audit event."""
+        """The file, if the caller may read it. The first read of a path records an audit event."""
         readable = self._readable.get(named.path)
         if readable is not None:
             return readable
@@ -331,7 +331,7 @@ class CallerFiles:
             if not status.is_file:
                 raise errors.NotAFile(f"{named.shown} is not a file.")
             if place.file_system.traits.acts_as_user and status.size_bytes:
-                # The right to list a directory of HDFS does not include the right to read its files.
+                # On HDFS, the permission to list a directory does not include reading its files.
                 async with self._calls:
                     await _all_of(place, 0, 1, status)
             self._readable.put(named.path, status)
@@ -349,7 +349,7 @@ class CallerFiles:
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[None]:
-        """Inside, one of the files of this process is written."""
+        """Count one more open write of this process inside the block."""
         if len(self._writes) >= MAX_OPEN_WRITES or self._access.open_writes >= _MAX_OPEN_WRITES_HERE:
             raise errors.TooManyRequests(
                 f"A statement writes at most {MAX_OPEN_WRITES} files at a time, all together {_MAX_OPEN_WRITES_HERE}.",
@@ -362,7 +362,7 @@ class CallerFiles:
             self._access.open_writes -= 1
 
     def _stored(self, place: Place, body: "_Body", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
-        """The task that stores a body whose target was checked."""
+        """Start the task that stores a body; the target was already checked."""
         storage = place.storage
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
         task = asyncio.create_task(write(place.path.path, body.pieces(), overwrite=overwrite), name="statement write")
@@ -370,8 +370,8 @@ class CallerFiles:
         task.add_done_callback(self._writes.discard)
         return task
 
-    async def _given_up(self, task: "asyncio.Task[FileStatus]") -> None:
-        """A store that is canceled keeps nothing."""
+    async def _abort(self, task: "asyncio.Task[FileStatus]") -> None:
+        """Cancel a write, after which the store keeps nothing."""
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
@@ -381,14 +381,14 @@ class CallerFiles:
         self._readable.pop(path)
 
     @contextmanager
-    def _event(self, operation: str, named: _Named) -> Generator[Noted]:
-        """One audit event for what is done inside, with the operation. Errors name the path."""
+    def _event(self, operation: str, named: _Named) -> Generator[AuditNote]:
+        """Record one audit event for the block, and add the path to error messages."""
         with self._access.audit.event(self._caller, operation, named.path, facts=self._facts) as noted, _naming(named):
             yield noted
 
     @contextmanager
     def _failures(self, operation: str, named: _Named) -> Generator[None]:
-        """Errors name the path. A refusal leaves an audit event."""
+        """Add the path to error messages, and record refusals as audit events."""
         try:
             with _naming(named):
                 yield
@@ -398,23 +398,23 @@ class CallerFiles:
 
 
 class _Body:
-    """`FileSink` of bytes that the task of a store takes."""
+    """A `FileSink` whose bytes are consumed by the store's task."""
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
-        """`path`: as errors name it, which may be raised outside of the block of the write."""
+        """`path` is used in error messages, which may be raised outside the context of the write."""
         self._path = path
         self._max_bytes = max_bytes
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_AHEAD)
         self._taker: asyncio.Task[FileStatus] | None = None
         self._failure: BaseException | None = None
-        """Why bytes are missing."""
+        """Why the content is incomplete."""
         self.size_bytes = 0
 
     def follow(self, taker: "asyncio.Task[FileStatus]") -> None:
         self._taker = taker
 
     async def send(self, data: bytes) -> None:
-        """Raises file_too_large, and as the store."""
+        """Write bytes. Raises file_too_large, and the store's errors."""
         self.size_bytes += len(data)
         if self._max_bytes is not None and self.size_bytes > self._max_bytes:
             raise self._broken(errors.file_too_large(self._max_bytes))
@@ -422,7 +422,7 @@ class _Body:
             await self._put(data[start : start + PIECE_BYTES])
 
     async def finish(self) -> None:
-        """All bytes were sent. Raises again what a call of `send` has raised."""
+        """Signal the end of the content. Raises an earlier error of `send` again."""
         if self._failure is not None:
             raise self._failure
         await self._put(None)
@@ -441,13 +441,13 @@ class _Body:
         putting = asyncio.create_task(self._pieces.put(piece), name="piece of a file")
         try:
             await asyncio.wait({putting, taker}, return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:  # a cancel: from now on a piece is missing
+        except BaseException:  # cancelled, so a piece is missing from now on
             self._broken(errors.StorageError("Not all bytes of the file were written."))
             raise
         finally:
             is_taken = putting.done()
             putting.cancel()
-        # Both are done where the store has taken this piece, and ended since.
+        # Both may be done, if the store has consumed this piece and then ended.
         if not is_taken:
             raise self._broken(_end_of(taker))
 
@@ -457,14 +457,14 @@ class _Body:
 
 
 def _end_of(taker: "asyncio.Task[FileStatus] | None") -> BaseException:
-    """Why a store takes no more bytes."""
+    """The error for a store that accepts no more bytes."""
     if taker is None or taker.cancelled():
         return errors.PermissionDenied(_ENDED)
     return taker.exception() or errors.StorageError("The store did not take the whole file.")
 
 
 async def _all_of(place: Place, offset: int, length: int, version: FileStatus) -> bytes:
-    """`length` bytes of that version. Raises ChangedMeanwhile, StorageError."""
+    """Read exactly `length` bytes of a version. Raises ChangedMeanwhile, StorageError."""
     stored = place.storage.read(place.path.path, offset=offset, length=length, version=version)
     async with aclosing(stored) as pieces:
         taken = [piece async for piece in pieces]
@@ -475,14 +475,14 @@ async def _all_of(place: Place, offset: int, length: int, version: FileStatus) -
 
 
 def _refused_link(path: StoragePath, status: FileStatus) -> FileStatus:
-    """The same entry. Raises SymlinkNotFollowed for a link."""
+    """Returns the entry unchanged. Raises SymlinkNotFollowed for a link."""
     if status.kind is EntryKind.LINK:
         raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     return status
 
 
 def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
-    """Raises InvalidName, also for blanks around it: the statement goes on with the name that it has written."""
+    """Raises InvalidName, also for surrounding spaces, because the statement keeps using the name as written."""
     if new_name(path.name, is_directory=is_directory) != path.name:
         raise errors.InvalidName("A new name begins and ends with no blank.")
 
@@ -496,7 +496,7 @@ def _naming(named: _Named) -> Generator[None]:
 
 
 def about(path: str, error: errors.QueryServerError) -> errors.QueryServerError:
-    """The error of a statement about a path: it names the path, and every refusal is `permission_denied`."""
+    """The error for a statement: the message contains the path, and every refusal is `permission_denied`."""
     message = error.message if path in error.message else f"{path}: {error.message}"
     if isinstance(error, errors.PermissionDenied):
         return errors.PermissionDenied(message if message.startswith(path) else f"{path}: {message}")

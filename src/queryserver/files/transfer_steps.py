@@ -1,6 +1,6 @@
 """The steps of a move or copy of several objects (Contract storage 7.3, 7.4, 7.5).
 
-Each step is recorded before and after it is taken, so that another process knows what exists.
+Each step is recorded before and after it is performed, so that another process knows what exists.
 """
 
 from asyncio import TaskGroup
@@ -33,9 +33,10 @@ T = TypeVar("T")
 
 
 async def walk(storage: Storage, entry: FileStatus) -> AsyncGenerator[tuple[str, FileStatus]]:
-    """The entry and all below it, with paths relative to it (its own is empty); directories before what they hold.
+    """The entry and all entries below it, with paths relative to it (its own is empty); directories precede their
+    entries.
 
-    Links are not followed. Holds the paths of directories that are still to be listed, and one batch.
+    Links are not followed. Keeps the paths of directories still to be listed and one batch in memory.
     """
     yield "", entry
     pending = [""] if entry.is_directory else []
@@ -56,7 +57,7 @@ def joined(directory: str, path: str) -> str:
 
 @dataclass(slots=True)
 class Attempts(Generic[T]):
-    """What became of many items: those in neither list were never begun."""
+    """The outcomes of many items; those in neither list were not started."""
 
     done: list[T] = field(default_factory=list[T])
     failed: list[tuple[T, errors.QueryServerError]] = field(default_factory=list[tuple[T, errors.QueryServerError]])
@@ -68,7 +69,9 @@ class Attempts(Generic[T]):
 
 
 async def attempt_each(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, at_once: int) -> Attempts[T]:
-    """Do `at_once` items side by side; after a failure those under way end, and no other is begun."""
+    """Process up to `at_once` items concurrently; after a failure, those in progress finish and no others are
+    started.
+    """
     attempts: Attempts[T] = Attempts()
     pending = iter(items)
 
@@ -96,26 +99,26 @@ _STREAMS_AT_ONCE = 4
 _DELETIONS_AT_ONCE = 8
 _MAX_LINKS_SHOWN = 1000
 _OWNER_BITS = 0o700
-# An upload that brings nothing for so long is cut off; what is older belongs to no living process.
+# Uploads without progress for this long are aborted, so anything older belongs to a dead process.
 _ABANDONED_S = 60
 _CREATED = (KeyState.STARTED, KeyState.COPIED)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move or copy did."""
+    """The outcome of a move or copy."""
 
     kind: TransferKind
     source: StoragePath
     target: StoragePath
     skipped_links: Sequence[str] = ()
-    """The first of the links that were left out, sorted; normal form."""
+    """The first of the skipped links, sorted, in normal form."""
     skipped_files: Sequence[str] = ()
-    """Files above the limit of the store, sorted; normal form."""
+    """Files above the limit of the store, sorted, in normal form."""
 
 
 class TransferSteps:
-    """One transfer under its lease. Raises OperationInProgress as soon as another process has taken over."""
+    """The steps of one transfer under its lease. Raises OperationInProgress once another process has taken over."""
 
     def __init__(
         self,
@@ -136,7 +139,7 @@ class TransferSteps:
         self._one_store = source.path.scheme is target.path.scheme
 
     async def copy(self, entry: FileStatus) -> None:
-        """Copy everything and check it. On failure what was made is removed, and the error's details say so."""
+        """Copy and verify everything. On failure, rolls back and reports that in the error's details."""
         try:
             await self._list(entry)
             await self._in_windows(EntryKind.DIRECTORY, self._make_directory, at_once=1)
@@ -148,17 +151,17 @@ class TransferSteps:
             raise
         except errors.QueryServerError as error:
             try:
-                await self.take_back()
+                await self.roll_back()
                 is_rolled_back = True
-            except errors.QueryServerError:  # it is tried again later
+            except errors.QueryServerError:  # retried later
                 is_rolled_back = False
             error.details = {**(error.details or {}), "rolled_back": is_rolled_back}
             raise
 
     async def finish(self) -> Moved:
-        """Delete the source, unless it is a copy. The target is complete.
+        """Delete the source, unless this is a copy. The target is complete.
 
-        Raises ChangedMeanwhile; StorageError with `state` and `remaining` when the same call may try again.
+        Raises ChangedMeanwhile, and StorageError with `state` and `remaining` if the same call may be retried.
         """
         links = await self._skipped(EntryKind.LINK, at_most=_MAX_LINKS_SHOWN)
         files = await self._skipped(EntryKind.FILE)
@@ -169,8 +172,8 @@ class TransferSteps:
         await self._advance(TransferState.DONE)
         return moved
 
-    async def take_back(self) -> None:
-        """Remove only what this transfer made."""
+    async def roll_back(self) -> None:
+        """Remove what this transfer created, and nothing else."""
         if not self._transfer.overwrite:
             async for keys in self._windows(EntryKind.FILE, _CREATED):
                 await self._delete_each(keys, self._remove_file)
@@ -196,7 +199,7 @@ class TransferSteps:
         self._progress.expect(files)
 
     def _require_name(self, path: str) -> None:
-        """Raises InvalidName: the target's store cannot hold what an escaped name stands for."""
+        """Raises InvalidName if the target store cannot represent an escaped name."""
         source, target = self._from.file_system.traits.escapes, self._to.file_system.traits.escapes
         if source is not target and holds_escapes(path):
             raise errors.InvalidName(
@@ -205,7 +208,7 @@ class TransferSteps:
             )
 
     async def _require_one_kind(self, entry: FileStatus) -> None:
-        """Raises AmbiguousName: one path names a file and a directory, and a copy could not say which it is of."""
+        """Raises AmbiguousName if a path is both a file and a directory, so that a copy would be ambiguous."""
         if not isinstance(self._from.storage, KeyedStorage):
             return
         both = await self._records.repeated_path(self._lease.transfer_id)
@@ -231,7 +234,7 @@ class TransferSteps:
         async for keys in self._windows(kind, (KeyState.LISTED,)):
             await self._mark(keys, KeyState.STARTED)
             attempts = await attempt_each(keys, make, at_once=at_once)
-            # A failed entry may exist all the same, unless it failed because another one has its name.
+            # A failed entry may exist nevertheless, unless it failed because another one has its name.
             made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, errors.PathExists)]
             await self._mark(made, KeyState.COPIED)
             if attempts.failed:
@@ -239,7 +242,7 @@ class TransferSteps:
                 await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
             for key, error in attempts.failed:
                 if key.entry.is_file and isinstance(error, errors.StorageError):
-                    # The store may have kept what it should have removed.
+                    # The store may have left something behind.
                     await self._note_unseen(key)
             attempts.raise_failure()
 
@@ -248,7 +251,7 @@ class TransferSteps:
         await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
 
     async def _close_directories(self) -> None:
-        """Give directories the mode of the source where it forbids writing into them."""
+        """Set the source's mode on directories where it forbids writing, once they are complete."""
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 is_closed = self._keeps_modes(key) and key.entry.permissions & _OWNER_BITS != _OWNER_BITS
@@ -271,7 +274,7 @@ class TransferSteps:
         self._progress.advance()
 
     async def _stream(self, key: TransferKey) -> None:
-        """Copy to the other store; a move also reads the copy back, so that only an equal digest deletes the source."""
+        """Copy to the other store. A move also reads the copy back and compares digests before deleting the source."""
         path, target = self._source_of(key), self._target_of(key)
         sent = CheckedContent(self._from.storage.read(path, version=key.entry))
         async with aclosing(sent.pieces()) as body:
@@ -283,7 +286,7 @@ class TransferSteps:
         ):
             return
         if self._transfer.overwrite:
-            # The replaced file is gone already; broken bytes under a good name are worse than none.
+            # The replaced file is already lost, and a corrupt file would be worse than none.
             await _delete(self._to.storage, target)
         raise errors.VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
 
@@ -325,7 +328,7 @@ class TransferSteps:
         await _delete(self._from.storage, path)
 
     async def _delete_directories(self, *, leaves_links: bool) -> None:
-        """From the deepest up. One with links that were left out stays."""
+        """Delete directories, deepest first. With `leaves_links`, those that contain skipped links remain."""
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 try:
@@ -336,7 +339,7 @@ class TransferSteps:
                 await self._mark([key], KeyState.DELETED)
 
     async def _remove_file(self, key: TransferKey) -> None:
-        """Remove a file of the target. One that was only begun may not exist, or belong to another client."""
+        """Remove a file of the target. If it was only started, it may not exist or belong to another client."""
         target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
             await self._note_unseen(key)
@@ -349,7 +352,7 @@ class TransferSteps:
         await _delete(storage, target)
 
     async def _note_unseen(self, key: TransferKey) -> None:
-        """Leave what a dead process sent to the clean-up: now it looks like a living write of another client."""
+        """Let the clean-up remove a dead process's upload, which cannot yet be distinguished from a live one."""
         if not isinstance(self._to.storage, UnseenUploads):
             return
         path = StoragePath(self._to.path.scheme, self._target_of(key))
@@ -362,7 +365,7 @@ class TransferSteps:
                 try:
                     await _delete_directory(self._to.storage, target)
                 except errors.DirectoryNotEmpty:
-                    # Entries of another client stay; what a dead process wrote is too young to be told apart.
+                    # Entries of other clients remain; recent ones of a dead process cannot be distinguished from them.
                     if not await _shows_entries(self._to.storage, target):
                         raise
                 await self._mark([key], KeyState.DELETED)
@@ -407,9 +410,9 @@ class TransferSteps:
 
 
 def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
-    """Whether nothing shows that an entry changed since it was listed.
+    """Whether an entry appears unchanged since it was listed.
 
-    Tags decide where a store gives them: its listings may report a more exact time of change than its `stat`.
+    Tags are decisive if the store has them, because its listings may report a finer modification time than `stat`.
     """
     if listed.tag and now.tag:
         return (listed.kind, listed.size_bytes, listed.tag) == (now.kind, now.size_bytes, now.tag)
@@ -417,7 +420,7 @@ def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
 
 
 async def _delete_directory(storage: Storage, path: str) -> None:
-    """Delete an empty directory, with files that a crash left half written. Raises DirectoryNotEmpty."""
+    """Delete a directory that is empty except for orphaned temporary files. Raises DirectoryNotEmpty."""
     try:
         await _delete(storage, path)
     except errors.DirectoryNotEmpty:
@@ -432,7 +435,7 @@ async def _shows_entries(storage: Storage, path: str) -> bool:
 
 
 async def _delete(storage: Storage, path: str) -> None:
-    """Delete one file or an empty directory; it may be gone."""
+    """Delete a file or an empty directory if it exists."""
     try:
         await storage.delete(path, recursive=False)
     except errors.PathNotFound:

@@ -1,4 +1,4 @@
-"""Moves and copies under leases: one process works on each, and another goes on when it dies (Contract storage 7.5)."""
+"""Moves and copies under leases, so that another process continues if one dies (Contract storage 7.5)."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TransferTimes:
-    """How long a lease lasts without renewal, and how often leases are renewed and orphans looked for."""
+    """Duration of a lease, and intervals for renewing leases and taking over orphans."""
 
     lease: timedelta = timedelta(seconds=60)
     renew_every: timedelta = timedelta(seconds=15)
@@ -46,9 +46,9 @@ class TransferTimes:
 
 
 class Transfers:
-    """Moves and copies. Use `running()`: inside it, transfers of dead processes are finished or taken back.
+    """Moves and copies. Inside `running()`, transfers of dead processes are finished or rolled back.
 
-    `body` makes the final body of a call; `owner` names this process.
+    `body` creates the final response body of a call; `owner` identifies this process.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Transfers:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Take over what dead processes left while inside."""
+        """Take over transfers of dead processes while inside."""
         async with background(
             every(self._times.sweep_every.total_seconds(), self.take_over), "storage-transfers-sweep"
         ):
@@ -83,7 +83,7 @@ class Transfers:
     async def begin(
         self, transfer: Transfer, places: tuple[Place, Place], entry: FileStatus, progress: Progress
     ) -> Moved:
-        """Move or copy `entry`. Raises OperationInProgress: the same call has not ended; else as the steps."""
+        """Move or copy `entry`. Raises OperationInProgress if the same call has not ended, and as the steps."""
         claimed = await self._records.begin(transfer, owner=self._owner, lease=self._times.lease)
         if claimed is None:
             raise OperationInProgress("The same operation has not ended yet.")
@@ -93,16 +93,16 @@ class Transfers:
             await steps.copy(entry)
             return await steps.finish()
 
-        return await self._held(claimed.lease, copy_and_finish())
+        return await self._with_lease(claimed.lease, copy_and_finish())
 
     async def unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
     ) -> ClaimedTransfer | None:
-        """The same call, claimed by this process, when its source is still to be deleted; else None.
+        """Claim an unfinished transfer of the same call whose source must still be deleted; None if there is none.
 
-        What a dead process only began to copy is taken back first, so that the call begins anew. Raises
-        OperationInProgress when a living process works on it, or when the dead one wrote too recently for its writes
-        to be told from those of a living one.
+        A copy that a dead process left incomplete is rolled back first, so that the call starts again. Raises
+        OperationInProgress if a live process is working on it, or if the dead one wrote too recently for its writes to
+        be distinguished from those of a live one.
         """
         digests = [transfer_digest(user_id, kind, source, target) for target in targets]
         exists, claimed = await self._records.claim_same(digests, owner=self._owner, lease=self._times.lease)
@@ -112,17 +112,17 @@ class Transfers:
             return None
         if claimed.state is TransferState.COPYING:
             try:
-                await self._held(claimed.lease, self._steps(claimed, Progress()).take_back())
+                await self._with_lease(claimed.lease, self._steps(claimed, Progress()).roll_back())
             except DirectoryNotEmpty:
                 raise OperationInProgress("What a server that is gone left is still being removed.") from None
             return None
         return claimed
 
     async def resume(self, claimed: ClaimedTransfer, progress: Progress) -> Moved:
-        return await self._held(claimed.lease, self._steps(claimed, progress).finish())
+        return await self._with_lease(claimed.lease, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:
-        """Finish or take back what other processes left; how many."""
+        """Finish or roll back transfers of dead processes; returns their number."""
         orphans = await self._records.claim_orphans(owner=self._owner, lease=self._times.lease)
         for claimed in orphans:
             await self._settle(claimed)
@@ -135,11 +135,11 @@ class Transfers:
         return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
     async def _settle(self, claimed: ClaimedTransfer) -> None:
-        """Finish or take back one transfer, and end its operation. A failure is tried again after the lease."""
+        """Finish or roll back one transfer, and end its operation. A failure is retried after the lease."""
         log.info("transfer taken over", transfer=str(claimed.lease.transfer_id), state=claimed.state.value)
         try:
             if claimed.state is TransferState.COPYING:
-                await self._held(claimed.lease, self._steps(claimed, Progress()).take_back())
+                await self._with_lease(claimed.lease, self._steps(claimed, Progress()).roll_back())
                 outcome = failure_body(
                     StorageError("The server that copied is gone; nothing was changed.", details={"rolled_back": True})
                 )
@@ -156,16 +156,16 @@ class Transfers:
             state = LongOperationState.DONE if code == "ok" else LongOperationState.FAILED
             await self._operations.end(claimed.transfer.operation_id, state=state, result=outcome)
 
-    async def _held(self, lease: TransferLease, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of the work, whose lease is kept meanwhile. Interrupted work is released at once."""
+    async def _with_lease(self, lease: TransferLease, work: Coroutine[Any, Any, T]) -> T:
+        """Run the work while renewing its lease. Interrupted work is released at once."""
         task = asyncio.create_task(work, name=f"transfer-{lease.transfer_id}")
         try:
             await self._keep(lease, task)
             return task.result()
         except QueryServerError:
-            # A failed deletion waits for its user to call again; any other failed work has ended or is ended soon.
+            # A failed deletion waits for its user to retry; other failed work has ended or will end soon.
             raise
-        except BaseException:  # a cancel too: the lease must not stay held
+        except BaseException:  # cancellation too: the lease must not stay taken
             await _ended(task)
             await asyncio.shield(self._released(lease, again_after=timedelta(0)))
             raise
@@ -173,7 +173,9 @@ class Transfers:
             await _ended(task)
 
     async def _keep(self, lease: TransferLease, task: "asyncio.Task[Any]") -> None:
-        """Returns when the task has ended. Raises OperationInProgress, DatabaseUnavailable: the lease is lost."""
+        """Renew the lease until the task ends. Raises OperationInProgress or DatabaseUnavailable if the lease is
+        lost.
+        """
         lasting_s, every_s = self._times.lease.total_seconds(), self._times.renew_every.total_seconds()
         last_renewed = time.monotonic()
         while not (await asyncio.wait({task}, timeout=every_s))[0]:

@@ -1,7 +1,7 @@
-"""The trash of users: delete to it, restore from it, empty it (Contract storage 8).
+"""Users' trash: delete to it, restore from it, empty it (Contract storage 8).
 
-Where the trash of a store lies: `trash_root` in `stores/webhdfs/storage.py` (HDFS), `stores/ozone.py` and
-`stores/local/storage.py`. Below it every store has `Current/<original path>`, made here.
+A store's `trash_root` returns its location (`stores/webhdfs/storage.py` for HDFS, `stores/ozone.py`,
+`stores/local/storage.py`). Below it every store has `Current/<original path>`, created here.
 """
 
 import re
@@ -22,7 +22,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The trash for one path. `root` is such as `/user/<name>/.Trash` on HDFS."""
+    """The trash for one path. On HDFS, for example, `root` is `/user/<name>/.Trash`."""
 
     root: StoragePath
     storage: Storage
@@ -34,7 +34,7 @@ class Bin:
 
 
 async def _bin_of(place: Place) -> Bin:
-    """The trash of a place. Raises trash_not_supported."""
+    """The trash for a path. Raises trash_not_supported."""
     storage = place.storage
     if not isinstance(storage, TrashStorage):
         raise errors.trash_not_supported(f"The store {place.path.scheme} has no trash.")
@@ -45,7 +45,7 @@ async def _bin_of(place: Place) -> Bin:
 
 
 async def _move_to_trash(place: Place) -> StoragePath:
-    """The new path of the entry in the trash. Raises PathNotFound, already_in_trash, contains_trash."""
+    """Move an entry to the trash and return its path there. Raises PathNotFound, already_in_trash, contains_trash."""
     found = await _bin_of(place)
     path = place.path
     if path.is_inside(found.root):
@@ -68,7 +68,7 @@ async def _move_to_trash(place: Place) -> StoragePath:
 
 
 async def _directory(found: Bin, wanted: StoragePath) -> StoragePath:
-    """The directory in the trash, made where it is missing; a file of that name gets a directory beside it."""
+    """Create a directory in the trash if missing; if a file has its name, the directory gets another name."""
     try:
         return await _made(found, wanted)
     except (errors.PathExists, errors.NotADirectory):
@@ -91,7 +91,7 @@ async def _made(found: Bin, directory: StoragePath) -> StoragePath:
 
 
 def _another_name(name: str) -> str:
-    """The name with the time behind it; a long one is cut, so that it is still a name."""
+    """The name with a timestamp appended, truncated to the longest allowed name."""
     number = str(time.time_ns() // 1_000_000)
     if is_escaped(name):
         return escaped(raw_name(name)[: MAX_NAME_BYTES - len(number)] + number.encode())
@@ -106,7 +106,7 @@ class Trash:
         self._audit = audit
 
     async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
-        """The caller's home in the trash, else the trash, else None. Raises trash_not_supported."""
+        """The caller's home directory in the trash, else the trash itself, else None. Raises trash_not_supported."""
         found = await _bin_of(self._stores.place(caller, path))
         home = self._stores.home(caller, path.scheme)
         for candidate in (found.current.child(home.path), found.root):
@@ -115,7 +115,7 @@ class Trash:
         return None
 
     async def restore(self, caller: Caller, path: StoragePath) -> StoragePath:
-        """Bring an entry back to where it was. Raises trash_not_supported, not_in_trash, PathNotFound, PathExists."""
+        """Restore an entry to its original path. Raises trash_not_supported, not_in_trash, PathNotFound, PathExists."""
         place = self._stores.place(caller, path)
         found = await _bin_of(place)
         original = _original(found.root, path)
@@ -127,11 +127,11 @@ class Trash:
         return original
 
     async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
-        """Delete every entry of the caller's trash for good; the trash, and how many. Raises trash_not_supported."""
+        """Empty the caller's trash; returns its path and the number of entries. Raises trash_not_supported."""
         found = await _bin_of(self._stores.place(caller, path))
         with self._audit.event(caller, "storage.trash.purge", found.root):
             purged, checkpoints = 0, list[str]()
-            with suppress(errors.PathNotFound):  # there is no trash yet
+            with suppress(errors.PathNotFound):  # the trash does not exist yet
                 batches = found.storage.list_directory(found.root.path)
                 checkpoints = [entry.path async for batch in batches for entry in batch.entries]
             for checkpoint in checkpoints:
@@ -142,7 +142,9 @@ class Trash:
 
 
 def _original(root: StoragePath, path: StoragePath) -> StoragePath:
-    """Where an entry of the trash was. Raises not_in_trash: outside, the trash itself, or a checkpoint."""
+    """The original path of an entry. Raises not_in_trash outside the trash, and for the trash itself or a
+    checkpoint.
+    """
     below = path.names[len(root.names) :] if path.is_inside(root) else ()
     if len(below) < 2 or not _CHECKPOINT.fullmatch(below[0]):
         raise errors.not_in_trash(f"{path} is no entry of your trash.")
@@ -158,24 +160,24 @@ async def _is_directory(storage: Storage, path: StoragePath) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A deleted entry; `trash_path` is None when it is gone for good."""
+    """A deleted entry; `trash_path` is None if it was deleted permanently."""
 
     path: StoragePath
     trash_path: StoragePath | None
 
 
 class Deletions:
-    """Deletes entries: rmtree and its other names."""
+    """Deletes entries: rmtree and its aliases."""
 
     def __init__(self, stores: Stores, audit: StorageAudit) -> None:
         self._stores = stores
         self._audit = audit
 
     def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Place:
-        """Refuse what needs no call to the store. Raises root_not_allowed, trash_not_supported, access errors."""
+        """Check what needs no call to the store. Raises root_not_allowed, trash_not_supported, access errors."""
         place = self._stores.place(caller, path)
         traits = place.file_system.traits
-        # A service of Ozone is the root of a store of its own.
+        # An Ozone service is a root, too.
         is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
         if is_root or path.path == traits.home_parent:
             raise errors.root_not_allowed(f"{path} cannot be deleted.")
@@ -184,9 +186,9 @@ class Deletions:
         return place
 
     async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:
-        """Delete an entry with its content, for good or to the trash; None: the default of its store.
+        """Delete an entry with its content, permanently or to the trash; `skip_trash=None` uses the store's default.
 
-        Raises as `check`; PathNotFound, already_in_trash, contains_trash; DirectoryNotEmpty for buckets with content.
+        Raises as `check`, PathNotFound, already_in_trash, contains_trash, and DirectoryNotEmpty for non-empty buckets.
         """
         place = self.check(caller, path, skip_trash=skip_trash)
         traits = place.file_system.traits

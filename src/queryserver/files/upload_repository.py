@@ -1,4 +1,4 @@
-"""Records of uploads under way, the claims on them, and the sweep of what crashes left."""
+"""Records of unfinished uploads, claims on them, and the clean-up of orphans."""
 
 import asyncio
 import time
@@ -24,18 +24,18 @@ from queryserver.platform.threads import background, once_and_every, renewed
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedWrite:
-    """A directory that is being written to: after a crash temporary files may be left in it."""
+    """A directory that is being written to, in which a crash may leave temporary files."""
 
     id: UUID
     directory: StoragePath
     name: str
-    """Of the entry that is written; empty: unknown, as in records of former versions."""
+    """Name of the entry; empty if unknown, as in records of earlier versions."""
     user: StorageUser
 
 
 @dataclass(frozen=True, slots=True)
 class UploadTerms:
-    """What the first part of an upload fixes."""
+    """The properties of an upload, fixed by its first part."""
 
     target: StoragePath
     plan: PartPlan
@@ -44,7 +44,7 @@ class UploadTerms:
 
 @dataclass(frozen=True, slots=True)
 class ArrivedPart:
-    """A part that lies in the store."""
+    """A part that has been stored."""
 
     stored: StoredPart
     sha256: bytes
@@ -52,23 +52,23 @@ class ArrivedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartUpload:
-    """An upload in parts. `user` is the one that the store is used as."""
+    """An upload in parts. `user` is the user as whom the store is accessed."""
 
     id: UUID
     client_uuid: UUID
     user: StorageUser
     terms: UploadTerms
     staging: str | None
-    """Where its parts lie, as the store names it; None until that is prepared."""
+    """The store's name of the staging area; None until it has been created."""
     result: FileStatus | None
-    """The entry that the parts became; None while it is unfinished."""
+    """The joined file; None while the upload is unfinished."""
     expires_at: datetime
     arrived: Mapping[int, ArrivedPart] = field(default_factory=dict[int, ArrivedPart])
 
 
 @dataclass(frozen=True, slots=True)
 class NewUpload:
-    """An upload that begins now."""
+    """An upload to be recorded."""
 
     id: UUID
     user_id: int
@@ -155,7 +155,7 @@ where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
 
 
 class UnfinishedWrites:
-    """Directories that are being written to. Each method is one statement; all raise DatabaseUnavailable."""
+    """Records of directories being written to. Each method is one statement; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -167,21 +167,21 @@ class UnfinishedWrites:
         )
 
     async def touch(self, write_id: UUID) -> bool:
-        """Record that the write still goes on; False: the record is gone."""
+        """Record that the write continues; False if the record no longer exists."""
         touched = await self._database.execute(
             "update unfinished_writes set touched_at = now() where id = $1", write_id
         )
         return touched == 1
 
     async def end(self, write_id: UUID) -> None:
-        """Remove the record: nothing is left in the directory. Nothing happens when it is gone."""
+        """Remove the record, if it exists, because nothing is left in the directory."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(
         self, *, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]
     ) -> Sequence[UnfinishedWrite]:
-        """Writes that were not touched for so long, except in directories where an upload in parts is open, a transfer
-        is under way, or another write was touched since: its files may be older than itself.
+        """Writes not touched for `older_than`, except in directories with an open upload in parts, a running transfer,
+        or another recently touched write, whose files may be older than its record.
         """
         return [
             UnfinishedWrite(
@@ -195,25 +195,25 @@ class UnfinishedWrites:
 
 
 class PartUploads:
-    """Uploads in parts of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable.
+    """Uploads in parts of all users and instances. Each method is one transaction; all raise DatabaseUnavailable.
 
-    Work on a whole upload or part begins with a claim, which excludes all others for as long as it is renewed.
+    Work on an upload or part starts with a claim, which is exclusive as long as it is renewed.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, new: NewUpload, *, keep: timedelta, max_open: int) -> PartUpload | None:
-        """The upload of that user and `client_uuid`: the one that is there, else `new`.
+        """The existing upload with that user and `client_uuid`, else `new`, which is recorded.
 
-        None when the user has `max_open` unfinished ones already.
+        None if the user already has `max_open` unfinished ones.
         """
         async with self._database.transaction() as connection:
-            # Counting and inserting are one step only under a lock.
+            # The lock makes counting and inserting atomic.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
             known = await _read(connection, new.user_id, new.client_uuid)
             if known is None:
-                # An expired one keeps its key until the clean-up has removed its parts from the store.
+                # Frees the key of an expired upload, whose record stays until its parts are removed from the store.
                 await connection.execute(_MOVE_ASIDE, new.user_id, new.client_uuid)
                 await connection.execute(_OPEN, *_values(new), keep, max_open)
                 known = await _read(connection, new.user_id, new.client_uuid)
@@ -225,7 +225,7 @@ class PartUploads:
             return await _read(connection, user_id, client_uuid)
 
     async def claim(self, upload_id: UUID, claimant: UUID, *, lease: timedelta) -> bool:
-        """Claim an upload, or renew the claim; False: another has it, or the upload is gone."""
+        """Claim an upload or renew the claim; False if another claimant has it or it no longer exists."""
         return await self._database.execute(_CLAIM, upload_id, claimant, lease) == 1
 
     async def release(self, upload_id: UUID, claimant: UUID) -> None:
@@ -236,18 +236,18 @@ class PartUploads:
         )
 
     async def prepared(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
-        """Keep where the parts lie, and release the claim; False: the claim was lost."""
+        """Record the staging area and release the claim; False if the claim was lost."""
         return await self._database.execute(_PREPARED, upload_id, claimant, staging) == 1
 
     async def finished(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
-        """Keep what the parts became, and release the claim; False: the claim was lost."""
+        """Record the joined file and release the claim; False if the claim was lost."""
         entry = _ENTRY.dump_python(result, mode="json")
         return await self._database.execute(_FINISHED, upload_id, claimant, entry) == 1
 
     async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
         """Claim a part that has not arrived, or renew the claim.
 
-        False: another has it, the part arrived, or the upload is gone.
+        False if another claimant has it, the part has arrived, or the upload no longer exists.
         """
         return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
 
@@ -255,7 +255,7 @@ class PartUploads:
         await self._database.execute(_RELEASE_PART, upload_id, index, claimant)
 
     async def arrived(self, upload_id: UUID, claimant: UUID, part: ArrivedPart, *, keep: timedelta) -> bool:
-        """Record that a part lies in the store; the upload expires `keep` from now. False: the claim was lost."""
+        """Record a stored part; the upload then expires after `keep`. False if the claim was lost."""
         stored = part.stored
         changed = await self._database.execute(
             _ARRIVED, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
@@ -263,11 +263,11 @@ class PartUploads:
         return changed == 1
 
     async def forget(self, upload_id: UUID) -> None:
-        """Remove an upload. Nothing happens when it is gone."""
+        """Remove the record of an upload, if it exists."""
         await self._database.execute("delete from part_uploads where id = $1", upload_id)
 
     async def expired(self, *, limit: int) -> Sequence[PartUpload]:
-        """Uploads past their time and those of deleted users, without their parts, oldest first."""
+        """Expired uploads and those of deleted users, without their parts, oldest first."""
         rows = await self._database.fetch(
             f"""select {_COLUMNS} from part_uploads where expires_at < now() or user_id is null
             order by expires_at limit $1""",
@@ -333,14 +333,14 @@ def _values(new: NewUpload) -> tuple[object, ...]:
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""After that time without a renewal another process may take the work over."""
+"""After this time without renewal, another process may take over the work."""
 RENEW_EVERY_S = LEASE.total_seconds() / 4
 
 _LONGEST_PAUSE_S = 1.0
 
 
 async def attempts(within_s: float) -> AsyncGenerator[None]:
-    """Now, and again after longer and longer pauses, until the time is over."""
+    """Yields immediately, and again after growing pauses, until the time is over."""
     clock = asyncio.get_running_loop().time
     end = clock() + within_s
     pause_s = 0.02
@@ -355,18 +355,18 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 _BATCH = 500
 _SWEEP_LEASE = timedelta(minutes=10)
 _SLACK = timedelta(minutes=15)
-"""By how much a file may be younger than the last renewal of its record."""
+"""How much newer a file may be than the last renewal of its record."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
     (timedelta(seconds=90), (Scheme.FILE, Scheme.S3A, Scheme.ABFS)),
-    # There an unfinished file keeps the time of its creation, and a server of a former version renews every 5 minutes.
+    # Here an unfinished file keeps its creation time, and servers of earlier versions renew every 5 minutes.
     (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
 )
-"""Without a renewal for so long the process that wrote is dead."""
+"""Time without renewal after which the writing process counts as dead, by scheme."""
 
 
 class OrphanSweep:
-    """Records what is being written, and removes what a dead process left or what was not finished within `age`."""
+    """Records writes in progress, and removes files that dead processes left or that were not finished within `age`."""
 
     def __init__(
         self,
@@ -385,14 +385,16 @@ class OrphanSweep:
 
     @asynccontextmanager
     async def recorded(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
-        """Inside, an entry is written and may leave temporary files beside it. Raises DatabaseUnavailable."""
+        """Record the write of an entry inside the block, which may leave temporary files. Raises
+        DatabaseUnavailable.
+        """
         write_id = uuid4()
         await self.begin(write_id, caller, path)
         try:
             async with self.alive(write_id):
                 yield
         except (StorageError, DirectoryNotEmpty):
-            # The store may have kept what it should have removed.
+            # The store may have left something behind.
             raise
         except QueryServerError:
             await self.end(write_id)
@@ -400,25 +402,25 @@ class OrphanSweep:
         await self.end(write_id)
 
     def alive(self, write_id: UUID) -> AbstractAsyncContextManager[None]:
-        """Inside, the record is renewed, so that a crash leaves files no older than their record."""
+        """Renew the record inside the block, so that files left by a crash are no older than their record."""
         return renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s)
 
     async def begin(self, write_id: UUID, caller: Caller, path: StoragePath) -> None:
-        """Record that an entry is written. Raises DatabaseUnavailable."""
+        """Record that an entry is being written. Raises DatabaseUnavailable."""
         directory, _, name = path.path.rpartition("/")
         await self._writes.begin(UnfinishedWrite(write_id, StoragePath(path.scheme, directory), name, caller.acting))
 
     async def end(self, write_id: UUID) -> None:
-        """Remove the record. One too many costs one listing of its directory."""
+        """Remove the record. If that fails, the only cost is an extra listing of its directory."""
         try:
             await self._writes.end(write_id)
         except DatabaseUnavailable:
             log.warning("record of a finished write stays")
 
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
-        """Remove expired uploads and what crashes left; kind to number.
+        """Remove expired uploads and orphaned files; returns the number of each kind.
 
-        `older_than`: the age of what crashes left, where it is not the usual one. Uploads keep their own expiry.
+        `older_than` overrides the minimum age of orphaned files. Uploads have their own expiry.
         """
         age = self._age if older_than is None else older_than
         expired = await self._uploads.expired(limit=_BATCH)
@@ -431,9 +433,9 @@ class OrphanSweep:
 
     @asynccontextmanager
     async def running(self, *, alone: bool) -> AsyncGenerator[None]:
-        """Inside, what dead processes left is removed: at the start and then all the time.
+        """Remove orphans of dead processes, at the start and then periodically.
 
-        `alone`: no other process uses the stores, so that all that was begun before now is dead.
+        `alone` says that no other process uses the stores, so that everything started earlier is orphaned.
         """
         async with background(self._sweep_always(alone=alone), "storage-orphans-sweep"):
             yield
@@ -448,7 +450,7 @@ class OrphanSweep:
         await once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=begun_before if alone else self.sweep_dead)
 
     async def sweep_dead(self) -> int:
-        """Remove what processes left that did not renew their records; how many directories were swept."""
+        """Remove orphans of processes that stopped renewing their records; returns the number of directories swept."""
         return sum([await self._sweep(after, after, schemes) for after, schemes in _DEAD_AFTER])
 
     async def _sweep(self, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]) -> int:
@@ -456,7 +458,7 @@ class OrphanSweep:
         return sum([await self._swept(write, older_than) for write in writes])
 
     async def _remove(self, upload: PartUpload) -> bool:
-        """Whether the upload is gone. A store that fails now is tried again at the next sweep."""
+        """Remove an upload; False if the store fails, which is retried at the next sweep."""
         claimant = uuid4()
         if not await self._uploads.claim(upload.id, claimant, lease=_SWEEP_LEASE):
             return False
@@ -474,7 +476,7 @@ class OrphanSweep:
         return True
 
     async def _swept(self, write: UnfinishedWrite, age: timedelta) -> bool:
-        """Whether the directory was swept. A store that fails now is tried again at the next sweep."""
+        """Sweep a directory; False if the store fails, which is retried at the next sweep."""
         try:
             storage, age_s = self._stores.as_user(write.directory.scheme, write.user), age.total_seconds()
             removed = await storage.sweep_orphans(write.directory.path, age_s)
@@ -487,7 +489,7 @@ class OrphanSweep:
             log.warning("directory not swept", scheme=write.directory.scheme, code=error.code)
             return False
         except QueryServerError as error:
-            # The directory is gone, or its user may not read it any more.
+            # The directory no longer exists, or its user may no longer read it.
             log.info("directory cannot be swept", scheme=write.directory.scheme, code=error.code)
         await self._writes.end(write.id)
         return True

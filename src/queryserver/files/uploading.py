@@ -16,15 +16,15 @@ from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
-# Of smaller pieces, neither reading ahead nor a thread that hashes pays.
+# For smaller pieces, neither reading ahead nor hashing in a thread is worthwhile.
 _LARGE_BYTES = 64 * 1024
-# What boundaries, headers and fields add to the bytes of the file.
+# Overhead of boundaries, headers and fields in the request body.
 _FRAME_BYTES = 8 * 1024
 _DISK_WITHIN_S = 10.0
 
 
 class UploadRules:
-    """The checks before an upload. `max_bytes` None: files of any size."""
+    """The checks before an upload. `max_bytes` is None for no size limit."""
 
     def __init__(
         self, stores: Stores, extensions: ExtensionRules, *, is_enabled: bool = True, max_bytes: int | None = None
@@ -35,7 +35,7 @@ class UploadRules:
         self.max_bytes = max_bytes
 
     def admit(self, *, body_bytes: int | None = None, file_bytes: int | None = None) -> None:
-        """Raises upload_disabled, file_too_large. The sizes are those that the client announces, where it does."""
+        """Raises upload_disabled, file_too_large. The sizes are those announced by the client, if any."""
         if not self._is_enabled:
             raise upload_disabled("Uploads are switched off.")
         if self.max_bytes is None:
@@ -45,7 +45,7 @@ class UploadRules:
             raise file_too_large(self.max_bytes)
 
     async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Place:
-        """Where the file goes.
+        """Check the target of an upload.
 
         Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed
         (the directory); root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted,
@@ -63,7 +63,7 @@ class UploadRules:
 
 
 class UploadSpace:
-    """How many bytes a caller may still upload. `staging_area`: the local root, where parts are staged."""
+    """Tells how many bytes a caller may upload. `staging_area` is the local root, where parts are staged."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class UploadSpace:
         self._floor = floor
 
     async def available(self, user: User) -> int:
-        """The smallest limit that is known; -1: there is none. Raises StorageUnavailable (the local root)."""
+        """The smallest known limit in bytes; -1 for none. Raises StorageUnavailable (the local root)."""
         limits = [] if self._rules.max_bytes is None else [self._rules.max_bytes]
         if self._staging_area is not None and may_use(user, Scheme.FILE):
             room = asyncio.get_running_loop().run_in_executor(self._threads, self._floor.room, self._staging_area)
@@ -96,19 +96,19 @@ class UploadSpace:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivingFile:
-    """A file as its client announces it."""
+class FileUpload:
+    """A file as announced by its client."""
 
     directory: StoragePath
     name: str
     overwrite: bool = False
     sha256: bytes | None = None
     size_bytes: int | None = None
-    """Announced size, never below the real one; None: unknown."""
+    """Announced size, never below the actual one; None if unknown."""
 
 
 class CheckedContent:
-    """Bytes on their way to a store, counted, hashed and compared with what was announced.
+    """Counts and hashes the bytes sent to a store, and compares them with what was announced.
 
     Errors are raised before the last byte, so that the store keeps nothing.
     """
@@ -144,7 +144,7 @@ class CheckedContent:
                     self._hash.update(piece)
                     yield piece
                     continue
-                # Hashed by a thread while the store writes the same piece.
+                # Hashed in a thread while the store writes the same piece.
                 hashed = loop.run_in_executor(self._threads, self._hash.update, piece)
                 yield piece
                 await hashed
@@ -153,7 +153,7 @@ class CheckedContent:
 
 
 async def digest_of(content: AsyncGenerator[bytes], threads: Executor | None = None) -> bytes:
-    """SHA-256 of all pieces."""
+    """The SHA-256 of all pieces."""
     checked = CheckedContent(content, threads)
     async with aclosing(checked.pieces()) as pieces:
         async for _ in pieces:
@@ -162,7 +162,7 @@ async def digest_of(content: AsyncGenerator[bytes], threads: Executor | None = N
 
 
 async def _one_ahead(content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same pieces; the next one is read while a large one is in use."""
+    """The same pieces; while a large one is processed, the next is read."""
     coming: asyncio.Task[bytes | None] | None = None
     try:
         while (piece := await (coming or _next(content))) is not None:
@@ -181,7 +181,7 @@ async def _next(content: AsyncGenerator[bytes]) -> bytes | None:
 
 
 class Uploads:
-    """Stores files that come in one request."""
+    """Stores files that are uploaded in one request."""
 
     def __init__(self, rules: UploadRules, orphans: OrphanSweep, audit: StorageAudit, threads: Executor) -> None:
         self._rules = rules
@@ -190,9 +190,9 @@ class Uploads:
         self._threads = threads
 
     async def receive(
-        self, caller: Caller, file: ArrivingFile, content: AsyncGenerator[bytes]
+        self, caller: Caller, file: FileUpload, content: AsyncGenerator[bytes]
     ) -> tuple[FileStatus, bytes]:
-        """Store one file; under its name it is complete, or nothing is there. Its entry and SHA-256.
+        """Store one file atomically; returns its entry and SHA-256.
 
         Raises as `UploadRules.target` and `Storage.write`, file_too_large, VerificationFailed, and as `content` does.
         """
@@ -200,7 +200,7 @@ class Uploads:
             place = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
             checked = CheckedContent(content, self._threads, max_bytes=self._rules.max_bytes, sha256=file.sha256)
             async with self._orphans.recorded(caller, place.path), aclosing(checked.pieces()) as pieces:
-                # The rules have just checked the target: an object store need not check it again.
+                # The rules have just checked the target, so an object store need not check it again.
                 storage = place.storage
                 write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
                 entry = await write(place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)

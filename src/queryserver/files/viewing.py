@@ -1,4 +1,4 @@
-"""Parts of files to be shown: plain, or unpacked as streams in bounded memory (Contract storage 5.3)."""
+"""Excerpts of files to show, plain or decompressed as streams in bounded memory (Contract storage 5.3)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -27,13 +27,13 @@ from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import ProcessWorkbooks
 
-# One call of the store gives the head and the requested part.
+# Up to this offset, one call to the store reads both the head and the requested part.
 _NEAR_BYTES = 64 * 1024
 _ASIDE_BYTES = 32 * 1024
-# What unpacks to nothing, such as members without content, must not be read for ever: of a file so many times as many
-# bytes are read as may be made of it. Text of records can be shorter than their bytes, of gzip and bzip2 it never is.
+# Data that decompresses to nothing, such as empty members, must not be read for ever, so at most this many times the
+# limit of decompressed bytes is read. Records as text can be shorter than their bytes; gzip and bzip2 never shrink.
 _PACKED_PER_UNPACKED = 4
-# The limit of one view: a store that is slow without being late must not keep a thread from all other users.
+# Time limit of one view, so that a slow store does not occupy a thread shared by all users.
 _WITHIN_S = 300.0
 
 _LINE_BYTES = 16
@@ -44,17 +44,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A part of a file, and what the file is packed with."""
+class FileExcerpt:
+    """An excerpt of a file, and the file's compression."""
 
     codec: Codec
     excerpt: ByteExcerpt
 
 
 class Viewing:
-    """Cuts parts out of files. `unpacking` threads do what takes time; `workers` read files of records.
+    """Reads excerpts of files. `unpacking` threads do expensive work; `workers` read files of records.
 
-    `within_s`: how long a packed file is read for one part of it.
+    `within_s` limits the time for reading a compressed file.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Viewing:
 
     async def show(
         self, user_id: int, place: Place, status: FileStatus, offset: int, length: int, codec: Codec | None
-    ) -> Shown:
-        """Bytes [offset, offset + length) of the shown stream; `codec` None: what the file seems to be.
+    ) -> FileExcerpt:
+        """Bytes [offset, offset + length) of the decompressed stream; with `codec=None`, the codec is detected.
 
         Raises NotAFile, SymlinkNotFollowed, DecompressionFailed, DecompressionLimit, CodecNotAvailable,
         StorageUnavailable, TooManyRequests.
@@ -91,17 +91,17 @@ class Viewing:
                 start = head if len(head) >= min(needed, status.size_bytes) else await _bytes(place, 0, needed)
                 codec = detect(status.name, start[:needed], status.size_bytes)
             if codec is Codec.NONE:
-                return Shown(codec, await _plain(place, status, head, offset, length, is_near=is_near))
+                return FileExcerpt(codec, await _plain(place, status, head, offset, length, is_near=is_near))
         if codec is Codec.PARQUET:
             await self._parquet(user_id, place, status, window)
         elif codec is Codec.AVRO:
             await self._avro(user_id, place, window)
         elif codec is not None:
             await self._unpacked(user_id, place, status, codec, window)
-        return Shown(codec or Codec.NONE, window.excerpt())
+        return FileExcerpt(codec or Codec.NONE, window.excerpt())
 
     async def aside(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
-        """The result of `work`, run in a thread when it handles many bytes. Raises TooManyRequests."""
+        """The result of `work`, run in a thread if it handles many bytes. Raises TooManyRequests."""
         if size_bytes <= _ASIDE_BYTES:
             return work()
         return await self._unpacking.run(user_id, lambda _: work())
@@ -136,7 +136,7 @@ class Viewing:
             raise DecompressionLimit("The file needs more memory or time to be shown than there is.") from error
 
     async def _stored(self, place: Place) -> AsyncGenerator[bytes]:
-        """The pieces of the file. Raises DecompressionLimit when they are too many for what was made of them."""
+        """The pieces of the file. Raises DecompressionLimit if they are too many compared with the output."""
         most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
         async with aclosing(place.storage.read(place.path.path)) as pieces:
             async for piece in pieces:
@@ -181,16 +181,17 @@ async def _plain(
     if is_near:
         return ByteExcerpt(offset, length, start, head[max(offset - LOOK_BACK_BYTES, 0) : offset], head[offset:])
     if offset - LOOK_BACK_BYTES >= status.size_bytes:
-        # Not requested from the store: stores answer differently to offsets far behind the end.
+        # Not requested from the store, because stores respond differently to offsets past the end.
         return ByteExcerpt(offset, length, start, b"", b"")
     around = await _bytes(place, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
     return ByteExcerpt(offset, length, start, around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
 
 
 def hexdump(content: bytes, offset: int) -> bytes:
-    """A JSON array of lines `[offset, words of two bytes, printable text]`; `content` begins at `offset`.
+    """A JSON array of lines `[offset, words of two bytes, printable text]`; `content` starts at `offset`.
 
-    Written at once: as lists a megabyte would be 600,000 objects, and some seconds of collecting garbage.
+    Written directly as bytes, because a megabyte as lists would be 600,000 objects and take seconds of garbage
+    collection.
     """
     printable = content.translate(_PRINTABLE).decode("ascii")
     lines = [

@@ -18,8 +18,8 @@ from queryserver.files.listing import (
     ListingLimits,
     Listings,
     Mark,
+    PageRequest,
     PageStart,
-    PageWanted,
     SortKey,
 )
 from queryserver.files.model import Scheme, StoragePath
@@ -37,7 +37,7 @@ def unhurried(**limits: int) -> Listings:
 
 
 async def page_of(
-    directory: LongDirectory, wanted: PageWanted, listings: Listings | None = None, caller: Caller = ANA
+    directory: LongDirectory, wanted: PageRequest, listings: Listings | None = None, caller: Caller = ANA
 ) -> DirectoryPage:
     place = Place(StoragePath(directory.scheme, ""), directory, directory.as_user(caller.acting))
     return await (listings or unhurried()).page(caller, place, wanted)
@@ -52,36 +52,36 @@ class TestStoreOrder:
     @pytest.mark.slow
     async def test_a_total_is_counted_up_to_its_limit_and_every_page_is_there(self) -> None:
         directory, listings = LongDirectory(100_001), unhurried()
-        first = await page_of(directory, PageWanted(), listings)
+        first = await page_of(directory, PageRequest(), listings)
         assert (first.total, first.total_is_exact, first.next_number) == (100_000, False, 2)
-        before_last = await page_of(directory, PageWanted(3333), listings)
+        before_last = await page_of(directory, PageRequest(3333), listings)
         assert (numbers(before_last)[-1], before_last.next_number) == (99_989, 3334)
-        last = await page_of(directory, PageWanted(3334), listings)
+        last = await page_of(directory, PageRequest(3334), listings)
         assert numbers(last) == list(range(99_990, 100_001))
         assert (last.total, last.total_is_exact, last.next_number, last.previous_number) == (100_001, True, 0, 3333)
 
     @pytest.mark.storage(33)
     async def test_a_first_page_asks_no_more_than_the_page_and_the_count_need(self) -> None:
         directory = LongDirectory(10_000_000)
-        page = await page_of(directory, PageWanted(size=10))
+        page = await page_of(directory, PageRequest(size=10))
         assert (numbers(page), directory.calls) == (list(range(10)), 100)
 
     @pytest.mark.storage(30)
     async def test_a_store_that_tells_what_follows_is_asked_once(self) -> None:
         directory = LongDirectory(100_001, Scheme.HDFS, tells_remaining=True)
-        first = await page_of(directory, PageWanted())
+        first = await page_of(directory, PageRequest())
         assert (first.total, first.total_is_exact, first.pages, directory.calls) == (100_001, True, 3334, 1)
-        last = await page_of(directory, PageWanted(3334))
+        last = await page_of(directory, PageRequest(3334))
         assert (numbers(last)[-1], len(last.entries), last.total, last.next_number) == (100_000, 11, 100_001, 0)
 
     async def test_a_page_behind_a_known_end_is_not_looked_for(self) -> None:
         directory = LongDirectory(100_001, Scheme.HDFS, tells_remaining=True)
-        page = await page_of(directory, PageWanted(10**9))
+        page = await page_of(directory, PageRequest(10**9))
         assert (page.entries, page.is_past_the_end, page.total, directory.calls) == ([], True, 100_001, 1)
 
     async def test_with_a_filter_what_follows_is_counted_too(self) -> None:
         directory = LongDirectory(3000, Scheme.HDFS, tells_remaining=True)
-        page = await page_of(directory, PageWanted(2, 3, filter="99.c"))
+        page = await page_of(directory, PageRequest(2, 3, filter="99.c"))
         assert (numbers(page), page.total, page.total_is_exact) == ([399, 499, 599], 30, True)
 
     @pytest.mark.storage(33)
@@ -89,7 +89,7 @@ class TestStoreOrder:
     async def test_a_page_is_the_same_from_its_mark_and_from_the_beginning(self, part: str) -> None:
         directory, warm = LongDirectory(4345), unhurried()
         for number in range(1, 7):
-            wanted = PageWanted(number, 797, filter=part)
+            wanted = PageRequest(number, 797, filter=part)
             page = await page_of(directory, wanted, warm)
             assert page == await page_of(directory, wanted)
         assert any(directory.cursors)
@@ -97,49 +97,49 @@ class TestStoreOrder:
     async def test_a_next_page_begins_at_its_mark(self) -> None:
         directory, listings = LongDirectory(5000), unhurried(count=1)
         for number in (1, 2, 3):
-            await page_of(directory, PageWanted(number, 1500), listings)
+            await page_of(directory, PageRequest(number, 1500), listings)
         assert (directory.cursors, directory.calls) == ([None, "1000", "3000"], 2 + 3 + 2)
 
     async def test_marks_are_of_one_user_and_one_filter(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
-        await page_of(directory, PageWanted(1, 1500), listings)
-        await page_of(directory, PageWanted(2, 1500), listings, BOB)
-        await page_of(directory, PageWanted(2, 1500, filter="0"), listings)
+        await page_of(directory, PageRequest(1, 1500), listings)
+        await page_of(directory, PageRequest(2, 1500), listings, BOB)
+        await page_of(directory, PageRequest(2, 1500, filter="0"), listings)
         assert directory.cursors == [None, None, None]
 
     async def test_a_cursor_that_the_store_forgot_costs_a_listing_from_the_beginning(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
-        await page_of(directory, PageWanted(1, 1500), listings)
+        await page_of(directory, PageRequest(1, 1500), listings)
         directory.unknown, directory.failure = {"1000"}, StorageError("The token is not valid.")
-        page = await page_of(directory, PageWanted(2, 1500), listings)
+        page = await page_of(directory, PageRequest(2, 1500), listings)
         assert numbers(page) == list(range(1500, 3000))
         assert directory.cursors == [None, "1000", None]
 
     async def test_a_store_out_of_reach_is_not_asked_again(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
-        await page_of(directory, PageWanted(1, 1500), listings)
+        await page_of(directory, PageRequest(1, 1500), listings)
         directory.unknown, directory.failure = {"1000"}, StorageUnavailable("No answer.")
         with pytest.raises(StorageUnavailable):
-            await page_of(directory, PageWanted(2, 1500), listings)
+            await page_of(directory, PageRequest(2, 1500), listings)
         assert directory.cursors == [None, "1000"]
 
     async def test_counting_ends_after_its_time(self) -> None:
         directory = LongDirectory(100_000)
         directory.late_after = 3
         async with asyncio.timeout(30):
-            page = await page_of(directory, PageWanted(), Listings(ListingLimits(), count_s=0.05))
+            page = await page_of(directory, PageRequest(), Listings(ListingLimits(), count_s=0.05))
         assert (len(page.entries), page.total, page.total_is_exact, page.next_number) == (30, 3000, False, 2)
 
     async def test_a_store_that_fails_while_it_is_counted_does_not_take_the_page(self) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageUnavailable("No answer.")
-        page = await page_of(directory, PageWanted())
+        page = await page_of(directory, PageRequest())
         assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
 
     async def test_a_directory_that_goes_while_it_is_counted_does_not_take_the_page(self) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, PathNotFound("It is gone.")
-        page = await page_of(directory, PageWanted())
+        page = await page_of(directory, PageRequest())
         assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
 
     @pytest.mark.security("S13")
@@ -149,18 +149,18 @@ class TestStoreOrder:
         directory.failure.__cause__ = ConnectionError("https://internal.example:9870")
         captured = CapturingLogger()
         monkeypatch.setattr(listing, "log", captured)
-        await page_of(directory, PageWanted())
+        await page_of(directory, PageRequest())
         assert [(call.method_name, call.kwargs) for call in captured.calls] == [("debug", {"reason": "No answer."})]
 
     async def test_a_store_that_fails_before_the_page_is_whole_fails_the_call(self) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageError("Out of order.")
         with pytest.raises(StorageError):
-            await page_of(directory, PageWanted(1, 2500))
+            await page_of(directory, PageRequest(1, 2500))
 
     @pytest.mark.storage(9)
-    @pytest.mark.parametrize("wanted", [PageWanted(10**9), PageWanted(sort_by=SortKey.SIZE)])
-    async def test_a_store_that_lists_too_slowly_is_given_up(self, wanted: PageWanted) -> None:
+    @pytest.mark.parametrize("wanted", [PageRequest(10**9), PageRequest(sort_by=SortKey.SIZE)])
+    async def test_a_store_that_lists_too_slowly_is_given_up(self, wanted: PageRequest) -> None:
         directory = LongDirectory(10**9)
         directory.late_after = 3
         async with asyncio.timeout(30):
@@ -179,7 +179,7 @@ class TestStoreOrder:
         ],
     )
     async def test_a_total_is_at_least_what_the_page_shows(self, entries, limit, size, total, is_exact, next_number):
-        page = await page_of(LongDirectory(entries), PageWanted(size=size), unhurried(count=limit))
+        page = await page_of(LongDirectory(entries), PageRequest(size=size), unhurried(count=limit))
         assert (page.total, page.total_is_exact, page.next_number) == (total, is_exact, next_number)
 
 
@@ -188,7 +188,7 @@ class TestOtherOrders:
     @pytest.mark.slow
     async def test_the_first_page_of_200000_by_size_is_right(self) -> None:
         directory = LongDirectory(200_000)
-        page = await page_of(directory, PageWanted(sort_by=SortKey.SIZE, descending=True))
+        page = await page_of(directory, PageRequest(sort_by=SortKey.SIZE, descending=True))
         best = sorted(range(200_000), key=lambda n: (-(n * 7919 % 100_003), n))[:30]
         assert numbers(page) == best
         assert (page.total, page.total_is_exact) == (200_000, True)
@@ -196,22 +196,22 @@ class TestOtherOrders:
     @pytest.mark.storage(32)
     async def test_a_window_above_the_limit_of_sorting_is_refused(self) -> None:
         directory, listings = LongDirectory(200), unhurried(sort=100)
-        wanted = PageWanted(2, 50, sort_by=SortKey.SIZE)
+        wanted = PageRequest(2, 50, sort_by=SortKey.SIZE)
         assert len((await page_of(directory, wanted, listings)).entries) == 50
         for number, size in ((3, 50), (1, 101), (2, 51)):
             with raises_code("too_many_entries", match=r"100 .*listing_sort_limit.*filter.*sortby=name"):
-                await page_of(directory, PageWanted(number, size, sort_by=SortKey.SIZE), listings)
+                await page_of(directory, PageRequest(number, size, sort_by=SortKey.SIZE), listings)
 
     async def test_a_window_above_the_limit_in_a_small_directory_is_none(self) -> None:
         directory, listings = LongDirectory(100), unhurried(sort=100)
-        assert len((await page_of(directory, PageWanted(1, 9000, sort_by=SortKey.SIZE), listings)).entries) == 100
-        past = await page_of(directory, PageWanted(999, 30, sort_by=SortKey.SIZE), listings)
+        assert len((await page_of(directory, PageRequest(1, 9000, sort_by=SortKey.SIZE), listings)).entries) == 100
+        past = await page_of(directory, PageRequest(999, 30, sort_by=SortKey.SIZE), listings)
         assert (past.is_past_the_end, past.total, past.previous_number) == (True, 100, 4)
 
     @pytest.mark.storage(32)
     async def test_a_directory_above_the_limit_of_looking_is_refused(self) -> None:
         listings = unhurried(scan=2500)
-        wanted = PageWanted(sort_by=SortKey.MTIME)
+        wanted = PageRequest(sort_by=SortKey.MTIME)
         assert (await page_of(LongDirectory(2500), wanted, listings)).total == 2500
         directory = LongDirectory(50_000)
         with raises_code("too_many_entries", match=r"2500 .*listing_scan_limit\). Use sortby=name in"):
@@ -221,24 +221,24 @@ class TestOtherOrders:
     async def test_a_store_without_order_is_not_told_to_sort(self) -> None:
         directory = LongDirectory(3000, Scheme.FILE, in_order=False)
         with raises_code("too_many_entries", match=r"listing_scan_limit\). This store has to read them all"):
-            await page_of(directory, PageWanted(), unhurried(scan=2500))
+            await page_of(directory, PageRequest(), unhurried(scan=2500))
         with raises_code("too_many_entries", match=r"listing_sort_limit\). Use a filter\.$"):
-            await page_of(directory, PageWanted(1, 200), unhurried(sort=100))
+            await page_of(directory, PageRequest(1, 200), unhurried(sort=100))
 
     async def test_a_store_without_order_is_sorted_by_name(self) -> None:
         directory = LongDirectory(3500, Scheme.FILE, in_order=False)
-        page = await page_of(directory, PageWanted(2, 10))
+        page = await page_of(directory, PageRequest(2, 10))
         assert (numbers(page), page.total, page.total_is_exact) == (list(range(10, 20)), 3500, True)
 
     async def test_the_filter_comes_before_order_and_page(self) -> None:
         directory = LongDirectory(3500)
-        page = await page_of(directory, PageWanted(2, 2, filter="99.", sort_by=SortKey.NAME, descending=True))
+        page = await page_of(directory, PageRequest(2, 2, filter="99.", sort_by=SortKey.NAME, descending=True))
         assert (numbers(page), page.total) == ([3299, 3199], 35)
 
     @pytest.mark.security("S10")
     @pytest.mark.slow
     async def test_a_user_sorts_four_large_directories_at_a_time(self) -> None:
-        listings, wanted = unhurried(), PageWanted(sort_by=SortKey.SIZE)
+        listings, wanted = unhurried(), PageRequest(sort_by=SortKey.SIZE)
         large = [page_of(LongDirectory(20_000), wanted, listings) for _ in range(6)]
         small = [page_of(LongDirectory(10_000), wanted, listings) for _ in range(2)]
         other = page_of(LongDirectory(20_000), wanted, listings, BOB)
@@ -249,10 +249,10 @@ class TestOtherOrders:
 
 @pytest.mark.security("S10")
 @pytest.mark.parametrize(
-    "wanted", [PageWanted(20, 10_000), PageWanted(10, 10_000, sort_by=SortKey.MTIME, descending=True)]
+    "wanted", [PageRequest(20, 10_000), PageRequest(10, 10_000, sort_by=SortKey.MTIME, descending=True)]
 )
 @pytest.mark.slow
-async def test_a_directory_of_200000_entries_is_listed_in_bounded_memory(wanted: PageWanted) -> None:
+async def test_a_directory_of_200000_entries_is_listed_in_bounded_memory(wanted: PageRequest) -> None:
     directory = LongDirectory(200_000)
     gc.collect()
     before = directory.peak_bytes = resident_bytes()

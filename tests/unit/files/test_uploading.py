@@ -13,7 +13,7 @@ from tests.refusals import raises_code
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
 from queryserver.errors.files import VerificationFailed
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.files.part_uploads import GivenPart, Joining, contiguous, missing_parts, plan_of, received
+from queryserver.files.part_uploads import PartRequest, UploadJoiner, contiguous, missing_parts, plan_of, received
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.upload_repository import ArrivedPart, PartUpload, UploadTerms, attempts
 from queryserver.files.uploading import CheckedContent
@@ -71,15 +71,15 @@ async def test_attempts_end_after_their_time() -> None:
     assert len([None async for _ in attempts(0.1)]) >= 2
 
 
-def given(index: int, offset: int, total: int, parts: int, part_bytes: int | None) -> GivenPart:
-    return GivenPart(UUID_0, PLACE, "a", index, offset, total, parts, part_bytes)
+def given(index: int, offset: int, total: int, parts: int, part_bytes: int | None) -> PartRequest:
+    return PartRequest(UUID_0, PLACE, "a", index, offset, total, parts, part_bytes)
 
 
 @pytest.mark.parametrize(("part", "cut"),
     [(given(0, 0, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 5), (10, 3)),
     (given(1, 10, 20, 2, 10), (10, 2)), (given(0, 0, 25, 1, 100), (25, 1)), (given(0, 0, 25, 0, None), (25, 1)),
     (given(0, 0, 0, 1, 10), (0, 1))])  # fmt: skip
-def test_the_numbers_of_a_part_say_how_a_file_is_cut(part: GivenPart, cut: tuple[int, int]) -> None:
+def test_the_numbers_of_a_part_say_how_a_file_is_cut(part: PartRequest, cut: tuple[int, int]) -> None:
     plan = plan_of(part, "d/a")
     assert (plan.part_bytes, plan.parts) == cut
 
@@ -88,7 +88,7 @@ def test_the_numbers_of_a_part_say_how_a_file_is_cut(part: GivenPart, cut: tuple
     [given(3, 30, 25, 3, 10), given(1, 11, 25, 3, 10), given(0, 0, 20, 3, 10), given(0, 0, 31, 3, 10),
     given(0, 0, 10, 2, 0), given(1, 0, 10, 2, 10), given(1, 10, 25, 3, None), given(0, 0, 10_001, 10_001, 1),
     given(1, 1, 5, 0, None), given(0, 0, 2**28, 1, 2**28)])  # fmt: skip
-def test_numbers_that_contradict_each_other_are_refused(part: GivenPart) -> None:
+def test_numbers_that_contradict_each_other_are_refused(part: PartRequest) -> None:
     with pytest.raises(InvalidParameter):
         plan_of(part, "d/a")
 
@@ -137,7 +137,7 @@ ENTRY = FileStatus("a", EntryKind.FILE, 1, None)
 
 async def keep(records: Records) -> None:
     with ThreadPoolExecutor(1) as threads:
-        joining = Joining(None, records, records, threads)  # type: ignore[arg-type]
+        joining = UploadJoiner(None, records, records, threads)  # type: ignore[arg-type]
         await joining.keep(UPLOAD, uuid4(), ENTRY)
 
 

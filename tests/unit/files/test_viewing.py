@@ -12,7 +12,7 @@ from tests.fakes.storage_reads import OddFileSystem, Oddity
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable
 from queryserver.files.model import StoragePath, StorageUser
 from queryserver.files.places import Place
-from queryserver.files.viewing import Shown, Viewing, hexdump
+from queryserver.files.viewing import FileExcerpt, Viewing, hexdump
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.threads import FairThreads
@@ -40,7 +40,7 @@ def viewing(threads: ThreadPoolExecutor) -> Viewing:
 
 async def shown(
     viewing: Viewing, store: OddFileSystem, name: str, offset: int = 0, codec: Codec | None = None
-) -> Shown:
+) -> FileExcerpt:
     storage = store.as_user(StorageUser("ana"))
     place = Place(StoragePath(store.scheme, name), store, storage)
     return await viewing.show(ANA, place, await storage.stat(name), offset, 16, codec)

@@ -163,7 +163,7 @@ async def _one(call: StorageCall, asked: TransferRequest, wait_s: int | None) ->
     prepared = await moving.prepare(call.caller, asked)
 
     async def run(progress: Progress) -> Final:
-        return Final(final_body(await moving.carry_out(call.caller, prepared, progress)))
+        return Final(final_body(await moving.perform(call.caller, prepared, progress)))
 
     return await LongCall(call, f"storage.{asked.kind}", str(prepared.target), wait_s).answer(run)
 
@@ -182,7 +182,7 @@ async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
     async def each(source: str) -> Mapping[str, Any]:
         item = TransferRequest(kind, source, asked.dest_path, overwrite=asked.overwrite, several=several)
         prepared = await moving.prepare(call.caller, item)
-        return moved_body(await moving.carry_out(call.caller, prepared, Progress()))
+        return moved_body(await moving.perform(call.caller, prepared, Progress()))
 
     long = LongCall(call, f"storage.{kind}", str(shown), asked.wait)
     return await answer_each(asked.src_path, each, always_bulk=True, long=long)

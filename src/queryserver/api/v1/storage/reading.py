@@ -18,10 +18,10 @@ from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
 from queryserver.files.changing import content_summary
 from queryserver.files.downloading import Part, content_disposition, entity_tag, is_harmless, media_type_of
-from queryserver.files.listing import DirectoryPage, PageWanted, SortKey
+from queryserver.files.listing import DirectoryPage, PageRequest, SortKey
 from queryserver.files.model import EntryKind, FileStatus, StoragePath, decoded_path, repaired
-from queryserver.files.places import KnownFileSystem, Place
-from queryserver.files.viewing import Shown, hexdump
+from queryserver.files.places import AvailableFileSystem, Place
+from queryserver.files.viewing import FileExcerpt, hexdump
 from queryserver.formats.delimited.encodings import TextWindow, codec_of, text_window
 from queryserver.formats.unpacking import Codec
 
@@ -38,7 +38,7 @@ async def filesystems(call: StorageCall) -> Response:
     return answer(wire.FilesystemList(list(map(_file_system, known))))
 
 
-def _file_system(known: KnownFileSystem) -> wire.Filesystem:
+def _file_system(known: AvailableFileSystem) -> wire.Filesystem:
     cluster = known.cluster
     return wire.Filesystem(
         file_system=known.scheme.value,
@@ -81,7 +81,7 @@ async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -
 
 
 async def _page(call: StorageCall, asked: requests.DirectoryParameters, place: Place) -> DirectoryPage:
-    wanted = PageWanted(asked.pagenum, asked.pagesize, asked.filter, SortKey(asked.sortby), asked.descending)
+    wanted = PageRequest(asked.pagenum, asked.pagesize, asked.filter, SortKey(asked.sortby), asked.descending)
     return await call.services.storage.listings.page(call.caller, place, wanted)
 
 
@@ -232,7 +232,7 @@ def _view(
     place: Place,
     status: FileStatus,
     asked: requests.FileViewParameters,
-    shown: Shown,
+    shown: FileExcerpt,
     text: TextWindow | None,
 ) -> wire.FileView:
     """The body without the hexadecimal dump; `text` None: binary."""
@@ -265,7 +265,7 @@ def _view(
     return wire.FileView.model_validate(fields)
 
 
-def _with_dump(facts: wire.FileView, shown: Shown) -> Response:
+def _with_dump(facts: wire.FileView, shown: FileExcerpt) -> Response:
     """The dump is not validated: a megabyte has 65,536 lines."""
     body = facts.model_dump(by_alias=True)
     body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.asked, shown.excerpt.offset))

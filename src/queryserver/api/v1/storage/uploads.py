@@ -9,9 +9,9 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedStorageRoute, file_call
 from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.files.part_uploads import GivenPart, SaidOfUpload, contiguous, missing_parts, received
+from queryserver.files.part_uploads import CompletionRequest, PartRequest, contiguous, missing_parts, received
 from queryserver.files.upload_repository import PartUpload
-from queryserver.files.uploading import ArrivingFile
+from queryserver.files.uploading import FileUpload
 
 router = PathGroup(StorageRoute)
 
@@ -27,7 +27,7 @@ async def upload_file(call: StorageCall) -> Response:
             call, file_fields=requests.FILE_NAMES, leading_fields=requests.LEADING_NAMES
         )
         asked = given.read(requests.UploadRequest)
-        file = ArrivingFile(
+        file = FileUpload(
             directory=storage.stores.path(asked.dest, parameter="dest"),
             name=name,
             overwrite=asked.overwrite,
@@ -122,7 +122,7 @@ async def discard_upload(call: StorageCall) -> Response:
 async def complete_upload(call: StorageCall) -> Response:
     """Make the parts one file; once it is done, the same answer again. Contract storage 9.2."""
     asked = call.read(requests.UploadCompleteRequest)
-    said = SaidOfUpload(
+    said = CompletionRequest(
         directory=None if asked.dest is None else call.services.storage.stores.path(asked.dest, parameter="dest"),
         file_name=asked.qqfilename,
         total_bytes=asked.qqtotalfilesize,
@@ -134,8 +134,8 @@ async def complete_upload(call: StorageCall) -> Response:
     return _completed(call, await uploads.complete(call.caller, asked.qquuid, said, sha256=sha256))
 
 
-def _given(call: StorageCall, asked: requests.UploadPartRequest) -> GivenPart:
-    return GivenPart(
+def _given(call: StorageCall, asked: requests.UploadPartRequest) -> PartRequest:
+    return PartRequest(
         client_uuid=asked.qquuid,
         directory=call.services.storage.stores.path(asked.dest, parameter="dest"),
         file_name=asked.qqfilename,

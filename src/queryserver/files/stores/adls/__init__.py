@@ -1,1 +1,1 @@
-"""Azure storage: hierarchical accounts through DFS REST, flat accounts through Blob REST."""
+"""Azure storage: hierarchical accounts over DFS REST, flat accounts over Blob REST."""

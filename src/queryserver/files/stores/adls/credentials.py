@@ -1,4 +1,4 @@
-"""How calls to an Azure storage account are authorized: account key, shared access signature, or an application."""
+"""Authorization of calls to an Azure storage account: account key, shared access signature, or an application."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ _SIGNED = (
 def signature(
     key: bytes, account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
 ) -> str:
-    """Base64 of the HMAC-SHA256. `path` is percent-encoded as sent, `query` decoded; header names are in lower case."""
+    """The base64 HMAC-SHA256. `path` is percent-encoded as sent, `query` decoded, and header names in lower case."""
     text = string_to_sign(account, method, path, query, headers)
     return base64.b64encode(hmac.digest(key, text.encode(), hashlib.sha256)).decode()
 
@@ -33,7 +33,7 @@ def signature(
 def string_to_sign(
     account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
 ) -> str:
-    """What is signed, one item per line. A length of 0 is signed as the empty text."""
+    """The text to sign, one item per line. A content length of 0 is signed as an empty text."""
     fixed = [headers.get(name, "") for name in _SIGNED]
     if headers.get("content-length") == "0":
         fixed[_SIGNED.index("content-length")] = ""
@@ -42,8 +42,8 @@ def string_to_sign(
     for name, value in query:
         values.setdefault(name.lower(), []).append(value)
     headed = [f"{name}:{value}" for name, value in own]
-    asked = [f"{name}:{','.join(sorted(values[name]))}" for name in sorted(values)]
-    return "\n".join([method, *fixed, *headed, f"/{account}{path}", *asked])
+    parameters = [f"{name}:{','.join(sorted(values[name]))}" for name in sorted(values)]
+    return "\n".join([method, *fixed, *headed, f"/{account}{path}", *parameters])
 
 
 _SCOPE = "https://storage.azure.com/.default"
@@ -51,16 +51,16 @@ _REFRESH_BEFORE_S = 300.0
 _SHORTEST_LIFE_S = 30.0
 
 FetchToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
-"""Posts a form to an address; the JSON object of the answer. Raises AzureFailure."""
+"""Posts a form to a URL and returns the JSON object of the response. Raises AzureFailure."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedKey:
-    """The key of the account, which may do everything. Raises ConfigurationError: the key is no base64."""
+    """The account key, which has full access. Raises ConfigurationError if the key is not base64."""
 
     account: str
     key: str = field(repr=False)
-    """Base64, as the portal shows it."""
+    """Base64, as shown in the portal."""
 
     def __post_init__(self) -> None:
         try:
@@ -95,31 +95,33 @@ class ClientCredentials:
     client_id: str = field(repr=False)
     client_secret: str = field(repr=False)
     login_url: str = "https://login.microsoftonline.com"
-    """Sovereign clouds have others."""
+    """Login URL, which differs for sovereign clouds."""
 
 
 class TokenAuthorizer:
-    """Holds one token and renews it before it ends, one request at a time."""
+    """Holds one token and renews it before it expires, with one request at a time."""
 
-    def __init__(self, credential: ClientCredentials, ask: FetchToken, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, credential: ClientCredentials, fetch: FetchToken, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._url = f"{credential.login_url.rstrip('/')}/{quote(credential.tenant_id, safe='')}/oauth2/v2.0/token"
         login = {"client_id": credential.client_id, "client_secret": credential.client_secret}
         self._form = urlencode({"grant_type": "client_credentials", **login, "scope": _SCOPE}).encode()
-        self._ask = ask
+        self._fetch = fetch
         self._clock = clock
-        self._asking = asyncio.Lock()
+        self._renewal_lock = asyncio.Lock()
         self._token = ""
         self._renew_at = self._ends_at = -inf
 
     async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
-        """Complete the headers; the address to call. Raises AzureFailure."""
+        """Add the authorization header and return the URL to call. Raises AzureFailure."""
         del method
-        async with self._asking:
+        async with self._renewal_lock:
             if self._clock() >= self._renew_at:
                 try:
                     await self._renew()
                 except AzureFailure:
-                    # While the token is valid, a login service that is down does no harm.
+                    # A failure of the login service is harmless while the token is valid.
                     if self._clock() >= self._ends_at:
                         raise
             headers["authorization"] = f"Bearer {self._token}"
@@ -127,7 +129,7 @@ class TokenAuthorizer:
 
     async def _renew(self) -> None:
         asked_at = self._clock()
-        answer = await self._ask(self._url, self._form)
+        answer = await self._fetch(self._url, self._form)
         token, life = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str) or not isinstance(life, int | float | str):
             raise AzureFailure(502, "InvalidToken")
@@ -140,37 +142,37 @@ class TokenAuthorizer:
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
 
     def refused(self) -> None:
-        """The account refused a call: the token is obtained again."""
+        """Discard the token after the account refused a call."""
         self._renew_at = self._ends_at = -inf
 
 
 @dataclass(frozen=True, slots=True)
 class AzureTimeouts:
-    """Seconds of waiting for the account."""
+    """Timeouts of calls to the account, in seconds."""
 
     connect_s: float = 10.0
     answer_s: float = 30.0
-    """Between two pieces of data, and to the first byte of a read with all its tries."""
+    """Limit between two pieces of data, and to the first byte of a read including retries."""
     commit_s: float = 120.0
-    """For a call that changes many things: a commit of blocks, a rename or delete of a tree."""
+    """Limit of a call with many changes, such as a commit of blocks, or renaming or deleting a tree."""
     first_retry_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class AzureAccount:
-    """One account and how this service logs in. Addresses are without a slash at their end."""
+    """One account and its credentials. URLs have no trailing slash."""
 
     dfs_url: str
-    """`https://<account>.dfs.core.windows.net`; of hierarchical accounts."""
+    """`https://<account>.dfs.core.windows.net`, used for hierarchical accounts."""
     blob_url: str
-    """`https://<account>.blob.core.windows.net`; of flat accounts."""
+    """`https://<account>.blob.core.windows.net`, used for flat accounts."""
     credential: SharedKey | SasToken | ClientCredentials
     is_hierarchical: bool = True
     umask: int = 0o022
-    """Bits that new files and directories lack, where the account has permissions."""
+    """Permission bits removed from new files and directories, if the account has permissions."""
     allow_container_creation: bool = False
     block_bytes: int = 4 * 1024 * 1024
-    """Uploads hold up to three times as much in memory."""
+    """Block size; uploads keep up to three times as much in memory."""
     timeouts: AzureTimeouts = field(default_factory=AzureTimeouts)
 
     @property

@@ -19,13 +19,13 @@ from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condi
 from queryserver.files.stores.reading import Blocks
 
 _MOST_PATHS = 5000
-"""The service's limit of a page."""
+"""The service's limit for a page."""
 _CLEANING_S = 15.0
 _RENAME_TRIES = 5
 
 
 class HierarchicalStorage(AzureStorage):
-    """The store as all users see it; also RenamingStorage, ModeStorage, OwnedStorage."""
+    """The Storage of a hierarchical account, shared by all users; also RenamingStorage, ModeStorage, OwnedStorage."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
         super().__init__(account, client, {"resource": "filesystem"})
@@ -56,7 +56,7 @@ class HierarchicalStorage(AzureStorage):
     async def _pages(
         self, names: tuple[str, ...], query: Mapping[str, str | int], key: str, continuation: str = ""
     ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str]]:
-        """JSON objects of each page, and where the next one begins."""
+        """The JSON objects of each page, and the continuation for the next one."""
         while True:
             answer = await self._client.read(AzureCall("GET", names, _continued(query, continuation)))
             try:
@@ -111,12 +111,12 @@ class HierarchicalStorage(AzureStorage):
                         yield name, str(item.get("lastModified", ""))
 
     async def _create(self, place: AzurePlace, resource: str, permissions: int, umask: int) -> None:
-        """A file or directory with its missing parents. Raises AzureFailure when there is anything of that name."""
+        """Create a file or directory and its missing parents. Raises AzureFailure if the name is taken."""
         headers = {"if-none-match": "*", "x-ms-permissions": f"{permissions:04o}", "x-ms-umask": f"{umask:04o}"}
         await self._client.change(AzureCall("PUT", place.names, {"resource": resource}, headers))
 
     async def _refuse_file_above(self, failure: AzureFailure, place: AzurePlace) -> None:
-        """Raises NotADirectory when a call may have failed because the path leads through a file."""
+        """Raises NotADirectory if a call may have failed because a parent is a file."""
         while failure.status in {400, 404, 409} and not (place := place.parent).is_container:
             if found := await self._find_or_none(place):
                 if not found.is_directory:
@@ -151,32 +151,32 @@ class HierarchicalStorage(AzureStorage):
             total = 0
             blocks = Blocks(body)
             while block := bytes(await blocks.take(self._account.block_bytes)):
-                # Only a flush adds the bytes to the file, so that it may be sent twice.
+                # Bytes are only added to the file by a flush, so an append may be repeated.
                 query = {"action": "append", "position": total}
                 await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
                 total += len(block)
             await self._flush(staged, total)
             return await self._publish(staged, place, total, overwrite=overwrite)
-        except BaseException:  # a cancel too: no part of a file may stay
+        except BaseException:  # cancellation too: no partial file may remain
             await asyncio.shield(self._clean(staged))
             raise
 
     async def _flush(self, staged: AzurePlace, total: int) -> None:
-        """Raises VerificationFailed. A file that was completed before stays so: fewer bytes would lose the others."""
+        """Complete a file of `total` bytes. A larger complete file is not truncated. Raises VerificationFailed."""
         if (await self._find(staged)).size_bytes != total:
-            # It fails unless what was appended is without gaps up to this size.
+            # Fails if the appended bytes have gaps before this size.
             query: dict[str, str | int] = {"action": "flush", "position": total, "close": "true"}
             await self._client.change(AzureCall("PATCH", staged.names, query))
             if (await self._find(staged)).size_bytes != total:
                 raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
     async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
-        """Replace exactly the file whose permissions were taken over."""
+        """Replace the file whose permissions were copied, and no other version of it."""
         del size_bytes  # a rename moves no bytes
         for _ in range(_RENAME_TRIES):
             old = await self._replaced(place, overwrite=overwrite)
             if old is not None:
-                await self._take_over(staged, place, old)
+                await self._copy_access(staged, place, old)
             try:
                 await self._rename(staged, place, condition_of(old))
             except AzureFailure as failure:
@@ -186,8 +186,8 @@ class HierarchicalStorage(AzureStorage):
                 return await self._find(place)
         raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
-    async def _take_over(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
-        """Copy permissions and owner where the account allows: owners set the first, superusers both."""
+    async def _copy_access(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
+        """Copy permissions and owner as far as permitted: owners may set permissions, superusers both."""
         access = {"x-ms-permissions": f"{old.permissions:04o}"}
         if old.has_acl:
             call = AzureCall("HEAD", place.names, {"action": "getAccessControl"})
@@ -201,17 +201,17 @@ class HierarchicalStorage(AzureStorage):
                     raise
 
     async def _clean(self, staged: AzurePlace) -> None:
-        """What cannot be removed now is swept later."""
+        """Delete an unfinished file; if that fails, the sweep does it later."""
         with suppress(AzureFailure, errors.QueryServerError, TimeoutError):
             async with asyncio.timeout(_CLEANING_S):
                 await self._discard(staged)
 
     async def _send_part(self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]) -> None:
-        """Append it at its position in one call: nothing of it stays when the content breaks off."""
+        """Append a part at its position in one call, so that interrupted content leaves nothing."""
         query = {"action": "append", "position": index * plan.part_bytes}
         await self._client.send(AzureCall("PATCH", staged.names, query, {}, content, plan.size_of(index)))
-        # Bytes without a flush leave the time of the file as it was, and old files are swept. Setting the same
-        # content type changes it.
+        # Unflushed bytes do not update the modification time, and old files are swept. Setting the same content type
+        # updates it.
         headers = {"x-ms-content-type": "application/octet-stream"}
         await self._client.change(AzureCall("PATCH", staged.names, {"action": "setProperties"}, headers))
 
@@ -231,12 +231,12 @@ class HierarchicalStorage(AzureStorage):
         await self._change_all(AzureCall("DELETE", place.names, {"recursive": str(recursive).lower()}))
 
     async def _rename(self, source: AzurePlace, target: AzurePlace, condition: Mapping[str, str]) -> None:
-        """One step for the service; large trees of some accounts take several calls."""
+        """Rename atomically; large trees take several calls on some accounts."""
         headers = {"x-ms-rename-source": "/" + "/".join(quote(name, safe="") for name in source.names), **condition}
         await self._change_all(AzureCall("PUT", target.names, {}, headers))
 
     async def _change_all(self, call: AzureCall) -> None:
-        """The call, repeated while the service has more to do."""
+        """Make a call, repeated while the service returns a continuation."""
         continuation = ""
         while True:
             answer = await self._client.change(replace(call, query=_continued(call.query, continuation)))
@@ -277,14 +277,14 @@ class HierarchicalStorage(AzureStorage):
             await self._set_access(_entry_place(path), {"x-ms-permissions": f"{permissions:04o}"})
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        """Owners are object ids of the directory service, or `$superuser`."""
+        """Set owner and group, which are object ids of the directory service, or `$superuser`."""
         headers = {"x-ms-owner": owner, "x-ms-group": group}
         given = {name: value for name, value in headers.items() if value is not None}
         with azure_errors(path):
             await self._set_access(_entry_place(path), given)
 
     async def _set_access(self, place: AzurePlace, headers: Mapping[str, str]) -> None:
-        """`x-ms-permissions` or `x-ms-acl`, `x-ms-owner`, `x-ms-group`."""
+        """Set the access control given by headers: `x-ms-permissions` or `x-ms-acl`, `x-ms-owner`, `x-ms-group`."""
         await self._client.change(AzureCall("PATCH", place.names, {"action": "setAccessControl"}, headers))
 
 
@@ -300,7 +300,7 @@ def _continued(query: Mapping[str, str | int], continuation: str) -> Mapping[str
 
 
 def _entry(place: AzurePlace, item: Mapping[str, Any], skipped: int) -> FileStatus:
-    """Booleans and numbers come as texts."""
+    """Parse an entry of a listing, in which booleans and numbers are texts."""
     facts = {name: str(value) for name, value in item.items()}
     return entries.hierarchical(
         f"{place.path}/{facts.get('name', '')[skipped:]}",

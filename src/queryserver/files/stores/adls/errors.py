@@ -1,4 +1,4 @@
-"""Failures of Azure storage as domain errors, by `x-ms-error-code` ("Common REST API error codes", DFS and Blob)."""
+"""Translates failures of Azure storage by `x-ms-error-code` ("Common REST API error codes", DFS and Blob)."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from queryserver import errors
 
 UNREACHABLE = "Unreachable"
-"""Our own code for an account that does not answer."""
+"""Our own code for an account that does not respond."""
 
 _BAD_LOGIN = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
 _BY_STATUS: dict[int, tuple[type[errors.QueryServerError], str]] = {
@@ -41,7 +41,7 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     (errors.NotADirectory, "A part of {path} is a file.", "PathConflict"),
     (errors.VerificationFailed, "The store holds other bytes than were sent.", "InvalidFlushPosition Md5Mismatch"),
     (errors.InvalidName, "The store does not take the name {path}.", "InvalidResourceName"),
-    # Our own credentials are wrong: no caller can do anything about it, nor is it about what the caller may.
+    # The service's own credentials are wrong, which has nothing to do with the caller's rights.
     (*_BY_STATUS[401], " ".join(_BAD_LOGIN)),
     (errors.StoreQuotaExceeded, "The quota of the account is used up.", "QuotaExceeded AccountCapacityExceeded"),
     (*_BY_STATUS[507], "InsufficientStorage"),
@@ -57,7 +57,7 @@ _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class AzureFailure(Exception):
-    """An answer that is none of the wanted ones, or no answer."""
+    """An error response, or no response."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code or str(status))
@@ -67,28 +67,28 @@ class AzureFailure(Exception):
 
     @property
     def is_missing(self) -> bool:
-        """Whether it says that there is no such thing."""
+        """Whether the requested object does not exist."""
         return self._kind is errors.PathNotFound or (self.status == 404 and not self.code)
 
     @property
     def is_denial(self) -> bool:
-        """Whether the login is good and lacks a right."""
+        """Whether the login is valid but lacks a permission."""
         return self.status == 403 and self.code not in _BAD_LOGIN
 
     @property
     def is_taken(self) -> bool:
-        """Whether a condition says that the name is taken."""
+        """Whether a condition failed because the name is taken."""
         return self._kind is errors.PathExists or self.status == 412
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same read may work a moment later."""
+        """Whether a read may succeed when retried."""
         return self.code == UNREACHABLE or self.status in _RETRIED
 
 
 @contextmanager
 def unless_missing() -> Generator[None]:
-    """An AzureFailure inside that says that there is no such thing ends the block, without an error."""
+    """Suppress an AzureFailure for a missing object, which ends the block."""
     try:
         yield
     except AzureFailure as failure:
@@ -98,11 +98,11 @@ def unless_missing() -> Generator[None]:
 
 @contextmanager
 def azure_errors(path: str) -> Generator[None]:
-    """Every AzureFailure inside becomes a domain error about `path`, which is relative to the store's root."""
+    """Translate AzureFailure to a domain error about `path`, which is relative to the store's root."""
     try:
         yield
     except AzureFailure as failure:
         kind, text = _KINDS.get(failure.code) or _BY_STATUS.get(failure.status) or (errors.StorageError, "")
-        # Texts of the service hold request ids from their second line on, and may name the account in any.
+        # Messages of the service are not used, because they contain request ids and may contain the account name.
         text = text or f"The store refused the call for {{path}} ({failure.code or failure.status})."
         raise kind(text.format(path=f"abfs://{path}")) from failure

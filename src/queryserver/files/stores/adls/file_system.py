@@ -16,7 +16,7 @@ from queryserver.platform.settings.tree import Settings
 
 
 class AdlsFileSystem:
-    """The store `abfs`. Connects at the first call. To be closed by its owner. Raises ConfigurationError."""
+    """The store `abfs`. Connects at the first call. The owner closes it. Raises ConfigurationError."""
 
     scheme = Scheme.ABFS
 
@@ -35,7 +35,7 @@ class AdlsFileSystem:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """The first configured cluster with the first account; None without a cluster. Raises ConfigurationError."""
+    """The store for the first configured cluster and account; None without a cluster. Raises ConfigurationError."""
     clusters = {**settings.azure.abfs_clusters, **settings.azure.adls_clusters}
     if not clusters:
         return None
@@ -55,10 +55,10 @@ def build(settings: Settings) -> FileSystem | None:
 
 
 def account_at(host: str, credential: SharedKey | ClientCredentials, settings: Settings) -> AzureAccount:
-    """The account of a host. A cluster of the settings with this account gives its addresses and its kind.
+    """The account of a host, with the URLs and kind of the configured cluster for this account, if any.
 
-    Without one, `<account>.blob.…` is an account without a hierarchical namespace, as Hadoop reads such addresses.
-    Raises ConfigurationError.
+    Otherwise `<account>.blob.…` is an account without a hierarchical namespace, as in Hadoop. Raises
+    ConfigurationError.
     """
     for name, cluster in {**settings.azure.abfs_clusters, **settings.azure.adls_clusters}.items():
         if _account_name(cluster) == host.partition(".")[0]:
@@ -90,7 +90,7 @@ def _addresses(name: str, cluster: AbfsClusterSettings) -> tuple[str, str]:
 
 
 def _account_name(cluster: AbfsClusterSettings) -> str:
-    """`abfs://container@account.dfs.core.windows.net`, or the host of the service."""
+    """The account name in `abfs://container@account.dfs.core.windows.net` or in the service URL."""
     host = urlsplit(cluster.fs_defaultfs or cluster.webhdfs_url).netloc.rpartition("@")[2]
     return host.partition(".")[0]
 

@@ -1,7 +1,7 @@
-"""Flat accounts, over the Blob service: its calls, the entries, uploads and the Storage.
+"""Flat accounts over the Blob service: its calls, entries, uploads and the Storage.
 
-Uploads are one put, or blocks that appear with their commit. A commit drops all blocks of that name that it does not
-list, so the parts of a file have a name of their own.
+Uploads are a single put, or blocks that become visible when committed. A commit discards all blocks of its blob that it
+does not list, so the parts of a file are uploaded to a blob of their own.
 """
 
 import asyncio
@@ -31,26 +31,26 @@ from queryserver.files.stores.keys import has_marker, name_of
 from queryserver.files.stores.reading import Blocks
 
 FOLDER = "hdi_isfolder"
-"""The metadata that makes a folder of an empty blob, as Hadoop and Azure's tools write it."""
+"""Metadata that marks an empty blob as a folder, as written by Hadoop and Azure's tools."""
 
 PAGE = 1000
-"""5000 is the service's limit; XML of 1000 blobs is parsed in a few milliseconds."""
+"""Page size. The service's limit is 5000; XML of 1000 blobs is parsed in a few milliseconds."""
 
 _BIG_XML = 256 * 1024
 _DELETES_AT_ONCE = 16
 _MOST_BLOCKS = 50_000
-# Announced sizes above 4.7 TiB do not count: this process holds a block in memory.
+# Limits the memory for a block, so announced sizes above 4.7 TiB are ignored.
 _LARGEST_BLOCK = 100 * 1024 * 1024
 _COMMIT_TRIES = 5
 _DOTS = frozenset({".", ".."})
 
 Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
-"""Gives a file its name under the condition of these headers."""
+"""Makes a file appear under its name, with the conditions in these headers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One item of a page. `name` is the whole key, or of a container; prefixes end with `/`."""
+class ListedBlob:
+    """One item of a page. `name` is the whole key, or the name of a container; prefixes end with `/`."""
 
     name: str
     is_prefix: bool = False
@@ -61,17 +61,18 @@ class Listed:
 
 
 class BlobCalls:
-    """The calls of one account. Failures are AzureFailure."""
+    """The calls of one account. They raise AzureFailure."""
 
     def __init__(self, client: AzureClient) -> None:
         self._client = client
 
     async def pages(
         self, container: str | None, prefix: str = "", *, marker: str = "", size: int = PAGE, delimiter: str = ""
-    ) -> AsyncGenerator[tuple[Sequence[Listed], str]]:
-        """Containers (None), or blobs of one whose keys begin with `prefix`, up to the next `delimiter`.
+    ) -> AsyncGenerator[tuple[Sequence[ListedBlob], str]]:
+        """List containers (None), or blobs of one whose keys start with `prefix`, up to the next `delimiter`.
 
-        Items in the order of the service, and where the next page begins. A page may be empty although others follow.
+        Yields items in the service's order, and the marker of the next page. A page may be empty although others
+        follow.
         """
         names, kind = ((), "Container") if container is None else ((container,), "Blob")
         query: dict[str, str | int] = {"comp": "list", "maxresults": min(size, PAGE)}
@@ -88,24 +89,24 @@ class BlobCalls:
                 return
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
-        """The properties of a blob; those of a folder hold its mark."""
+        """The properties of a blob, which include the mark of a folder."""
         return (await self._client.read(AzureCall("HEAD", place.names))).headers
 
     async def put(self, place: AzurePlace, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
-        """A blob in one step."""
+        """Create a blob in one call."""
         all_headers = {"x-ms-blob-type": "BlockBlob", "content-type": "application/octet-stream", **headers}
         return (await self._client.change(AzureCall("PUT", place.names, {}, all_headers, content))).headers
 
     async def put_folder(self, place: AzurePlace) -> None:
-        """Fails when there is a blob of that name."""
+        """Create the marker of a folder. Fails if a blob has that name."""
         await self.put(place, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
 
     async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
-        """It may be sent twice."""
+        """Upload a block; may be repeated."""
         await self._client.repeat(AzureCall("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
 
     async def commit(self, place: AzurePlace, blocks: Sequence[str], headers: Mapping[str, str]) -> httpx.Headers:
-        """The blob of these blocks, in this order."""
+        """Create the blob from these blocks, in this order."""
         latest = "".join(f"<Latest>{block}</Latest>" for block in blocks)
         content = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         kinds = {"content-type": "application/xml", "x-ms-blob-content-type": "application/octet-stream"}
@@ -114,7 +115,7 @@ class BlobCalls:
 
 
 def block_name(text: str) -> str:
-    """An id as the service wants it; those of one blob must be of one length."""
+    """Encode a block id; those of one blob must have the same length."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -122,12 +123,12 @@ def is_folder(headers: Mapping[str, str]) -> bool:
     return headers.get(f"x-ms-meta-{FOLDER}", "").lower() == "true"
 
 
-def _listed(element: ET.Element) -> Listed:
+def _listed(element: ET.Element) -> ListedBlob:
     if element.tag == "BlobPrefix":
-        return Listed(_name(element), is_prefix=True)
+        return ListedBlob(_name(element), is_prefix=True)
     metadata = element.find("Metadata")
     marks = [] if metadata is None else [e.text or "" for e in metadata if e.tag.lower() == FOLDER]
-    return Listed(
+    return ListedBlob(
         _name(element),
         is_folder=any(mark.lower() == "true" for mark in marks),
         size_bytes=int(element.findtext("Properties/Content-Length") or 0),
@@ -137,16 +138,16 @@ def _listed(element: ET.Element) -> Listed:
 
 
 def _name(element: ET.Element) -> str:
-    """Names that XML cannot hold come percent-encoded."""
-    found = element.find("Name")
-    if found is None:
+    """The name of an item, which is percent-encoded if XML cannot represent it."""
+    name = element.find("Name")
+    if name is None:
         return ""
-    text = found.text or ""
-    return unquote(text) if found.get("Encoded") == "true" else text
+    text = name.text or ""
+    return unquote(text) if name.get("Encoded") == "true" else text
 
 
 async def _parsed(body: bytes) -> ET.Element:
-    # Entities of a document type could grow without a bound; the service sends none.
+    # Entities in a DTD could expand without limit; the service sends none.
     if b"<!DOCTYPE" in body:
         raise AzureFailure(200, "UnexpectedAnswer")
     try:
@@ -158,7 +159,7 @@ async def _parsed(body: bytes) -> ET.Element:
 
 
 class AzureFlatStorage(AzureStorage):
-    """The same for every user."""
+    """The Storage of a flat account, shared by all users."""
 
     has_flat_keys = True
 
@@ -178,9 +179,9 @@ class AzureFlatStorage(AzureStorage):
         raise errors.PathNotFound(f"abfs://{place.path} does not exist.")
 
     async def _blob_at(self, place: AzurePlace) -> FileStatus | None:
-        """The blob of exactly this name, be it a file or the mark of a folder."""
+        """The blob with exactly this name, which is a file or the marker of a folder."""
         if not (place.names[-1] or place.is_blob):
-            return None  # the key of the mark of the folder above
+            return None  # the key of the parent folder's marker
         with unless_missing():
             facts = await self._calls.facts(place)
             if place.is_marker and not int(facts.get("content-length", "0")):
@@ -192,7 +193,7 @@ class AzureFlatStorage(AzureStorage):
         return None
 
     async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
-        """The first blobs below this name, which make a folder of it without a mark."""
+        """The first blobs below this name, which make it a folder even without a marker."""
         if place.is_blob:
             return []
         async with aclosing(self._calls.pages(place.container, _prefix(place), size=at_most)) as pages:
@@ -209,7 +210,7 @@ class AzureFlatStorage(AzureStorage):
         return current
 
     async def _make_folders(self, place: AzurePlace) -> None:
-        """Marks for this folder and those above it. Raises NotADirectory: one of them is a file."""
+        """Create markers for this folder and its parents. Raises NotADirectory if one of them is a file."""
         missing: list[AzurePlace] = []
         while not place.is_container and not await self._is_marked(place):
             missing += [place] if has_marker(place.names[-1]) else []
@@ -247,7 +248,7 @@ class AzureFlatStorage(AzureStorage):
         return not await self._keys_below(container, 1)
 
     async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
-        """The directory that held the last entry stays."""
+        """Delete an entry; its parent directory remains even if it becomes empty."""
         found = await self._find(place)
         if found.is_directory:
             await self._require_deletable(place, recursive=recursive)
@@ -268,7 +269,9 @@ class AzureFlatStorage(AzureStorage):
             return found is not None and found.is_file and bool(await self._keys_below(place, 1))
 
     async def _require_deletable(self, place: AzurePlace, *, recursive: bool) -> None:
-        """Raises DirectoryNotEmpty; InvalidName: a key below has a segment of dots, which no call can hold."""
+        """Raises DirectoryNotEmpty, or InvalidName if a key below has a segment of dots, which requests cannot
+        contain.
+        """
         if not recursive:
             if set(await self._keys_below(place, 2)) - {f"{place.key}/"} or await self._blob_at(place.marker):
                 raise errors.DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
@@ -329,7 +332,7 @@ class AzureFlatStorage(AzureStorage):
     async def _write(
         self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
-        """Blocks that are never committed end after a week."""
+        """Upload a file in blocks; uncommitted blocks expire after a week."""
         await self._replaced(place, overwrite=overwrite)
         await self._make_folders(place.parent)
         upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
@@ -353,7 +356,7 @@ class AzureFlatStorage(AzureStorage):
         return await self._store(place, total, partial(self._calls.commit, place, names), overwrite=overwrite)
 
     async def _put(self, place: AzurePlace, content: bytes, *, overwrite: bool) -> FileStatus:
-        """The service compares the digest before it gives the name."""
+        """Upload a file in one call, in which the service verifies the digest."""
         digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
         async def put(condition: dict[str, str]) -> httpx.Headers:
@@ -362,7 +365,7 @@ class AzureFlatStorage(AzureStorage):
             except AzureFailure as failure:
                 if not failure.is_taken or await self._blob_at(place):
                     raise
-            # To Azurite the blocks of a write that broke off are a blob, except for a commit.
+            # Azurite treats the blocks of an interrupted write as a blob, except for a commit.
             name = block_name(f"{secrets.token_hex(16)}{0:06d}")
             if content:
                 await self._calls.put_block(place, name, content)
@@ -371,7 +374,7 @@ class AzureFlatStorage(AzureStorage):
         return await self._store(place, len(content), put, overwrite=overwrite)
 
     async def _store(self, place: AzurePlace, total: int, store: Store, *, overwrite: bool) -> FileStatus:
-        """Raises PathExists; ChangedMeanwhile: other clients keep replacing the file, or removed our blocks."""
+        """Make a file appear. Raises PathExists, or ChangedMeanwhile if other clients interfere repeatedly."""
         for _ in range(_COMMIT_TRIES):
             condition = condition_of(await self._replaced(place, overwrite=overwrite))
             try:
@@ -387,7 +390,7 @@ class AzureFlatStorage(AzureStorage):
         raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
     async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
-        """Of the blocks that the account holds under a name, committed or not."""
+        """The sizes of the blocks of a blob, committed or not."""
         query = {"comp": "blocklist", "blocklisttype": "all"}
         with unless_missing():
             root = await _parsed((await self._client.read(AzureCall("GET", place.names, query))).body)
@@ -398,8 +401,8 @@ class AzureFlatStorage(AzureStorage):
         await self._calls.put(staged, b"", {"if-none-match": "*"})
 
     async def _send_part(self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]) -> None:
-        """A block that replaces the former one of that index when it is complete."""
-        # Blocks without a commit leave the time of the blob as it was, and old ones are swept. Metadata change it.
+        """Upload a part as a block, which replaces an earlier one with that index when complete."""
+        # Uncommitted blocks do not update the modification time, and old blobs are swept. Metadata updates it.
         headers = {"x-ms-meta-queryserver": "upload"}
         await self._client.change(AzureCall("PUT", staged.names, {"comp": "metadata"}, headers))
         query = {"comp": "block", "blockid": _part_name(index)}
@@ -411,7 +414,7 @@ class AzureFlatStorage(AzureStorage):
         await self._calls.commit(staged, names, {})
 
     async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
-        """The file is made of the blob of the reserved name."""
+        """Copy the blob with the reserved name to the file."""
         async with aclosing(self._content(staged)) as body:
             status = await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
         if status.size_bytes != size_bytes:
@@ -421,23 +424,23 @@ class AzureFlatStorage(AzureStorage):
 
 
 def _prefix(place: AzurePlace) -> str:
-    """Of the keys below a folder or container."""
+    """The prefix of the keys below a folder or container."""
     return "" if place.is_container else f"{place.key}/"
 
 
 def _entries(
-    place: AzurePlace, prefix: str, items: Sequence[Listed], above: list[str]
+    place: AzurePlace, prefix: str, items: Sequence[ListedBlob], above: list[str]
 ) -> tuple[list[FileStatus], list[str]]:
-    """The entries of a page, and those of its folder marks whose names may still come as a prefix.
+    """The entries of a page, and its folder markers whose names may still appear as a prefix.
 
-    A marked folder `d` comes as a blob and, when it has entries, as the prefix `d/` too, perhaps pages later: `d-x`
-    lies between. Only names that begin with `d` can, so the few blobs to remember begin one another.
+    A folder `d` with a marker appears as a blob and, if it has entries, also as the prefix `d/`, perhaps pages later,
+    because `d-x` sorts in between. Only names that start with `d` do, so there are few markers to remember.
     """
     found: list[FileStatus] = []
     for item in sorted(items, key=lambda item: item.name):
         modified_at = entries.time(item.last_modified)
         if item.name == prefix and not item.is_prefix:
-            # Its content is shown; an empty one is the mark of this folder.
+            # A blob with content is listed; an empty one is the marker of this folder.
             if item.size_bytes:
                 found.append(entries.blob(place.marker.path, item.size_bytes, modified_at, item.etag))
             continue
@@ -459,7 +462,7 @@ def _entries(
 
 
 def block_size(usual: int, announced_bytes: int | None) -> int:
-    """Large enough for the file to have at most 50,000 blocks."""
+    """A block size with which the file has at most 50,000 blocks."""
     return max(usual, min(-(-(announced_bytes or 0) // _MOST_BLOCKS), _LARGEST_BLOCK))
 
 

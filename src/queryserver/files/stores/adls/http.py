@@ -1,4 +1,4 @@
-"""HTTP to one storage account: bounded connections, no redirects, no cookies, a limit to every wait."""
+"""HTTP client for one storage account, with limited connections and timeouts, and without redirects and cookies."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AzureCall:
-    """One request. `names` are those of the path, not encoded."""
+    """One request. `names` are the unencoded names of the path."""
 
     method: str
     names: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class AzureCall:
 
 @dataclass(frozen=True, slots=True)
 class AzureAnswer:
-    """A whole answer of status 2xx."""
+    """A complete response with status 2xx."""
 
     status: int
     headers: httpx.Headers
@@ -50,41 +50,41 @@ class AzureAnswer:
 
 
 class AzureClient:
-    """Calls to one account. Every failure is an AzureFailure; those of a streamed content pass unchanged."""
+    """Calls to one account. They raise AzureFailure; errors of streamed content are passed on unchanged."""
 
     def __init__(self, account: AzureAccount) -> None:
         self._base = httpx.URL(account.url)
         self._timeouts = account.timeouts
         login = account.credential
-        # A key and a signature authorize by themselves; an application gets tokens first.
+        # Keys and signatures need no login, but an application must obtain tokens.
         self._authorizer = TokenAuthorizer(login, self._fetch_token) if isinstance(login, ClientCredentials) else login
         self._opening = asyncio.Lock()
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._is_closed = False
 
     async def read(self, call: AzureCall) -> AzureAnswer:
-        """An exchange that changes nothing, tried again while the account is busy or out of reach."""
+        """A request without side effects, retried while the account is busy or unreachable."""
         async with self._limited(self._timeouts.answer_s):
             return await self._insist(lambda: self.send(call))
 
     async def repeat(self, call: AzureCall) -> AzureAnswer:
-        """A change that may be sent twice without harm, tried again as `read`."""
+        """An idempotent change, retried as `read`."""
         async with self._limited(self._timeouts.commit_s):
             return await self._insist(lambda: self.send(call))
 
     async def change(self, call: AzureCall) -> AzureAnswer:
-        """An exchange that is sent once. Without an answer its effect is unknown."""
+        """A change that is sent only once. Without a response its effect is unknown."""
         async with self._limited(self._timeouts.commit_s):
             return await self.send(call)
 
     async def send(self, call: AzureCall) -> AzureAnswer:
-        """As `change`, without a limit to the whole: the content takes as long as its source."""
+        """As `change`, but without a total time limit, because the content may take any time."""
         response = await self._begin(call)
         return AzureAnswer(response.status_code, response.headers, await _whole(response))
 
     @asynccontextmanager
     async def stream(self, call: AzureCall) -> AsyncGenerator[httpx.Response]:
-        """The beginning of an answer with a large body. Tried again as `read`, until the first byte."""
+        """The start of a response with a large body, retried as `read` until the first byte."""
         async with self._limited(self._timeouts.answer_s):
             response = await self._insist(lambda: self._begin(call))
         try:
@@ -118,7 +118,7 @@ class AzureClient:
             raise
 
     async def _begin(self, call: AzureCall) -> httpx.Response:
-        """The beginning of an answer of status 2xx."""
+        """Send a request and receive the head of a response with status 2xx."""
         length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
         headers = {
             **call.headers,
@@ -137,7 +137,7 @@ class AzureClient:
 
     def _url(self, call: AzureCall) -> httpx.URL:
         if not {".", ".."}.isdisjoint(call.names):
-            # A proxy on the way could read the address as that of another entry.
+            # A proxy could normalize the URL to that of another entry.
             raise InvalidPath("The path holds a relative name.")
         path = "/".join(quote(name, safe="") for name in call.names)
         query = urlencode(call.query, quote_via=quote, safe="")
@@ -166,7 +166,7 @@ class AzureClient:
             body = await _whole(response)
         if not response.is_success:
             status = response.status_code
-            # A wrong secret is 400 or 401 there, with a text that holds ids of the tenant.
+            # A wrong secret results in 400 or 401, with a message that contains ids of the tenant.
             raise AzureFailure(status, "AuthenticationFailed" if 400 <= status < 429 else UNREACHABLE)
         return _json_object(body)
 
@@ -175,7 +175,7 @@ class AzureClient:
             if self._is_closed:
                 raise StorageUnavailable("The store is closed.")
             if self._transport is None:
-                # Reading the system's certificates takes tens of milliseconds.
+                # In a thread, because loading the system's certificates takes tens of milliseconds.
                 context = await asyncio.to_thread(ssl.create_default_context)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=_LIMITS)
             return self._transport
@@ -186,7 +186,7 @@ def _unreachable() -> AzureFailure:
 
 
 async def _whole(response: httpx.Response) -> bytes:
-    """The body. Ends the answer."""
+    """Read the body and close the response."""
     pieces, size = list[bytes](), 0
     try:
         async for piece in response.aiter_raw():
@@ -202,12 +202,12 @@ async def _whole(response: httpx.Response) -> bytes:
 
 
 def _failure(response: httpx.Response, body: bytes) -> AzureFailure:
-    """The code of the header, else of the body, which is XML at Blob and JSON at DFS."""
+    """The error code in the header, else in the body, which is XML for Blob and JSON for DFS."""
     code = response.headers.get("x-ms-error-code", "")
     if not code:
         text = body[:4096].decode(errors="replace")
-        if found := _ERROR_CODE.search(text):
-            code = found[1]
+        if match := _ERROR_CODE.search(text):
+            code = match[1]
         elif text.startswith("{"):
             inner = _json_object(body).get("error")
             code = str(inner.get("code", "")) if isinstance(inner, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]

@@ -1,4 +1,4 @@
-"""What both kinds of account have in common: places, entries, and the calls of a Storage."""
+"""Shared by both kinds of account: paths, entries, and the calls of a Storage."""
 
 import re
 import secrets
@@ -25,14 +25,14 @@ _PIECE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """A container (`names` has one name) or an entry inside one. Never the root.
+    """A container (`names` has one name) or an entry in one, but never the root.
 
-    `names` are those of the account; of flat accounts they are the segments of a key, which `path` may have to escape.
+    `names` are unescaped. In flat accounts they are the segments of a key, which `path` may have to escape.
     """
 
     names: tuple[str, ...]
     is_blob: bool = False
-    """Whether it names a blob and never a folder of the same name."""
+    """Whether it denotes a blob even if a folder has the same name."""
 
     @property
     def path(self) -> str:
@@ -53,12 +53,12 @@ class AzurePlace:
 
     @property
     def is_marker(self) -> bool:
-        """Whether its key is also that of a mark of its folder."""
+        """Whether its key is also that of its folder's marker."""
         return self.is_blob and not self.names[-1]
 
     @property
     def marker(self) -> "AzurePlace":
-        """What the key holds that is the name of this folder and a slash."""
+        """The blob whose key is the name of this folder and a slash."""
         return AzurePlace((*self.names, ""), is_blob=True)
 
     @property
@@ -70,7 +70,7 @@ class AzurePlace:
 
 
 def place_of(path: str, *, escapes: bool = False) -> AzurePlace | None:
-    """None for the root. Raises InvalidPath, PathNotFound: no container has such a name."""
+    """Parse a path; None for the root. Raises InvalidPath, and PathNotFound for an invalid container name."""
     names = names_of(path, escapes=escapes)
     if not names:
         return None
@@ -81,7 +81,7 @@ def place_of(path: str, *, escapes: bool = False) -> AzurePlace | None:
 
 
 def file_place(path: str, *, escapes: bool = False) -> AzurePlace:
-    """The place of a file. Raises InvalidPath: the root or directly below it; PathNotFound."""
+    """Parse the path of a file. Raises InvalidPath for the root and directly below it, and PathNotFound."""
     place = place_of(path, escapes=escapes)
     if place is None or place.is_container:
         raise errors.InvalidPath("Files lie in containers.")
@@ -89,12 +89,12 @@ def file_place(path: str, *, escapes: bool = False) -> AzurePlace:
 
 
 def is_container_name(name: str) -> bool:
-    """Whether the account takes it for a new container; those with `$` are its own."""
+    """Whether a new container can have this name; those with `$` are reserved by the account."""
     return _CONTAINER.fullmatch(name) is not None and not name.startswith("$")
 
 
 def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
-    """The place of a file's bytes until it is complete. Raises InvalidPath: a foreign token."""
+    """The reserved name of a file until it is complete. Raises InvalidPath for an invalid token."""
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
         raise errors.InvalidPath("There is no such staging place.")
@@ -103,7 +103,7 @@ def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
 
 ALL_MAY_ENTER = 0o777
 ALL_MAY_WRITE = 0o666
-"""Modes where the account has no permissions of its own (Contract storage 4)."""
+"""Modes for accounts without permissions (Contract storage 4)."""
 
 _BITS = (0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 
@@ -117,7 +117,7 @@ def blob(path: str, size_bytes: int, modified_at: datetime | None, etag: str) ->
 
 
 def hierarchical(path: str, *, is_directory: bool, size_bytes: int, facts: Mapping[str, str]) -> FileStatus:
-    """An entry of a hierarchical account; `facts`: last-modified, etag, owner, group, permissions."""
+    """An entry of a hierarchical account; `facts` has last-modified, etag, owner, group, permissions."""
     permissions, has_acl = permission_bits(facts.get("permissions", ""))
     return FileStatus(
         path,
@@ -133,7 +133,7 @@ def hierarchical(path: str, *, is_directory: bool, size_bytes: int, facts: Mappi
 
 
 def permission_bits(text: str) -> tuple[int, bool]:
-    """`rwxr-x--t+` as bits, and whether there is an access control list; other texts are no rights."""
+    """Parse `rwxr-x--t+` to bits, and whether there is an access control list; other texts mean no permissions."""
     if len(text) < len(_BITS):
         return 0, False
     bits = sum(bit for bit, letter in zip(_BITS, text, strict=False) if letter in "rwxt")
@@ -141,7 +141,7 @@ def permission_bits(text: str) -> tuple[int, bool]:
 
 
 def time(text: str) -> datetime | None:
-    """In UTC; None when it is no time."""
+    """Parse an HTTP date to UTC; None if it is invalid."""
     try:
         return parsedate_to_datetime(text).astimezone(UTC)
     except ValueError:
@@ -153,12 +153,12 @@ def tag(etag: str) -> str:
 
 
 def condition_of(old: FileStatus | None) -> dict[str, str]:
-    """The headers under which a name is given: it is free, or still that file."""
+    """The condition headers for writing a name that must be free, or must still be that file."""
     return {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
 
 
 async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
-    """The body, announced with this size. Raises VerificationFailed when it has another one."""
+    """The body. Raises VerificationFailed if it does not have the announced size."""
     seen = 0
     async for piece in body:
         seen += len(piece)
@@ -171,16 +171,16 @@ async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerato
 
 
 class AzureStorage(ABC):
-    """The part of a Storage that is the same for both kinds of account, and for every user.
+    """The common part of both kinds of account, shared by all users.
 
-    The abstract methods know their service. They raise AzureFailure besides domain errors.
+    The abstract methods call their service. They raise AzureFailure as well as domain errors.
     """
 
     has_flat_keys = False
-    """Whether paths may have escaped names of segments."""
+    """Whether paths may have escaped names."""
 
     def __init__(self, account: AzureAccount, client: AzureClient, container_query: Mapping[str, str | int]) -> None:
-        """`container_query`: the query that makes a call one about a container."""
+        """`container_query` is the query string that addresses a container."""
         self._account = account
         self._client = client
         self._container_query = container_query
@@ -192,7 +192,7 @@ class AzureStorage(ABC):
     async def _find_entry(self, place: AzurePlace) -> FileStatus: ...
     @abstractmethod
     async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
-        """The file that a new one is to replace. Raises PathExists."""
+        """The file that a new one would replace, if any. Raises PathExists."""
 
     @abstractmethod
     def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
@@ -206,7 +206,7 @@ class AzureStorage(ABC):
     async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None: ...
     @abstractmethod
     async def _discard(self, staged: AzurePlace) -> None:
-        """Delete a file, which may be gone."""
+        """Delete a file if it exists."""
 
     @abstractmethod
     async def _write(
@@ -220,15 +220,15 @@ class AzureStorage(ABC):
     ) -> None: ...
     @abstractmethod
     async def _complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
-        """Make the parts a file under its reserved name; again if that was done. Raises VerificationFailed."""
+        """Join the parts to a file with a reserved name; can be repeated. Raises VerificationFailed."""
 
     @abstractmethod
     async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
-        """Give a complete file its name."""
+        """Make a complete file appear under its name."""
 
     @abstractmethod
     def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
-        """Names of the reserved entries directly in a folder, and when each was last written."""
+        """The names of reserved entries directly in a folder, and their modification times."""
 
     def _place(self, path: str) -> AzurePlace | None:
         return place_of(path, escapes=self.has_flat_keys)
@@ -263,7 +263,7 @@ class AzureStorage(ABC):
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """In flat accounts folders come in the order of their marks, not of their names."""
+        """In flat accounts, folders are in the order of their markers, not of their names."""
         place = self._place(path)
         found = self._containers(cursor, batch_size) if place is None else self._entries(place, cursor, batch_size)
         with azure_errors(path):
@@ -305,7 +305,7 @@ class AzureStorage(ABC):
                 async for piece in response.aiter_raw(_PIECE_BYTES):
                     yield piece
         except AzureFailure as failure:
-            # 416: past the end, also of the empty file. The others: perhaps not the bytes of any file.
+            # 416 means past the end, also for an empty file; otherwise the path may not be a file.
             if failure.is_missing or failure.status in {400, 409, 416}:
                 await self._require_file(place)
             if failure.status != 416:
@@ -319,7 +319,7 @@ class AzureStorage(ABC):
             return await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """Streamed through this service."""
+        """Copy by streaming through this service."""
         from_place, to_place = self._file_place(source), self._file_place(target)
         with azure_errors(source):
             found = await self._require_file(from_place)
@@ -331,7 +331,7 @@ class AzureStorage(ABC):
         return copied
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Directly below the root it makes a container, where the settings allow it."""
+        """Create a directory, or directly below the root a container, if the settings allow it."""
         with azure_errors(path):
             if "/" in path:
                 await self._make_directory(self._file_place(path), permissions)
