@@ -167,6 +167,16 @@ def test_a_separator_for_one_column_does_not_occur_in_the_text():
 
 
 @pytest.mark.importer(12)
+@pytest.mark.parametrize(
+    ("pairs", "others", "field", "confidence"), [(4, 1, ",", 0.8), (16, 4, ",", 0.8), (19, 5, "\t", 0.5)]
+)
+def test_a_separator_fits_when_four_records_of_five_have_one_width(pairs, others, field, confidence):
+    """(19, 5) is a share of 0.79: the text is one column, and the separator one that it does not hold."""
+    found = seen("a,b\n" + "1,2\n" * (pairs - 1) + "x\n" * others)
+    assert (found.delimiters.field, found.confidence) == (field, confidence)
+
+
+@pytest.mark.importer(12)
 @pytest.mark.parametrize("quote", ["", '"', "'"])
 def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
     found = seen((",".join([f"{quote}1{quote}"] * 2_001) + "\n") * 3)

@@ -2,20 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import cast
 
+import pyarrow as pa
 import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.unit.statements.driving import PausingEngine, Run, state_of, until
 
-from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, OperationStatus, SessionOptions
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.errors.statements import EngineUnavailable, LineColumn, SessionLost, StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.sql.places import Bound
 from queryserver.sql.positions import Position
 from queryserver.statements.model import Outcome
 from queryserver.statements.states import StatementState
@@ -141,6 +144,75 @@ async def test_a_statement_refused_before_it_began_is_tried_once_more(refusal: t
     entry = await run.to_end("ddl")
     assert entry.state is SUCCESS
     assert run.engine.executions == ["ddl"]
+
+
+class _FailingSession(FakeSession):
+    """Reports at the first poll of its first statement that it was never started; gives no log."""
+
+    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        if len(self._engine.executions) == 1:
+            return OperationStatus(OperationState.FAILED, error=EngineUnavailable("The coordinator restarts."))
+        return await super().poll(handle, wait_s=wait_s)
+
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+        raise EngineUnavailable("The log is out of reach.")
+
+
+class _FailingEngine(FakeEngine):
+    session_class: type[FakeSession] = _FailingSession
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
+        session = self.session_class(self)
+        yield session
+        await session.end()
+
+
+async def test_a_statement_whose_engine_says_later_that_it_never_began_is_tried_once_more() -> None:
+    run = Run(engine=_FailingEngine())
+    entry = await run.to_end("ddl")
+    assert entry.state is SUCCESS
+    assert run.engine.executions == ["ddl", "ddl"]
+
+
+async def test_an_engine_that_gives_no_log_does_not_change_the_outcome() -> None:
+    entry = await Run(engine=_FailingEngine()).to_end("rows 10")
+    assert entry.outcome is not None
+    assert (entry.state, entry.outcome.rows) == (AVAILABLE, 10)
+
+
+class _CountingSession(FakeSession):
+    """Answers 3,000 rows to any statement, and counts those that were read."""
+
+    async def submit(self, statement: str | Bound) -> OperationHandle:
+        return await super().submit("rows 3000")
+
+    async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        async for batch in super().batches(handle):
+            cast("_CountingEngine", self._engine).rows_read += batch.num_rows
+            yield batch
+
+
+class _CountingEngine(_FailingEngine):
+    session_class = _CountingSession
+    rows_read = 0
+
+
+@pytest.mark.parametrize(("statement", "rows_read"), [("SELECT n FROM t", 1000), ("INSERT INTO t RETURNING n", 3000)])
+async def test_above_the_cap_only_the_rows_of_a_change_are_read_to_their_end(statement: str, rows_read: int) -> None:
+    """Some engines change the rows while they are read."""
+    run = Run(engine=_CountingEngine())
+    entry = await run.to_end(statement, row_limit=10)
+    assert entry.outcome is not None
+    assert (entry.outcome.rows, run.engine.rows_read) == (10, rows_read)
+
+
+async def test_stored_rows_have_the_cut_names_of_their_record() -> None:
+    entry = await Run().to_end(f"columns {'n' * 1001}")
+    assert entry.outcome is not None
+    [column] = entry.outcome.columns
+    assert len(column.name) == 1000
+    assert pa.ipc.open_stream(entry.outcome.inline_result).schema.names == [column.name]
 
 
 async def test_a_second_refusal_is_the_end() -> None:

@@ -55,6 +55,14 @@ class Taker:
             await asyncio.gather(serving, return_exceptions=True)
 
 
+class BusyTaker(Taker):
+    """A worker whose jobs last until it is stopped."""
+
+    async def take(self, job: str) -> None:
+        await super().take(job)
+        await asyncio.Event().wait()
+
+
 async def queued(settings: TaskServerSettings) -> int:
     """Jobs that no worker has taken."""
     async with Redis.from_url(settings.broker_url.get_secret_value()) as redis:
@@ -107,6 +115,21 @@ async def test_a_worker_without_room_leaves_jobs_to_another(
         async with free.at_work(task_server):
             await until(lambda: bool(free.jobs))
     assert full.jobs == []
+
+
+async def test_a_worker_takes_no_more_jobs_of_one_reading_than_it_has_room_for(
+    broker: RedisBroker, task_server: TaskServerSettings
+) -> None:
+    for _ in range(3):
+        broker.statement_waits(uuid4(), fence=0)
+    await until_queued(task_server, 3)
+    busy, free = BusyTaker(), Taker()
+    busy.room = 1
+    async with busy.at_work(task_server):
+        await until(lambda: bool(busy.jobs))
+        async with free.at_work(task_server):
+            await until(lambda: len(busy.jobs) + len(free.jobs) == 3)
+    assert len(busy.jobs) == 1
 
 
 async def test_a_job_is_taken_at_once_by_a_worker_that_has_room(
@@ -164,13 +187,18 @@ async def test_sender_worker_and_listener_go_on_after_the_broker_was_away(
         await repeated(lambda: broker.statement_waits(STATEMENT, fence=0), lambda: bool(taker.jobs))
         await repeated(lambda: broker.statement_changed(STATEMENT), lambda: STATEMENT in changed)
         await valkey.stop()
-        # Nothing waits, nothing is raised.
-        broker.statement_waits(STATEMENT, fence=1)
+        # Nothing waits, nothing is raised. The first message is lost on its way, and the others are dropped then.
+        missed = uuid4()
+        for fence in (1, 2):
+            broker.statement_waits(STATEMENT, fence=fence)
+        broker.statement_changed(missed)
         await until(lambda: broker.is_reachable is False)
         await valkey.start()
         after = uuid4()
         await repeated(lambda: broker.statement_waits(after, fence=0), lambda: f"stmt:{after}:0" in taker.jobs)
         await repeated(lambda: broker.statement_changed(after), lambda: after in changed)
+    assert f"stmt:{STATEMENT}:2" not in taker.jobs
+    assert missed not in changed
 
 
 async def test_a_password_is_written_in_the_address_as_the_settings_ask_for_it() -> None:

@@ -139,6 +139,32 @@ async def test_progress_is_written_while_it_runs_and_never_goes_back(records: Ta
         await until(is_kept)
 
 
+class NotedRecords(TaskRecords):
+    """Notes the progress of each heartbeat. The database keeps the highest by itself."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, keep=timedelta(days=30))
+        self.renewals: list[tuple[int, str]] = []
+
+    async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
+        self.renewals.append((progress, message))
+        return await super().renew(claimed, lease=lease, progress=progress, message=message)
+
+
+async def test_a_heartbeat_never_reports_less_progress_than_the_one_before(database: Database):
+    records, work = NotedRecords(database), Work()
+    await submitted(records)
+    async with running(runner_of(records, work), work):
+        for share, message in ((0.4, "4 of 10"), (0.2, "again"), (1.2, "more than all")):
+            work.progress(share, message)
+            await until(lambda message=message: records.renewals[-1:] and records.renewals[-1][1] == message)
+    assert [one for one in dict.fromkeys(records.renewals) if one[1]] == [
+        (40, "4 of 10"),
+        (40, "again"),
+        (100, "more than all"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [(InvalidParameter("Unknown dialect: x"), "Unknown dialect: x"), (RuntimeError("planted"), "Internal error.")],

@@ -4,13 +4,16 @@ import os
 import stat
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.errors.files import InsufficientStorage, PathNotFound
 from queryserver.files.model import StorageUser
 from queryserver.files.stores.local import storage as file
-from queryserver.files.stores.local.storage import LocalUploadArea
+from queryserver.files.stores.local.storage import LocalFileSystem, LocalUploadArea
+from queryserver.platform.disk_floor import DiskFloor
 from queryserver.platform.settings.tree import Settings, contradictions
 
 _ANYBODY = 0o777
@@ -61,6 +64,26 @@ async def test_touching_makes_young_and_follows_no_link(tmp_path: Path):
         assert not await area.touch("gone")
         assert area.place("f").stat().st_mtime > 1
     assert outside.stat().st_mtime == 1
+
+
+async def test_a_file_that_is_announced_larger_than_the_disk_has_room_is_refused_before_it_is_read(tmp_path: Path):
+    read: list[bytes] = []
+
+    async def body() -> AsyncGenerator[bytes]:
+        read.append(b"a")
+        yield b"a"
+
+    room = SimpleNamespace(total=10_000, free=1_100)
+    store = LocalFileSystem(tmp_path, floor=DiskFloor(min_bytes=100, usage=lambda _: room))
+    user = store.as_user(StorageUser("alice"))
+    with pytest.raises(InsufficientStorage):
+        await user.write("shared/new/file", body(), overwrite=False, size_bytes=1_001)
+    assert read == []
+    with pytest.raises(PathNotFound):
+        await user.stat("shared/new")
+    await user.write("shared/new/file", body(), overwrite=False, size_bytes=1_000)
+    assert read == [b"a"]
+    await store.close()
 
 
 @pytest.mark.security("T3")
