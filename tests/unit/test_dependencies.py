@@ -14,7 +14,6 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from tests.cases import each
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported under the roof of the package that brings it, on purpose.
@@ -115,7 +114,7 @@ READERS = {
 
 
 @pytest.mark.security("T32")
-@each("package", FLOORS)
+@pytest.mark.parametrize("package", FLOORS)
 def test_the_lock_is_past_published_faults(package: str):
     floor, advisories = FLOORS[package]
     assert Version(PINNED[package]) >= Version(floor), advisories
@@ -211,7 +210,7 @@ def unpinned(name: str, machine: dict[str, str]) -> set[str]:
     return lacking
 
 
-@each("name", TOGETHER)
+@pytest.mark.parametrize("name", TOGETHER)
 def test_the_lock_files_hold_all_that_is_needed_on_every_machine(name: str):
     """For instance async-timeout, which redis wants below Python 3.11.3 alone."""
     lacking = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.cases import each
+import pytest
 from typer.main import get_command
 
 from queryserver import __version__
@@ -41,9 +41,11 @@ NOT_IN_THE_TREE = {
     "swagger-ui-bundle.js": "a package from PyPI has it",
 }
 
-every_document = each("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
-every_page = each("document", [*DOCUMENTS, *CONTRACT], ids=lambda path: str(path.relative_to(PROJECT)))
-every_record = each("record", RECORDS, ids=lambda path: path.name)
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
+every_page = pytest.mark.parametrize(
+    "document", [*DOCUMENTS, *CONTRACT], ids=lambda path: str(path.relative_to(PROJECT))
+)
+every_record = pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name)
 
 
 def prose(document: Path) -> str:

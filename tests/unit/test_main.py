@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.main import Supervisor, _log_address, _remade
@@ -34,9 +33,9 @@ def test_pauses_are_short_again_after_a_run_that_lasted(monkeypatch: pytest.Monk
     assert [pause_after(run_s) for run_s in (1, 60, 1, 61, 1)] == [1, 2, 4, 1, 2]
 
 
-@each("error",
-    ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."),
-    DatabaseUnavailable(), ids=lambda error: error.code)  # fmt: skip
+@pytest.mark.parametrize("error",
+    [ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."),
+    DatabaseUnavailable()], ids=lambda error: error.code)  # fmt: skip
 def test_why_a_worker_cannot_start_reaches_its_parent_unchanged(error) -> None:
     heard: QueryServerError = pickle.loads(pickle.dumps(_remade(error)))()  # noqa: S301 our own, as a pipe does it
     assert (type(heard), heard.message) == (type(error), error.message)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from scripts import smoke
 from scripts.install_locked import Progress, install, not_installed, pip_command
-from tests.cases import each
 
 OLD_PIP = """\
 Looking in links: /wheels
@@ -51,7 +50,7 @@ def printed(pip: str, target: io.StringIO, *, expected: int = 3) -> str:
     return target.getvalue()
 
 
-@each("pip", OLD_PIP, NEW_PIP)
+@pytest.mark.parametrize("pip", [OLD_PIP, NEW_PIP])
 def test_each_package_is_a_line(pip: str):
     first, *packages, unpacking, last = printed(pip, io.StringIO()).splitlines()
     assert first.endswith("packages into .venv: about two minutes the first time.")

@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.administration import readiness
 from queryserver.administration.client_configuration import harmless
@@ -15,9 +14,9 @@ from queryserver.errors.base import DatabaseUnavailable
 
 
 @pytest.mark.platform(88)
-@each(
+@pytest.mark.parametrize(
     ("given_html", "kept"),
-        ("", ""),
+        [("", ""),
         ("Maintenance at <b>8</b> &amp; 9", "Maintenance at <b>8</b> &amp; 9"),
         ("<p>a<br>b<br/>c</p>", "<p>a<br>b<br>c</p>"),
         ('<a href="https://x.example/?a=1&amp;b=2" target=_blank>x</a>', '<a href="https://x.example/?a=1&amp;b=2">x</a>'),
@@ -43,7 +42,7 @@ from queryserver.errors.base import DatabaseUnavailable
         ("<b><i>a</b>b", "<b><i>a</i></b><i>b</i>"),
         ("<b>never closed", "<b>never closed</b>"),
         ("<!-- <b>a</b> --><![CDATA[x]]><?php y ?>z", "z"),
-        ("a < b > c", "a &lt; b &gt; c"),
+        ("a < b > c", "a &lt; b &gt; c")],
 )  # fmt: skip
 def test_only_harmless_tags_and_web_addresses_are_left(given_html: str, kept: str) -> None:
     assert harmless(given_html) == kept

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 from tests.e2e.harness import running_server
 from tests.fixtures.database import execute
 from tests.fixtures.program import Ended, run
@@ -50,9 +49,9 @@ async def test_version_and_openapi_need_no_settings(bare: Command) -> None:
     assert json.loads((await bare("openapi")).out)["openapi"].startswith("3.1")
 
 
-@each("arguments",
-    "nonsense", "create-user", "set-admin ana maybe", "revoke-tokens", "close_queries x",
-    "close_sessions 0")  # fmt: skip
+@pytest.mark.parametrize("arguments",
+    ["nonsense", "create-user", "set-admin ana maybe", "revoke-tokens", "close_queries x",
+    "close_sessions 0"])  # fmt: skip
 async def test_wrong_usage_ends_with_2(bare: Command, arguments: str) -> None:
     assert (await bare(*arguments.split())).code == 2
 
@@ -133,8 +132,8 @@ async def test_migrations_may_run_twice_and_at_once(tmp_path: Path, unmigrated_d
 
 
 @pytest.mark.platform(52)
-@each("revision", "0000", "9999")
-@each("workers", "1", "2")
+@pytest.mark.parametrize("revision", ["0000", "9999"])
+@pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_schema_of_another_version_is_not_served(command, database_dsn, revision, workers) -> None:
     await execute(database_dsn, f"update alembic_version set version_num = '{revision}'")
     ended = await command("serve", "--port", "0", "--workers", workers)

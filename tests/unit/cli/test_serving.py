@@ -3,13 +3,12 @@
 import socket
 
 import pytest
-from tests.cases import each
 
 from queryserver.cli.serving import require_free_address
 from queryserver.errors.base import ConfigurationError
 
 
-@each("host", "127.0.0.1", "localhost", "0.0.0.0")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 def test_a_port_in_use_is_named_with_the_options_that_change_it(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -27,6 +26,6 @@ def test_a_foreign_address_is_named() -> None:
         require_free_address("192.0.2.1", 8888)
 
 
-@each("host", "127.0.0.1", "::", "0.0.0.0", "no-such-name.invalid")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::", "0.0.0.0", "no-such-name.invalid"])
 def test_a_free_port_is_no_problem(host: str) -> None:
     require_free_address(host, 0)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 from tests.unit.cli.test_commands import PASSWORD, Command, command_in
 
 ISSUER = "https://login.example"
@@ -81,11 +80,16 @@ async def test_how_links_fail(command: Command) -> None:
         assert message in ended.err.splitlines(), arguments
 
 
-@each("arguments",
-    "link-user ana", "create-user ana --subject x", "unlink-user", "unlink-user --all",
-    "unlink-user ana --all")  # fmt: skip
-async def test_wrong_usage_ends_with_2(command: Command, arguments: str) -> None:
-    assert (await command(*arguments.split())).code == 2
+async def test_wrong_usage_ends_with_2(command: Command, subtests: pytest.Subtests) -> None:
+    for arguments in [
+        "link-user ana",
+        "create-user ana --subject x",
+        "unlink-user",
+        "unlink-user --all",
+        "unlink-user ana --all",
+    ]:
+        with subtests.test(arguments=arguments):
+            assert (await command(*arguments.split())).code == 2
 
 
 @pytest.mark.platform(54)
@@ -103,14 +107,14 @@ async def test_the_life_of_a_group(command: Command) -> None:
     await done(command, "delete-group analysts")
 
 
-@each(
-    ("arguments", "code", "message"),
-    ("delete-group default", 1, "Group default is the one that new users join, and cannot be deleted."),
-    ("add-to-group nobody default", 1, "User nobody does not exist."),
-    ("grant nothing fly", 2, "There is no right fly."),
-)
-async def test_how_commands_for_groups_fail(command: Command, arguments: str, code: int, message: str) -> None:
-    ended = await command(*arguments.split())
-    # The line of the audit comes before or after it.
-    assert (ended.code, ended.out) == (code, "")
-    assert message in ended.err.splitlines()
+async def test_how_commands_for_groups_fail(command: Command, subtests: pytest.Subtests) -> None:
+    for arguments, code, message in [
+        ("delete-group default", 1, "Group default is the one that new users join, and cannot be deleted."),
+        ("add-to-group nobody default", 1, "User nobody does not exist."),
+        ("grant nothing fly", 2, "There is no right fly."),
+    ]:
+        with subtests.test(arguments=arguments, code=code, message=message):
+            ended = await command(*arguments.split())
+            # The line of the audit comes before or after it.
+            assert (ended.code, ended.out) == (code, "")
+            assert message in ended.err.splitlines()

@@ -3,7 +3,6 @@
 import ssl
 
 import pytest
-from tests.cases import each
 
 from queryserver.connectors.connection_failures import cleaned, reason_of
 from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
@@ -20,21 +19,23 @@ def because(error: EngineError, cause: BaseException) -> EngineError:
 
 
 @pytest.mark.platform(73)
-@each(
+@pytest.mark.parametrize(
     ("error", "reason"),
-    (UnknownHost("x"), "dns"),
-    (HostRefused("x"), "refused"),
-    (ConnectionRefusedError(), "refused"),
-    (OSError("no route"), "refused"),
-    (TimeoutError(), "timeout"),
-    (CredentialsRequired("no"), "auth"),
-    (StatementRejected("no such database"), "engine"),
-    (because(EngineUnavailable("x"), ssl.SSLError("handshake")), "tls"),
-    (because(EngineUnavailable("x"), because(EngineUnavailable("y"), ConnectionRefusedError())), "refused"),
-    (because(EngineUnavailable("x"), TimeoutError()), "timeout"),
-    (EngineUnavailable("its certificate was not accepted"), "tls"),
-    (EngineUnavailable("The server is full."), "other"),
-    (ValueError("a defect"), "other"),
+    [
+        (UnknownHost("x"), "dns"),
+        (HostRefused("x"), "refused"),
+        (ConnectionRefusedError(), "refused"),
+        (OSError("no route"), "refused"),
+        (TimeoutError(), "timeout"),
+        (CredentialsRequired("no"), "auth"),
+        (StatementRejected("no such database"), "engine"),
+        (because(EngineUnavailable("x"), ssl.SSLError("handshake")), "tls"),
+        (because(EngineUnavailable("x"), because(EngineUnavailable("y"), ConnectionRefusedError())), "refused"),
+        (because(EngineUnavailable("x"), TimeoutError()), "timeout"),
+        (EngineUnavailable("its certificate was not accepted"), "tls"),
+        (EngineUnavailable("The server is full."), "other"),
+        (ValueError("a defect"), "other"),
+    ],
 )
 def test_each_failure_has_its_reason(error: BaseException, reason: str) -> None:
     assert reason_of(error) == reason
@@ -42,16 +43,16 @@ def test_each_failure_has_its_reason(error: BaseException, reason: str) -> None:
 
 @pytest.mark.platform(69)
 @pytest.mark.security("T28")
-@each("secret", "pa$$word", "pa%24%24word")
+@pytest.mark.parametrize("secret", ["pa$$word", "pa%24%24word"])
 def test_secrets_are_masked_in_the_words_of_engines(secret: str) -> None:
     told = cleaned(StatementRejected(f"Login svc/{secret} failed."), _SETTINGS, _PLACES)
     assert told == "Login svc/******** failed."
 
 
 @pytest.mark.security("T28")
-@each("text",
-    "upstream 10.1.2.3:9000 is down", "see http://inner.example.org:8080/a?b", "peer [fd00::1234:1] reset",
-    "no leader at broker-7.inner:9092")  # fmt: skip
+@pytest.mark.parametrize("text",
+    ["upstream 10.1.2.3:9000 is down", "see http://inner.example.org:8080/a?b", "peer [fd00::1234:1] reset",
+    "no leader at broker-7.inner:9092"])  # fmt: skip
 def test_other_addresses_are_not_told(text: str) -> None:
     told = cleaned(StatementRejected(text), _SETTINGS, _PLACES)
     assert "(address)" in told

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from scripts import document_options
 from scripts.document_engines import CAPABILITIES, COLUMNS, table
 from scripts.support_table import Suite
-from tests.cases import each
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 
 from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
@@ -67,11 +66,13 @@ def test_every_secret_option_is_masked_by_its_name() -> None:
     assert all(map(is_secret, secrets))
 
 
-@each(
+@pytest.mark.parametrize(
     ("interface", "mechanisms", "taken"),
-    ("trino", trino.TrinoAuthentication, "NONE, BASIC, JWT"),
-    ("phoenix", phoenix.PhoenixAuthentication, "NONE, BASIC, SPNEGO"),
-    ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
+    [
+        ("trino", trino.TrinoAuthentication, "NONE, BASIC, JWT"),
+        ("phoenix", phoenix.PhoenixAuthentication, "NONE, BASIC, SPNEGO"),
+        ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
+    ],
 )
 def test_the_options_name_the_mechanisms_that_the_engine_has(interface: str, mechanisms: Any, taken: str) -> None:
     assert set(taken.removeprefix("empty, ").split(", ")) == {one.value for one in mechanisms}
@@ -101,16 +102,18 @@ async def test_booleans_and_integers_may_be_texts() -> None:
     await engine.close()
 
 
-@each(
+@pytest.mark.parametrize(
     ("url", "engine"),
-    ("postgres://u:p@h/d", PostgresqlEngine),
-    ("postgresql+asyncpg://u:p@h/d?sslmode=verify-full&keepalives_idle=30", PostgresqlEngine),
-    ("POSTGRESQL+psycopg://u:p@h/d?target_session_attrs=primary", PostgresqlEngine),
-    ("mysql://u:p@h/d?ssl_mode=VERIFY_IDENTITY&read_timeout=60&charset=utf8mb4", MysqlEngine),
-    ("mysql+pymysql://u:p@h:3307/d", MysqlEngine),
-    ("trino://u@h:8080/tpch/tiny", TrinoEngine),
-    ("presto://h:8080/tpch", SqlalchemyEngine),
-    ("druid://h:8082/druid/v2/sql/", SqlalchemyEngine),
+    [
+        ("postgres://u:p@h/d", PostgresqlEngine),
+        ("postgresql+asyncpg://u:p@h/d?sslmode=verify-full&keepalives_idle=30", PostgresqlEngine),
+        ("POSTGRESQL+psycopg://u:p@h/d?target_session_attrs=primary", PostgresqlEngine),
+        ("mysql://u:p@h/d?ssl_mode=VERIFY_IDENTITY&read_timeout=60&charset=utf8mb4", MysqlEngine),
+        ("mysql+pymysql://u:p@h:3307/d", MysqlEngine),
+        ("trino://u@h:8080/tpch/tiny", TrinoEngine),
+        ("presto://h:8080/tpch", SqlalchemyEngine),
+        ("druid://h:8082/druid/v2/sql/", SqlalchemyEngine),
+    ],
 )
 async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) -> None:
     made = built("sqlalchemy", url=url)
@@ -118,28 +121,30 @@ async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) 
     await made.close()
 
 
-@each(
+@pytest.mark.parametrize(
     ("url", "text"),
-    ("", "must be given"),
-    ("mysql://h:port/d", "is not a url"),
-    ("sqlite:///etc/passwd", "sqlite urls are not taken; use the interface sqlite"),
-    ("duckdb:///x", "duckdb urls are not taken"),
-    ("jdbc:db2://h", "jdbc urls are not taken"),
-    ("exotic://h", "the driver exotic is not in desktop.connector_policy.allowed_drivers"),
-    ("mysql+aiomysql://h", "the driver mysql+aiomysql is not in"),
-    ("mysql://h/d?local_infile=1", "the option local_infile is not allowed"),
-    ("mysql://h/d?Local-Infile=1", "the option Local-Infile is not allowed"),
-    ("mysql://h/d?allowLoadLocalInfile=1", "the option allowLoadLocalInfile is not allowed"),
-    ("mysql://h/d?unix_socket=/tmp/s", "the option unix_socket is not allowed"),
-    ("mysql://h/d?ssl_mode=maybe", "the option ssl_mode must be one of DISABLED, REQUIRED"),
-    ("mysql://h/d?connect_timeout=0", "the option connect_timeout must be a whole number from 1 to 604800"),
-    (f"mysql://h/d?connect_timeout={'9' * 5000}", "the option connect_timeout must be a whole number from 1 to"),
-    ("postgresql://h/d?keepalives_count=128", "the option keepalives_count must be a whole number from 1 to 127"),
-    ("mysql://h:0/d", "is not a url"),
-    ("postgresql://h/d?host=/tmp", "the option host is not allowed"),
-    ("postgresql://h/d?options=-c%20x=y", "the option options is not allowed"),
-    ("postgresql://h/d?sslrootcert=/etc/passwd", "the option sslrootcert is not allowed"),
-    ("postgresql://h/d?keepalives=2", "the option keepalives must be one of 0, 1"),
+    [
+        ("", "must be given"),
+        ("mysql://h:port/d", "is not a url"),
+        ("sqlite:///etc/passwd", "sqlite urls are not taken; use the interface sqlite"),
+        ("duckdb:///x", "duckdb urls are not taken"),
+        ("jdbc:db2://h", "jdbc urls are not taken"),
+        ("exotic://h", "the driver exotic is not in desktop.connector_policy.allowed_drivers"),
+        ("mysql+aiomysql://h", "the driver mysql+aiomysql is not in"),
+        ("mysql://h/d?local_infile=1", "the option local_infile is not allowed"),
+        ("mysql://h/d?Local-Infile=1", "the option Local-Infile is not allowed"),
+        ("mysql://h/d?allowLoadLocalInfile=1", "the option allowLoadLocalInfile is not allowed"),
+        ("mysql://h/d?unix_socket=/tmp/s", "the option unix_socket is not allowed"),
+        ("mysql://h/d?ssl_mode=maybe", "the option ssl_mode must be one of DISABLED, REQUIRED"),
+        ("mysql://h/d?connect_timeout=0", "the option connect_timeout must be a whole number from 1 to 604800"),
+        (f"mysql://h/d?connect_timeout={'9' * 5000}", "the option connect_timeout must be a whole number from 1 to"),
+        ("postgresql://h/d?keepalives_count=128", "the option keepalives_count must be a whole number from 1 to 127"),
+        ("mysql://h:0/d", "is not a url"),
+        ("postgresql://h/d?host=/tmp", "the option host is not allowed"),
+        ("postgresql://h/d?options=-c%20x=y", "the option options is not allowed"),
+        ("postgresql://h/d?sslrootcert=/etc/passwd", "the option sslrootcert is not allowed"),
+        ("postgresql://h/d?keepalives=2", "the option keepalives must be one of 0, 1"),
+    ],
 )
 def test_what_a_url_may_not_hold(url: str, text: str) -> None:
     assert f"notebook.interpreters.shop.options.url: {text}" in problems("sqlalchemy", url=url)
@@ -156,7 +161,9 @@ def test_an_administrator_may_allow_options_but_none_that_leads_elsewhere() -> N
 
 
 @pytest.mark.security("T8")
-@each("option", "hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module")
+@pytest.mark.parametrize(
+    "option", ["hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module"]
+)
 def test_no_operator_can_allow_an_option_that_leads_to_another_host_or_to_code(option: str) -> None:
     policy = {"extra_url_options": {"druid": (option,)}}
     assert f"the option {option} is not allowed" in problems("sqlalchemy", policy=policy, url=f"druid://h/?{option}=x")
@@ -180,7 +187,9 @@ def test_a_placeholder_asks_for_the_caller_s_own_login() -> None:
         assert built("sqlalchemy", url=url).capabilities.wants_credentials
 
 
-@each("url", "mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/")
+@pytest.mark.parametrize(
+    "url", ["mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/"]
+)
 async def test_no_engine_connects_to_a_blocked_address(url: str) -> None:
     engine = built("sqlalchemy", url=url)
     with pytest.raises(EngineUnavailable, match=r"are not allowed here|is not installed"):
@@ -216,14 +225,16 @@ def test_a_certificate_is_that_of_the_name_although_an_address_is_connected_to()
 
 
 @pytest.mark.security("T8")
-@each(
+@pytest.mark.parametrize(
     ("url", "own"),
-    ("postgresql://u:p@db.example/queryserver", {("db.example", 5432)}),
-    ("postgresql://u:p@one:5433,two,[::1]:5434/queryserver", {("one", 5433), ("two", 5432), ("::1", 5434)}),
-    ("postgresql://u:p@/queryserver?host=10.0.0.1&port=5433", {("10.0.0.1", 5433)}),
-    ("postgresql://u:p@/queryserver?host=one,two&port=1,2", {("one", 1), ("two", 2)}),
-    ("postgresql://u:p@/queryserver?host=/run/postgresql&port=5433", {("localhost", 5433)}),
-    ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", {("localhost", 5432)}),
+    [
+        ("postgresql://u:p@db.example/queryserver", {("db.example", 5432)}),
+        ("postgresql://u:p@one:5433,two,[::1]:5434/queryserver", {("one", 5433), ("two", 5432), ("::1", 5434)}),
+        ("postgresql://u:p@/queryserver?host=10.0.0.1&port=5433", {("10.0.0.1", 5433)}),
+        ("postgresql://u:p@/queryserver?host=one,two&port=1,2", {("one", 1), ("two", 2)}),
+        ("postgresql://u:p@/queryserver?host=/run/postgresql&port=5433", {("localhost", 5433)}),
+        ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", {("localhost", 5432)}),
+    ],
 )
 def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, own: set[tuple[str, int]]) -> None:
     settings = Settings.model_validate({"desktop": {"database": {"url": url}}})
@@ -231,22 +242,22 @@ def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, 
 
 
 @pytest.mark.security("T8")
-@each("host", "0.0.0.0", "127.0.0.1", "::")
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])
 def test_the_listener_and_the_broker_are_known(host: str) -> None:
     broker = {"enabled": True, "broker_url": "redis://:secret@broker.example/1"}
     settings = Settings.model_validate({"desktop": {"http_host": host, "http_port": 8123, "task_server": broker}})
     assert EngineBuilder(settings).addresses.own == {(host, 8123), ("broker.example", 6379)}
 
 
-@each(("url", "name"),
-    ("postgresql://u:p@h/own", "own"), ("postgresql://u:p@h/o%77n", "own"), ("postgresql://own:p@h", "own"),
-    ("postgresql://h/?dbname=own&user=u", "own"), ("postgresql://u:p@/own?host=/run", "own"))  # fmt: skip
+@pytest.mark.parametrize(("url", "name"),
+    [("postgresql://u:p@h/own", "own"), ("postgresql://u:p@h/o%77n", "own"), ("postgresql://own:p@h", "own"),
+    ("postgresql://h/?dbname=own&user=u", "own"), ("postgresql://u:p@/own?host=/run", "own")])  # fmt: skip
 def test_the_name_of_the_service_s_database_is_read_however_its_url_gives_it(url: str, name: str) -> None:
     assert database_name(url) == name
 
 
 @pytest.mark.security("T8")
-@each("url", "redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d")
+@pytest.mark.parametrize("url", ["redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d"])
 def test_a_url_without_host_or_port_means_those_that_its_driver_takes(url: str) -> None:
     rules = AddressRules(own=frozenset({("127.0.0.1", 5432)}))
     with pytest.raises(HostRefused):
@@ -281,7 +292,9 @@ def test_no_row_is_without_any_test() -> None:
         assert any(not cell.startswith(("no", "–")) for cell in rows[name]), name
 
 
-@each(("failures", "verdict"), (((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), ""))
+@pytest.mark.parametrize(
+    ("failures", "verdict"), [(((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), "")]
+)
 def test_a_known_failure_shows_in_the_cell(failures: tuple[tuple[str, ...], ...], verdict: str) -> None:
     suite = Suite("peer", {"Run": {f"test_{number}": reasons for number, reasons in enumerate(failures)}})
     assert suite.verdict("Run") == verdict

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 
 from queryserver.administration.configuration_check import check_settings
 from queryserver.connectors.engine_builders import proxied_drivers
@@ -36,17 +35,19 @@ def drivers_told(settings: Settings, **environ: str) -> list[str]:
     return [one.text.removeprefix("names ").partition(":")[0] for one in proxied_drivers(settings, environ)]
 
 
-@each("name", "HTTP_PROXY", "https_proxy", "All_Proxy")
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "All_Proxy"])
 def test_allowed_drivers_that_are_installed_are_told(name: str) -> None:
     settings = allowing("trino", "QSFAR+rest", "qsfar", "mysql+qsfar", "oracle", "qs-nowhere")
     assert drivers_told(settings, **{name: "http://proxy.example"}) == ["QSFAR+rest, qsfar"]
 
 
-@each(
+@pytest.mark.parametrize(
     "environ",
-    {},
-    {"HTTP_PROXY": "", "no_proxy": "here.example", "FTP_PROXY": "http://proxy.example"},
-    {"http_proxy": "http://proxy.example", "NO_PROXY": "*"},
+    [
+        {},
+        {"HTTP_PROXY": "", "no_proxy": "here.example", "FTP_PROXY": "http://proxy.example"},
+        {"http_proxy": "http://proxy.example", "NO_PROXY": "*"},
+    ],
 )
 def test_without_a_proxy_there_is_nothing_to_tell(environ: dict[str, str]) -> None:
     assert drivers_told(allowing("qsfar"), **environ) == []

@@ -1,7 +1,6 @@
 """Secrets among settings: how they are shown, and what "unchanged" means (Contract platform 5.1)."""
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.connectors.model import MASK
@@ -10,35 +9,37 @@ from queryserver.connectors.secrets import is_secret, masked, secrets_of, with_s
 pytestmark = [pytest.mark.security("T9"), pytest.mark.platform(70)]
 
 
-@each("name",
-    "password", "Password", "ssl_key_passphrase", "client_secret", "auth-token", "PRIVATE_KEY", "credentials_json",
-    "aws_access_key_id", "apiKey", "api_key", "pass%77ord")  # fmt: skip
+@pytest.mark.parametrize("name",
+    ["password", "Password", "ssl_key_passphrase", "client_secret", "auth-token", "PRIVATE_KEY", "credentials_json",
+    "aws_access_key_id", "apiKey", "api_key", "pass%77ord"])  # fmt: skip
 def test_names_that_tell_of_a_secret_do_so_in_every_spelling(name: str) -> None:
     assert is_secret(name)
 
 
-@each("name", "username", "url", "server_host", "ssl_ca", "kerberos_host", "path")
+@pytest.mark.parametrize("name", ["username", "url", "server_host", "ssl_ca", "kerberos_host", "path"])
 def test_other_names_are_no_secrets(name: str) -> None:
     assert not is_secret(name)
 
 
-@each(
+@pytest.mark.parametrize(
     ("url", "shown"),
-    ("mysql://svc:s3cret@db:3306/shop", "mysql://svc:********@db:3306/shop"),
-    ("mysql://svc@db/shop", "mysql://svc@db/shop"),
-    ("mysql://svc:@db/shop", "mysql://svc:@db/shop"),
-    ("mysql://:s3cret@db/shop", "mysql://:********@db/shop"),
-    ("mysql://svc:s3:cr@et@db/shop", "mysql://svc:********@db/shop"),
-    ("mysql://svc:s3/cret@db/shop", "mysql://svc:********@db/shop"),
-    ("mysql://svc:s3?cret@db/shop", "mysql://svc:********@db/shop"),
-    ("trino://h/c?source=x&API_KEY=s3cret&y=1", "trino://h/c?source=x&API_KEY=********&y=1"),
-    ("trino://h/c?pass%77ord=s3cret", "trino://h/c?pass%77ord=********"),
-    ("x://h/c?dir=s3://b/?token=s3cret", "x://h/c?dir=s3://b/?token=********"),
-    ("jdbc:db2://h:50000/DB:user=u;password=s3cret;x=1;", "jdbc:db2://h:50000/DB:user=u;password=********;x=1;"),
-    ("jdbc:oracle:thin:scott/s3cret@h:1521", "jdbc:oracle:thin:scott/********@h:1521"),
-    ("svc:s3cret@h:50051", "svc:********@h:50051"),
-    ("x://${USER}:${PASSWORD}@h/d", "x://${USER}:${PASSWORD}@h/d"),
-    ("http://h:8080/a@b", "http://h:8080/a@b"),
+    [
+        ("mysql://svc:s3cret@db:3306/shop", "mysql://svc:********@db:3306/shop"),
+        ("mysql://svc@db/shop", "mysql://svc@db/shop"),
+        ("mysql://svc:@db/shop", "mysql://svc:@db/shop"),
+        ("mysql://:s3cret@db/shop", "mysql://:********@db/shop"),
+        ("mysql://svc:s3:cr@et@db/shop", "mysql://svc:********@db/shop"),
+        ("mysql://svc:s3/cret@db/shop", "mysql://svc:********@db/shop"),
+        ("mysql://svc:s3?cret@db/shop", "mysql://svc:********@db/shop"),
+        ("trino://h/c?source=x&API_KEY=s3cret&y=1", "trino://h/c?source=x&API_KEY=********&y=1"),
+        ("trino://h/c?pass%77ord=s3cret", "trino://h/c?pass%77ord=********"),
+        ("x://h/c?dir=s3://b/?token=s3cret", "x://h/c?dir=s3://b/?token=********"),
+        ("jdbc:db2://h:50000/DB:user=u;password=s3cret;x=1;", "jdbc:db2://h:50000/DB:user=u;password=********;x=1;"),
+        ("jdbc:oracle:thin:scott/s3cret@h:1521", "jdbc:oracle:thin:scott/********@h:1521"),
+        ("svc:s3cret@h:50051", "svc:********@h:50051"),
+        ("x://${USER}:${PASSWORD}@h/d", "x://${USER}:${PASSWORD}@h/d"),
+        ("http://h:8080/a@b", "http://h:8080/a@b"),
+    ],
 )
 def test_the_password_of_a_url_is_masked_and_nothing_else(url: str, shown: str) -> None:
     assert masked({"url": url}) == {"url": shown}
@@ -68,17 +69,19 @@ def test_a_masked_secret_without_a_stored_one_is_refused() -> None:
         with_stored_secrets({"url": "mysql://svc:********@db/shop"}, {"url": "mysql://svc@db/shop"})
 
 
-@each("changed",
-    "mysql://svc:********@other:3306/shop", "mysql://svc:********@db:3307/shop", "mysql://svc:********@db/shop",
+@pytest.mark.parametrize("changed",
+    ["mysql://svc:********@other:3306/shop", "mysql://svc:********@db:3307/shop", "mysql://svc:********@db/shop",
     "mysql://root:********@db:3306/shop", "postgresql://svc:********@db:3306/shop",
-    "mysql+pymysql://svc:********@db:3306/shop", "mysql://svc:%2A%2A%2A%2A%2A%2A%2A%2A@other:3306/shop")  # fmt: skip
+    "mysql+pymysql://svc:********@db:3306/shop", "mysql://svc:%2A%2A%2A%2A%2A%2A%2A%2A@other:3306/shop"])  # fmt: skip
 def test_a_stored_secret_never_goes_to_another_place_or_user(changed: str) -> None:
     with raises_code("secret_required") as refused:
         with_stored_secrets({"url": changed}, {"url": "mysql://svc:s3cret@db:3306/shop"})
     assert "s3cret" not in refused.value.message + str(refused.value.errors)
 
 
-@each("change", {"server_host": "other"}, {"server_port": 10001}, {"username": "root"}, {"url": "https://other"})
+@pytest.mark.parametrize(
+    "change", [{"server_host": "other"}, {"server_port": 10001}, {"username": "root"}, {"url": "https://other"}]
+)
 def test_single_settings_say_where_a_secret_goes_too(change: dict[str, str | int]) -> None:
     stored = {
         "server_host": "h",
@@ -101,8 +104,8 @@ def test_a_change_of_case_in_the_host_is_no_other_place() -> None:
 
 
 @pytest.mark.security("T30")
-@each(
-    "rest", "a" * 30_000 + "=" * 30_000, "a=" * 30_000, "password=" * 7_000, "=" * 60_000, "a" * 60_000 + "password=x"
+@pytest.mark.parametrize(
+    "rest", ["a" * 30_000 + "=" * 30_000, "a=" * 30_000, "password=" * 7_000, "=" * 60_000, "a" * 60_000 + "password=x"]
 )
 def test_a_url_that_is_written_to_be_slow_is_masked_at_once(rest: str) -> None:
     """Each character is looked at once; before, a few thousand of them took minutes."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from tests.cases import each
 
 from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
@@ -54,7 +53,7 @@ OWN = "pysqlite"
 """The interface of the page's own example; tests/contract/test_documented_engine.py has it."""
 
 
-@each("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])
 async def test_an_example_makes_an_engine(block: str, tmp_path: Path) -> None:
     file = tmp_path / "queryserver.toml"
     file.write_text(block.replace("/srv/databases", str(tmp_path)))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.connectors.options import (
@@ -82,7 +81,7 @@ def test_the_table_has_47_rows_in_the_order_of_the_catalogue() -> None:
 
 
 @pytest.mark.platform(62)
-@each("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
 def test_a_type_equals_its_row(row: list[str]) -> None:
     number, dialect, interface, category, name, description, quote, letters, runs, settings = row
     found = BY_PAIR[dialect, interface]
@@ -96,15 +95,17 @@ def test_a_type_equals_its_row(row: list[str]) -> None:
     assert [type(value) for value in found.settings.values()] == [type(value) for _, value in [*listed, *further]]
 
 
-@each(
+@pytest.mark.parametrize(
     ("pair", "model"),
-    (("hdfs", "rest"), HdfsOptions),
-    (("atlas", "rest"), AtlasOptions),
-    (("trino", "trino"), TrinoOptions),
-    (("phoenix", "phoenix"), PhoenixOptions),
-    (("duckdb", "duckdb"), DuckdbOptions),
-    (("sqlite", "sqlite"), SqliteOptions),
-    *(((dialect, "hiveserver2"), model) for dialect, model in HS2_OPTIONS.items()),
+    [
+        (("hdfs", "rest"), HdfsOptions),
+        (("atlas", "rest"), AtlasOptions),
+        (("trino", "trino"), TrinoOptions),
+        (("phoenix", "phoenix"), PhoenixOptions),
+        (("duckdb", "duckdb"), DuckdbOptions),
+        (("sqlite", "sqlite"), SqliteOptions),
+        *(((dialect, "hiveserver2"), model) for dialect, model in HS2_OPTIONS.items()),
+    ],
 )
 def test_defaults_of_the_catalogue_are_those_of_the_options(pair: tuple[str, str], model: type[Options]) -> None:
     listed = listed_options(model)
@@ -148,24 +149,26 @@ def test_booleans_and_integers_may_be_text() -> None:
     assert type(found["connect_timeout_s"]) is int
 
 
-@each(
+@pytest.mark.parametrize(
     ("name", "value", "text"),
-    ("server_port", "x", "Must be a whole number."),
-    ("server_port", True, "Must be a whole number."),
-    ("server_port", 1.5, "Must be a whole number."),
-    ("server_port", 10**30, "Must be a whole number."),
-    ("server_port", [], "Must be a whole number."),
-    ("use_sasl", "maybe", "Must be true or false."),
-    ("use_sasl", {}, "Must be true or false."),
-    ("username", 5, "Must be text."),
-    ("username", "a\0b", "Must be free of control characters."),
-    ("username", "a\r\nb", "Must be free of control characters."),
-    ("username", "\ud800", "Must be free of control characters."),
-    ("username", "a" * 70_000, "Must have at most 65536 characters."),
-    ("session_idle_s", 0, "Must be between 1 and 31536000."),
-    ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
-    ("retry", "always", "Must be never or read_only."),
-    ("retry", True, "Must be text."),
+    [
+        ("server_port", "x", "Must be a whole number."),
+        ("server_port", True, "Must be a whole number."),
+        ("server_port", 1.5, "Must be a whole number."),
+        ("server_port", 10**30, "Must be a whole number."),
+        ("server_port", [], "Must be a whole number."),
+        ("use_sasl", "maybe", "Must be true or false."),
+        ("use_sasl", {}, "Must be true or false."),
+        ("username", 5, "Must be text."),
+        ("username", "a\0b", "Must be free of control characters."),
+        ("username", "a\r\nb", "Must be free of control characters."),
+        ("username", "\ud800", "Must be free of control characters."),
+        ("username", "a" * 70_000, "Must have at most 65536 characters."),
+        ("session_idle_s", 0, "Must be between 1 and 31536000."),
+        ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
+        ("retry", "always", "Must be never or read_only."),
+        ("retry", True, "Must be text."),
+    ],
 )
 def test_a_value_of_another_type_is_told_by_name_and_never_shown(name: str, value: object, text: str) -> None:
     with pytest.raises(ConnectorRefused) as refused:

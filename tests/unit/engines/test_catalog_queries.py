@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from tests.cases import each
 from tests.fakes.engine import FakeEngine
 from tests.timing import until
 
@@ -76,10 +75,10 @@ async def test_a_lost_session_means_that_the_engine_is_unavailable(engine: FakeE
 
 
 @pytest.mark.item(61)
-@each(("wanted", "folding", "chosen"),
-    ("Items", Folding.LOWER, "Items"), ("ITems", Folding.LOWER, "items"), ("iTEMS", Folding.UPPER, "ITEMS"),
+@pytest.mark.parametrize(("wanted", "folding", "chosen"),
+    [("Items", Folding.LOWER, "Items"), ("ITems", Folding.LOWER, "items"), ("iTEMS", Folding.UPPER, "ITEMS"),
     ("iTEMS", Folding.CASELESS, None), ("ORDERS", Folding.CASELESS, "Orders"), ("orders", Folding.LOWER, None),
-    ("orders", Folding.UPPER, None), ("none", Folding.CASELESS, None))  # fmt: skip
+    ("orders", Folding.UPPER, None), ("none", Folding.CASELESS, None)])  # fmt: skip
 def test_a_name_is_chosen_exactly_first_then_folded(wanted: str, folding: Folding, chosen: str | None) -> None:
     assert choose(wanted, ["items", "Items", "ITEMS", "Orders"], folding) == chosen
     assert choose(wanted, iter(["items", "Items", "ITEMS", "Orders"]), folding) == chosen

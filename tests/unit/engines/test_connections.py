@@ -5,7 +5,6 @@ import ssl
 from collections.abc import AsyncGenerator
 
 import pytest
-from tests.cases import each
 
 from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, no_connection
 from queryserver.engines.hiveserver2.variants import Limits
@@ -176,13 +175,15 @@ def _failed(reason: str) -> ssl.SSLError:
     return error
 
 
-@each(
+@pytest.mark.parametrize(
     ("error", "told"),
-    (_refused("certificate has expired"), ": its certificate was not accepted (certificate has expired)."),
-    (_refused("not valid for 'db'."), ": its certificate was not accepted (not valid for 'db')."),
-    (_failed("WRONG_VERSION_NUMBER"), ": it offers no TLS."),
-    (_failed("NO_SHARED_CIPHER"), ": TLS could not be agreed on."),
-    (ConnectionRefusedError(111, "refused by 10.0.0.7"), "."),
+    [
+        (_refused("certificate has expired"), ": its certificate was not accepted (certificate has expired)."),
+        (_refused("not valid for 'db'."), ": its certificate was not accepted (not valid for 'db')."),
+        (_failed("WRONG_VERSION_NUMBER"), ": it offers no TLS."),
+        (_failed("NO_SHARED_CIPHER"), ": TLS could not be agreed on."),
+        (ConnectionRefusedError(111, "refused by 10.0.0.7"), "."),
+    ],
 )
 def test_the_reason_is_told_without_the_words_of_drivers(error: OSError, told: str) -> None:
     assert no_connection("Shop", error) == f"No connection to Shop could be made{told}"

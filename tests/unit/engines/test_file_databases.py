@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
@@ -15,7 +14,7 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import EngineUnavailable, StatementRejected
 
-both = each("make", DuckdbEngine, SqliteEngine)
+both = pytest.mark.parametrize("make", [DuckdbEngine, SqliteEngine])
 WRITE_AND_DIE = """
 import asyncio, os, sys
 from pathlib import Path
@@ -38,7 +37,9 @@ asyncio.run(main())
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @both
-@each("path", "/etc/x.db", "../x.db", "a/../../x", "a/./b", "", ".", "a\\b", "a\0b", "md:x", "file:x", "a//b")
+@pytest.mark.parametrize(
+    "path", ["/etc/x.db", "../x.db", "a/../../x", "a/./b", "", ".", "a\\b", "a\0b", "md:x", "file:x", "a//b"]
+)
 def test_a_path_beyond_the_directory_is_refused(make, tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidPath):
         make(path=path, root=tmp_path)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.contract.loading_basis import MemoryLedger, stream
 
 from queryserver.engines.loading import (
@@ -72,7 +71,7 @@ async def test_a_cancel_that_meets_the_ledger_leaves_nothing_in_it() -> None:
     assert drops == 1
 
 
-@each(("takes_it", "dropped"), (True, 0), (False, 1))
+@pytest.mark.parametrize(("takes_it", "dropped"), [(True, 0), (False, 1)])
 async def test_a_published_table_is_dropped_only_where_it_stayed(takes_it: bool, dropped: int) -> None:
     drops = 0
 
@@ -267,8 +266,8 @@ async def test_the_old_table_is_dropped_once_the_new_one_has_its_name():
     assert not ledger.open
 
 
-@each("number", 1, 2)
-@each("error", StatementRejected("no"), EngineUnavailable("gone"))
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("error", [StatementRejected("no"), EngineUnavailable("gone")])
 async def test_a_renaming_that_fails_leaves_the_old_table(number: int, error: EngineError):
     assert await refused(MemoryLoader((number, error, False)), type(error)) == {"t": "old"}
 

@@ -2,7 +2,6 @@
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 
 from queryserver.engines.process.channel import ChannelClosed, Frame
 from queryserver.engines.process.messages import BatchReader, BatchWriter
@@ -16,17 +15,19 @@ def hugeint(value: int) -> pa.Array:
 HUGE = hugeint(2**127 - 1)
 
 
-@each(
+@pytest.mark.parametrize(
     "array",
-    HUGE,
-    pa.StructArray.from_arrays([HUGE, pa.array(["é"])], ["a", "b"]),
-    pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), HUGE),
-    pa.FixedSizeListArray.from_arrays(HUGE, 1),
-    pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), HUGE),
-    pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [HUGE, pa.array([1.5])]),
-    pa.array([86_400_000_000], pa.int64()).view(pa.time64("us")),
-    pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([86_400], pa.int32()).view(pa.time32("s"))),
-    pa.array(["x", None]),
+    [
+        HUGE,
+        pa.StructArray.from_arrays([HUGE, pa.array(["é"])], ["a", "b"]),
+        pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), HUGE),
+        pa.FixedSizeListArray.from_arrays(HUGE, 1),
+        pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), HUGE),
+        pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [HUGE, pa.array([1.5])]),
+        pa.array([86_400_000_000], pa.int64()).view(pa.time64("us")),
+        pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([86_400], pa.int32()).view(pa.time32("s"))),
+        pa.array(["x", None]),
+    ],
 )
 def test_batches_pass_with_values_beyond_the_bounds_of_their_types(array: pa.Array) -> None:
     batch = pa.RecordBatch.from_arrays([array], names=["v"])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each
 
 from queryserver import errors
 from queryserver.engines.process.engine_process import Reply
@@ -129,12 +128,12 @@ async def test_files_are_closed_when_a_later_one_cannot_be_opened(tmp_path: Path
     assert open_files() == before
 
 
-@each("method, arguments", (ResultMethod.OPEN, {}), (ResultMethod.OPEN, {"operation_id": 7}),
+@pytest.mark.parametrize(("method", "arguments"), [(ResultMethod.OPEN, {}), (ResultMethod.OPEN, {"operation_id": 7}),
     (ResultMethod.READ, {"result": 1, "piece": 0, "start": 0, "stop": 2**40}),
     (ResultMethod.READ, {"result": 1, "piece": -1, "start": 0, "stop": 1}),
     (ResultMethod.READ, {"result": 1, "piece": 9, "start": 0, "stop": 1}),
     (ResultMethod.READ, {"result": 1, "piece": 0, "start": 5, "stop": 1}),
-    (ResultMethod.READ, {"result": "x"}), (ResultMethod.FILES, {"result": 2}), ("drop_result", {}))  # fmt: skip
+    (ResultMethod.READ, {"result": "x"}), (ResultMethod.FILES, {"result": 2}), ("drop_result", {})])  # fmt: skip
 async def test_the_server_trusts_no_call(tmp_path: Path, method: str, arguments: dict[str, Any]) -> None:
     requests = ResultRequests(Stored(tmp_path))
     await answered(requests, ResultMethod.OPEN, operation_id="known")

@@ -8,7 +8,6 @@ import httpx
 import pyarrow as pa
 import pytest
 from asyncmy.errors import ProgrammingError
-from tests.cases import each
 
 from queryserver.engines.hiveserver2.errors import Purpose, domain_error
 from queryserver.engines.mysql.connection import statement_errors as mysql_errors
@@ -48,43 +47,50 @@ CUT = f"...{LONG[-28:]}"
 """Impala shows some 27 characters on each side of an error in a line of more than 60."""
 
 
-@each(
+@pytest.mark.parametrize(
     ("readings", "statement", "text", "position"),
-    (LABELED, "SELCT 1", 'Parser Error: syntax error at or near "SELCT"\n\nLINE 1: SELCT 1\n        ^^^^^', (1, 1)),
-    (LABELED, "SELECT 1", "Out of Memory Error: failed to pin block", None),
-    (
-        NEAR,
-        "SELECT 1,\n2 FORM t",
-        "You have an error in your SQL syntax; check the manual … to use near 't' at line 2",
-        (2, 8),
-    ),
-    (NEAR, "SELECT (\n", "You have an error … for the right syntax to use near '' at line 2", (2, 1)),
-    (NEAR, "SELECT 'near ' x", "… to use near 'near ' x' at line 1", (1, 9)),
-    (NEAR, "SELECT a", "Unknown column 'a' in 'field list'", None),
-    (HIVE, "SELCT 1", "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize", (1, 1)),
-    (HIVE, "SELECT *\nFROM nope", "FAILED: SemanticException [Error 10001]: Line 2:5 Table not found 'nope'", (2, 6)),
-    (SPARK, "SELECT '😀é' AS a,\n 1 AS b )", SPARK_SYNTAX, (2, 9)),
-    (SPARK, "SELECT nope", "[UNRESOLVED_COLUMN] A column cannot be resolved.; line 1 pos 7;\n'Project", (1, 8)),
-    (SPARK, "SELECT 1/0", "[DIVIDE_BY_ZERO] Division by zero.\n== SQL (line 1, position 8) ==\nSELECT 1/0", (1, 8)),
-    (
-        IMPALA,
-        "SELECT 1,\nFORM t",
-        "ParseException: Syntax error in line 2:\nFORM t\n     ^\nEncountered: IDENTIFIER\nExpected: FROM",
-        (2, 6),
-    ),
-    (
-        IMPALA,
-        LONG,
-        f"ParseException: Syntax error in line 1:\n{CUT}\n{' ' * CUT.index('FORM')}^\nEncountered: IDENTIFIER",
-        (1, LONG.index("FORM") + 1),
-    ),
-    (IMPALA, "", "ParseException: Syntax error in line 1:\n\n^\nEncountered: EOF", (1, 1)),
-    (IMPALA, "SELECT a", "AnalysisException: Could not resolve column/field reference: 'a'", None),
-    (PHOENIX, "SELCT 1", 'ERROR 601 (42P00): Syntax error. Encountered "SELCT" at line 1, column 1.', (1, 1)),
-    (ANY, "SELECT 1\nFORM t", "Syntax error: failed at position 10 ('FORM') (line 2, col 1): FORM t", (2, 1)),
-    (ANY, "SELECT 1 FORM", "SQL compilation error: syntax error line 1 at position 9 unexpected 'FORM'.", (1, 10)),
-    (ANY, "SELCT 1", "line 1:1: mismatched input 'SELCT'. Expecting: 'SELECT'", (1, 1)),
-    (ANY, "SELECT", "ORA-00936: missing expression", None),
+    [
+        (LABELED, "SELCT 1", 'Parser Error: syntax error at or near "SELCT"\n\nLINE 1: SELCT 1\n        ^^^^^', (1, 1)),
+        (LABELED, "SELECT 1", "Out of Memory Error: failed to pin block", None),
+        (
+            NEAR,
+            "SELECT 1,\n2 FORM t",
+            "You have an error in your SQL syntax; check the manual … to use near 't' at line 2",
+            (2, 8),
+        ),
+        (NEAR, "SELECT (\n", "You have an error … for the right syntax to use near '' at line 2", (2, 1)),
+        (NEAR, "SELECT 'near ' x", "… to use near 'near ' x' at line 1", (1, 9)),
+        (NEAR, "SELECT a", "Unknown column 'a' in 'field list'", None),
+        (HIVE, "SELCT 1", "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize", (1, 1)),
+        (
+            HIVE,
+            "SELECT *\nFROM nope",
+            "FAILED: SemanticException [Error 10001]: Line 2:5 Table not found 'nope'",
+            (2, 6),
+        ),
+        (SPARK, "SELECT '😀é' AS a,\n 1 AS b )", SPARK_SYNTAX, (2, 9)),
+        (SPARK, "SELECT nope", "[UNRESOLVED_COLUMN] A column cannot be resolved.; line 1 pos 7;\n'Project", (1, 8)),
+        (SPARK, "SELECT 1/0", "[DIVIDE_BY_ZERO] Division by zero.\n== SQL (line 1, position 8) ==\nSELECT 1/0", (1, 8)),
+        (
+            IMPALA,
+            "SELECT 1,\nFORM t",
+            "ParseException: Syntax error in line 2:\nFORM t\n     ^\nEncountered: IDENTIFIER\nExpected: FROM",
+            (2, 6),
+        ),
+        (
+            IMPALA,
+            LONG,
+            f"ParseException: Syntax error in line 1:\n{CUT}\n{' ' * CUT.index('FORM')}^\nEncountered: IDENTIFIER",
+            (1, LONG.index("FORM") + 1),
+        ),
+        (IMPALA, "", "ParseException: Syntax error in line 1:\n\n^\nEncountered: EOF", (1, 1)),
+        (IMPALA, "SELECT a", "AnalysisException: Could not resolve column/field reference: 'a'", None),
+        (PHOENIX, "SELCT 1", 'ERROR 601 (42P00): Syntax error. Encountered "SELCT" at line 1, column 1.', (1, 1)),
+        (ANY, "SELECT 1\nFORM t", "Syntax error: failed at position 10 ('FORM') (line 2, col 1): FORM t", (2, 1)),
+        (ANY, "SELECT 1 FORM", "SQL compilation error: syntax error line 1 at position 9 unexpected 'FORM'.", (1, 10)),
+        (ANY, "SELCT 1", "line 1:1: mismatched input 'SELCT'. Expecting: 'SELECT'", (1, 1)),
+        (ANY, "SELECT", "ORA-00936: missing expression", None),
+    ],
 )
 def test_texts_of_engines(readings: object, statement: str, text: str, position: tuple[int, int] | None):
     found = position_of(place_in(text, readings), statement)  # type: ignore[arg-type]
@@ -92,7 +98,7 @@ def test_texts_of_engines(readings: object, statement: str, text: str, position:
 
 
 class TestAdapters:
-    @each(("given", "position"), ("10", Position(2, 1)), (None, None))
+    @pytest.mark.parametrize(("given", "position"), [("10", Position(2, 1)), (None, None)])
     def test_postgresql_counts_characters(self, given: str | None, position: Position | None):
         with pytest.raises(EngineError) as caught, postgresql_errors(started=False):
             raise asyncpg.PostgresError.new({"C": "42601", "M": "syntax error", **({"P": given} if given else {})})
@@ -131,7 +137,7 @@ def batch(rows: int, width: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(["x" * width] * rows, pa.string())], names=["a"])
 
 
-@each("width", 1, 1000, 100_000, 10_000_000)
+@pytest.mark.parametrize("width", [1, 1000, 100_000, 10_000_000])
 def test_the_size_settles_where_the_rows_weigh_what_was_set(width) -> None:
     size = ChunkSize()
     for _ in range(10):
@@ -222,13 +228,15 @@ class Connection:
     dialect = Dialect()
 
 
-@each(
+@pytest.mark.parametrize(
     ("widths", "most_bytes"),
-    ([10] * 1000, BATCH_BYTES),
-    ([10 * MIB] * 8, 10 * MIB),
-    # Sixteen rows are fetched at once when the first wide one comes, and fewer after it.
-    ([10] * 127 + [2 * MIB] * 100, 32 * MIB),
-    ([3 * MIB] + [10] * 500, BATCH_BYTES),
+    [
+        ([10] * 1000, BATCH_BYTES),
+        ([10 * MIB] * 8, 10 * MIB),
+        # Sixteen rows are fetched at once when the first wide one comes, and fewer after it.
+        ([10] * 127 + [2 * MIB] * 100, 32 * MIB),
+        ([3 * MIB] + [10] * 500, BATCH_BYTES),
+    ],
 )
 def test_a_chunk_of_a_cursor_ends_soon_after_it_is_large(widths: list[int], most_bytes: int) -> None:
     answer = SqlalchemyAnswer(cast("Any", Connection()), cast("Any", None), AddressRules())

@@ -5,7 +5,6 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import DatabaseUnavailable, InvalidToken, LoginThrottled
 from queryserver.identity.api_bearers import ApiTokenBearers, FailedTokens
@@ -50,7 +49,7 @@ class TestNarrowing:
     def test_with_admin_an_administrator_is_one(self):
         assert ROOT.narrowed(token(Scope.ADMIN)).is_admin
 
-    @each("user", ANA, ROOT)
+    @pytest.mark.parametrize("user", [ANA, ROOT])
     def test_a_limit_to_connectors_holds_for_stored_and_configured_ones(self, user: User):
         narrow = user.narrowed(token(Scope.QUERY, connectors={"7", "duckdb"}))
         assert [narrow.reaches(key) for key in ("7", "duckdb", "77", "sqlite")] == [True, True, False, False]
@@ -59,8 +58,9 @@ class TestNarrowing:
         assert not user.narrowed(token(Scope.QUERY, connectors=set())).may_use("connector:7")
 
 
-@each("text", PREFIX, PREFIX + "A" * 42, PREFIX + "A" * 44, PREFIX + "A" * 42 + "=", PREFIX + "é" * 43,
-    "QST_" + "A" * 43, PREFIX + "A" * 43 + "\n", "eyJ.e30.c2ln")  # fmt: skip
+@pytest.mark.parametrize("text", [
+    PREFIX, PREFIX + "A" * 42, PREFIX + "A" * 44, PREFIX + "A" * 42 + "=", PREFIX + "é" * 43,
+    "QST_" + "A" * 43, PREFIX + "A" * 43 + "\n", "eyJ.e30.c2ln"])  # fmt: skip
 def test_what_is_written_otherwise_is_no_token(text: str):
     assert digest_of(text) is None
 

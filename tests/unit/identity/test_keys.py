@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey, load_keyring, require_known_key
@@ -65,7 +64,7 @@ def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
 
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
-@each("content", "", "short", "changeme" * 8, "a" * 64)
+@pytest.mark.parametrize("content", ["", "short", "changeme" * 8, "a" * 64])
 def test_a_bad_key_file_stops_the_start(tmp_path: Path, content: str) -> None:
     (tmp_path / "secret_key").write_text(content)
     with pytest.raises(ConfigurationError, match=r"desktop\.secret_key"):
@@ -77,7 +76,7 @@ GOOD = "Zr8#a-former-key-of-this-deployment"
 
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
-@each("bad", "", "planted-short", "planted-changeme" * 8, "a" * 64)
+@pytest.mark.parametrize("bad", ["", "planted-short", "planted-changeme" * 8, "a" * 64])
 def test_a_bad_former_key_is_named_by_number_and_stops_the_start(tmp_path: Path, bad: str) -> None:
     keys = (SecretStr(GOOD), SecretStr(bad))
     with pytest.raises(ConfigurationError) as refused:

@@ -17,7 +17,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ldap3.operation.search import MATCH_EQUAL, MATCH_PRESENT, parse_filter
 from ldap3.utils.dn import parse_dn
-from tests.cases import each
 from tests.fakes.directory import BASE, FakeDirectory, group, person
 from tests.ports import free_port
 from tests.timing import at_best, until
@@ -46,7 +45,7 @@ def test_without_its_package_the_name_ldap_cannot_be_used(monkeypatch: pytest.Mo
     assert problem == "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
 
 
-@each("content", None, "no certificate")
+@pytest.mark.parametrize("content", [None, "no certificate"])
 def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "authorities.pem"
     if content is not None:
@@ -64,17 +63,19 @@ def test_servers_without_a_directory_do_without_its_package() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@each(
+@pytest.mark.parametrize(
     ("ldap", "key"),
-    ("base_dn = 'dc=test'", "ldap_url"),
-    ("ldap_url = 'http://d'\nbase_dn = 'dc=test'", "ldap_url"),
-    ("ldap_url = 'ldap://'\nbase_dn = 'dc=test'", "ldap_url"),
-    ("ldap_url = 'ldaps://d'", "base_dn"),
-    ("ldap_url = 'ldaps://d'\nbase_dn = 'dc=test'\nbind_dn = 'cn=service'", "bind_password"),
-    (
-        "ldap_url = 'ldaps://d'\nbase_dn = 'b'\nsearch_bind_authentication = false\nldap_username_pattern = 'ana'",
-        "ldap_username_pattern",
-    ),
+    [
+        ("base_dn = 'dc=test'", "ldap_url"),
+        ("ldap_url = 'http://d'\nbase_dn = 'dc=test'", "ldap_url"),
+        ("ldap_url = 'ldap://'\nbase_dn = 'dc=test'", "ldap_url"),
+        ("ldap_url = 'ldaps://d'", "base_dn"),
+        ("ldap_url = 'ldaps://d'\nbase_dn = 'dc=test'\nbind_dn = 'cn=service'", "bind_password"),
+        (
+            "ldap_url = 'ldaps://d'\nbase_dn = 'b'\nsearch_bind_authentication = false\nldap_username_pattern = 'ana'",
+            "ldap_username_pattern",
+        ),
+    ],
 )
 def test_settings_that_cannot_work_are_named(tmp_path: Path, ldap: str, key: str) -> None:
     file = tmp_path / "queryserver.toml"
@@ -82,8 +83,9 @@ def test_settings_that_cannot_work_are_named(tmp_path: Path, ldap: str, key: str
     assert [problem.partition(":")[0] for problem in read_settings(file, {}).problems] == [f"desktop.ldap.{key}"]
 
 
-@each("ldap", "", "search_bind_authentication = false\nldap_username_pattern = 'uid=<username>,dc=test'\n",
-             "search_bind_authentication = false\nnt_domain = 'corp.test'\n")  # fmt: skip
+@pytest.mark.parametrize("ldap", [
+    "", "search_bind_authentication = false\nldap_username_pattern = 'uid=<username>,dc=test'\n",
+             "search_bind_authentication = false\nnt_domain = 'corp.test'\n"])  # fmt: skip
 def test_settings_that_can_work_are_taken(tmp_path: Path, ldap: str) -> None:
     file = tmp_path / "queryserver.toml"
     address = "ldap_url = 'ldap://d:3890'\nbase_dn = 'dc=test'\n"
@@ -125,7 +127,7 @@ def test_a_name_has_one_part_of_one_value_and_that_is_the_text(text: str) -> Non
     assert _unescaped(parts[0][1]) == text
 
 
-@each("given", "objectclass=person", "(objectclass=person)")
+@pytest.mark.parametrize("given", ["objectclass=person", "(objectclass=person)"])
 def test_filters_of_the_settings_may_lack_parentheses(given: str) -> None:
     assert both(given, "uid=ana") == "(&(objectclass=person)(uid=ana))"
 
@@ -202,7 +204,7 @@ async def test_what_joins_parts_of_a_name_is_escaped_in_the_pattern() -> None:
 
 
 @pytest.mark.platform(48)
-@each("settings", {}, DIRECT)
+@pytest.mark.parametrize("settings", [{}, DIRECT])
 async def test_an_empty_password_is_never_sent(settings: dict[str, Any]) -> None:
     asked = directory()
     assert await login(asked, password="", **settings) is None
@@ -211,7 +213,7 @@ async def test_an_empty_password_is_never_sent(settings: dict[str, Any]) -> None
 
 @pytest.mark.platform(48)
 @pytest.mark.security("T16")
-@each("username", "*", "ana)(uid=*", "ana\\2a", "a\0na", "(ana)", "ana,ou=admins", " ", ".")
+@pytest.mark.parametrize("username", ["*", "ana)(uid=*", "ana\\2a", "a\0na", "(ana)", "ana,ou=admins", " ", "."])
 async def test_names_that_no_user_can_have_are_never_sent(username: str) -> None:
     asked = directory()
     assert await login(asked, username) is None
@@ -251,8 +253,9 @@ async def test_of_several_names_the_typed_one_counts() -> None:
     assert accepted.username == "ana"
 
 
-@each(
-    ("written", "name"), ("ANA", "ana"), ("Ana", "ana"), ("\uff41na", None), (" ana ", None), ("a\u0301na", "\u00e1na")
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("ANA", "ana"), ("Ana", "ana"), ("\uff41na", None), (" ana ", None), ("a\u0301na", "\u00e1na")],
 )
 async def test_the_name_of_an_entry_may_differ_from_that_of_the_user_in_case_alone(written, name) -> None:
     entry = person(written)
@@ -265,7 +268,7 @@ async def test_an_entry_without_a_usable_name_lets_nobody_in() -> None:
     assert await login(directory(**{"uid=ana)": [Entry(ANA.dn, {})]})) is None
 
 
-@each(("groups", "enters"), (("B", "c"), True), (("c",), False), ((), True))
+@pytest.mark.parametrize(("groups", "enters"), [(("B", "c"), True), (("c",), False), ((), True)])
 async def test_login_groups_limit_who_enters(groups: tuple[str, ...], enters: bool) -> None:
     assert (await login(directory(), login_groups=groups) is not None) is enters
 
@@ -356,13 +359,13 @@ def _is_busy(thread: threading.Thread) -> bool:
 
 
 @pytest.mark.platform(48)
-@each("scheme", "ldap", "ldaps")
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
 async def test_a_server_that_is_down_is_out_of_reach(scheme: str) -> None:
     await at_best(lambda: refused(f"{scheme}://127.0.0.1:{free_port()}"), below_s=9)
 
 
-@each("peer", silent, dripping, garbage, hanging_up)
-@each("scheme", "ldap", "ldaps")
+@pytest.mark.parametrize("peer", [silent, dripping, garbage, hanging_up])
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
 async def test_no_peer_holds_a_login_beyond_its_limit(scheme: str, peer: Peer) -> None:
     async with listening(peer) as port:
         await at_best(lambda: refused(f"{scheme}://127.0.0.1:{port}"), below_s=9)

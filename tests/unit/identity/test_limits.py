@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import (
     DatabaseUnavailable,
@@ -104,7 +103,7 @@ async def test_processes_keep_one_limit_together(clock: Clock):
 
 
 @pytest.mark.security("T30")
-@each("second", 5, 30, 55)
+@pytest.mark.parametrize("second", [5, 30, 55])
 async def test_processes_whose_clocks_differ_count_in_the_same_minutes(second: int):
     shared = MemoryCounts()
     shared.clock.now += second
@@ -130,9 +129,9 @@ async def test_refused_calls_count_for_nobody(clock: Clock):
     assert list(shared.sums.values()) == [2]
 
 
-@each(("one", "other", "together"),
-    ("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "::ffff:10.0.0.1", True), ("2001:db8::1", "2001:db8::ffff:1", True),
-    ("2001:db8::1", "2001:db8:0:1::1", False))  # fmt: skip
+@pytest.mark.parametrize(("one", "other", "together"),
+    [("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "::ffff:10.0.0.1", True), ("2001:db8::1", "2001:db8::ffff:1", True),
+    ("2001:db8::1", "2001:db8:0:1::1", False)])  # fmt: skip
 def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, together: bool):
     limits = RequestLimits(MemoryCounts(), most=1, clock=clock)
     limits.count_address(one)
@@ -202,9 +201,9 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
     assert records.asked == [TokenKey(1, "family", "jti")] * 2
 
 
-@each(("now", "error"),
-    (None, UserNotFound), (owner(is_active=False), UserInactive), (owner(is_revoked=True), InvalidToken),
-    (owner(epoch=4), InvalidToken), (owner(rights=()), PermissionDenied))  # fmt: skip
+@pytest.mark.parametrize(("now", "error"),
+    [(None, UserNotFound), (owner(is_active=False), UserInactive), (owner(is_revoked=True), InvalidToken),
+    (owner(epoch=4), InvalidToken), (owner(rights=()), PermissionDenied)])  # fmt: skip
 async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
     records = Records(now)
     with streams_of(records).place(ANA) as place:

@@ -7,7 +7,6 @@ from contextlib import closing
 
 import pytest
 from argon2 import PasswordHasher
-from tests.cases import each
 from tests.fixtures.passwords import PRODUCT
 from tests.timing import at_best
 
@@ -33,22 +32,18 @@ async def test_a_password_fits_its_hash_only(passwords: Passwords) -> None:
     assert not await passwords.verify("no hash", "geheim")
 
 
-@each(
+@pytest.mark.parametrize(
     "password",
-    "1234567890", "aaaaaaaaaa", "abcabcabcabc", "qwertyuiop", "password12", "adminadmin", "iloveyou123",
-    "maria.lopez", "maria.lopez1",
+    ["1234567890", "aaaaaaaaaa", "abcabcabcabc", "qwertyuiop", "password12", "adminadmin", "iloveyou123",
+    "maria.lopez", "maria.lopez1"],
 )  # fmt: skip
 def test_passwords_that_lists_repetitions_sequences_and_the_name_lead_to_are_weak(password: str) -> None:
     assert strength(password, name="maria.lopez").score < AuthSettings().password_min_score
 
 
-@each(
+@pytest.mark.parametrize(
     "password",
-    "correct horse battery",
-    "k9$Qv2!xLp",
-    "a password for real data",
-    "пароль для тестов",
-    "日本語の合言葉です",
+    ["correct horse battery", "k9$Qv2!xLp", "a password for real data", "пароль для тестов", "日本語の合言葉です"],
 )
 def test_words_that_do_not_belong_together_and_random_letters_are_strong(password: str) -> None:
     assert strength(password, name="maria.lopez").score >= AuthSettings().password_min_score

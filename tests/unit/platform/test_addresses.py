@@ -3,7 +3,6 @@
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, address_rules, carried_addresses, webhook_rules
@@ -13,11 +12,11 @@ from queryserver.platform.settings.tree import Settings
 DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
 
 
-@each("host",
-    "169.254.169.254", "0.0.0.0", "::", "fe80::1", "fe80::1%lo", "224.0.0.1", "255.255.255.255", "100.100.100.200",
+@pytest.mark.parametrize("host",
+    ["169.254.169.254", "0.0.0.0", "::", "fe80::1", "fe80::1%lo", "224.0.0.1", "255.255.255.255", "100.100.100.200",
     "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "::ffff:169.254.169.254", "0xa9fea9fe",
     "2852039166", "169.254.43518", "0251.0376.0251.0376", "64:ff9b::169.254.169.254", "2002:a9fe:a9fe::1",
-    "::169.254.169.254")  # fmt: skip
+    "::169.254.169.254"])  # fmt: skip
 async def test_blocked_addresses_are_refused_in_every_spelling(host: str) -> None:
     with pytest.raises(EngineUnavailable, match="are not allowed here"):
         await DEFAULTS.resolve(host, 80)
@@ -28,7 +27,7 @@ async def test_a_name_gives_its_addresses() -> None:
     assert await AddressRules(allowed=(ip_network("127.0.0.0/8"),)).resolve("127.1", 80) == ["127.0.0.1"]
 
 
-@each("host", "no-such-name.invalid", "a" * 300, "x..y", "nul\0l")
+@pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 300, "x..y", "nul\0l"])
 async def test_a_name_that_nobody_knows_is_said(host: str) -> None:
     with pytest.raises(EngineUnavailable, match="is not known"):
         await DEFAULTS.resolve(host, 80)
@@ -59,16 +58,16 @@ async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monk
         DEFAULTS.require_every("mixed.example", 443)
 
 
-@each("address",
-    "64:ff9b::192.0.2.33", "64:ff9b:1:c000:2:2100::", "64:ff9b:1:c0:0:221::", "64:ff9b:1:0:c0:2:2100:0",
+@pytest.mark.parametrize("address",
+    ["64:ff9b::192.0.2.33", "64:ff9b:1:c000:2:2100::", "64:ff9b:1:c0:0:221::", "64:ff9b:1:0:c0:2:2100:0",
     "64:ff9b:1::192.0.2.33", "::ffff:192.0.2.33", "::ffff:0:192.0.2.33", "::192.0.2.33", "2002:c000:221::1",
     "2001:0:c000:221:0:0:102:304", "2001:0:102:304:0:0:3fff:fdde", "fe80::5efe:192.0.2.33",
-    "2001:db8::200:5efe:192.0.2.33", "2001:db8::100:5efe:192.0.2.33")  # fmt: skip
+    "2001:db8::200:5efe:192.0.2.33", "2001:db8::100:5efe:192.0.2.33"])  # fmt: skip
 def test_the_address_inside_is_found(address: str) -> None:
     assert IPv4Address("192.0.2.33") in list(carried_addresses(IPv6Address(address)))
 
 
-@each("address", "::", "::1", "2001:db8::1", "fd00::1", "fe80::1", "64:ff9b:2::1", "64:ff9b:1::")
+@pytest.mark.parametrize("address", ["::", "::1", "2001:db8::1", "fd00::1", "fe80::1", "64:ff9b:2::1", "64:ff9b:1::"])
 def test_others_carry_none(address: str) -> None:
     assert list(carried_addresses(IPv6Address(address))) == []
 

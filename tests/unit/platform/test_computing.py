@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.cases import each
 from tests.fakes.computation import InlineComputing
 from tests.refusals import raises_code
 from tests.timing import until
@@ -82,7 +81,9 @@ async def test_a_process_that_was_killed_without_work_is_replaced(computing: Pro
     assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
 
-@each(("content", "code"), (b"", "file_empty"), (b"%PDF-1.7\n" + bytes(range(256)) * 100, "unsupported_format"))
+@pytest.mark.parametrize(
+    ("content", "code"), [(b"", "file_empty"), (b"%PDF-1.7\n" + bytes(range(256)) * 100, "unsupported_format")]
+)
 async def test_domain_errors_come_back_as_what_they_are(computing: ProcessComputing, content: bytes, code: str):
     with raises_code(code) as here:
         await InlineComputing().run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
@@ -98,7 +99,7 @@ async def test_a_failure_of_the_program_is_no_failure_of_the_caller(computing: P
     assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
 
-@each("program", "raise SystemExit(1)", "import no_such_module", "pass")
+@pytest.mark.parametrize("program", ["raise SystemExit(1)", "import no_such_module", "pass"])
 async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "_PROGRAM", program)
     async with ProcessComputing(processes=1) as computing:
@@ -132,8 +133,8 @@ async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
     assert len(found["columns"]) == 1000
 
 
-@each(("previous", "full_form"), PREVIOUS)
-@each("dialect", "mysql", "postgresql")
+@pytest.mark.parametrize(("previous", "full_form"), PREVIOUS)
+@pytest.mark.parametrize("dialect", ["mysql", "postgresql"])
 async def test_a_large_script_gives_the_same_statement_as_a_small_one(
     previous: PreviousStatement | None,
     full_form: bool,
@@ -150,7 +151,7 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
     assert script[large.first : large.stop]
 
 
-@each("limit", 50_000, 0)
+@pytest.mark.parametrize("limit", [50_000, 0])
 async def test_what_is_explained_is_the_same_in_both_ways(limit, computing, monkeypatch) -> None:
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
     asked = Choosing(computing)

@@ -9,7 +9,6 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from tests.cases import each
 
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.connection_guard import _audit, _permits, guarded, install_guard
@@ -40,12 +39,12 @@ def test_a_permitted_address_is_connected_to(port: int) -> None:
         connect("127.0.0.2", port)
 
 
-@each(("host", "is_permitted"), ("::1", False), ("::ffff:127.0.0.9", False), ("::2", True))
+@pytest.mark.parametrize(("host", "is_permitted"), [("::1", False), ("::ffff:127.0.0.9", False), ("::2", True)])
 def test_addresses_of_ipv6_are_told_apart_also_where_the_kernel_has_none(host: str, *, is_permitted: bool) -> None:
     assert _permits(_NOT_HERE, socket.AF_INET6, (host, 80, 0, 0)) is is_permitted
 
 
-@each("host", "127.0.0.9", "0x7f.9", "2130706441")
+@pytest.mark.parametrize("host", ["127.0.0.9", "0x7f.9", "2130706441"])
 def test_a_refused_address_is_not_connected_to(port: int, host: str) -> None:
     with pytest.raises(HostRefused, match="led to an address") as raised, guarded(_NOT_HERE):
         connect(host, port)
@@ -114,15 +113,17 @@ def test_a_refusal_that_a_driver_went_on_without_is_not_why_it_fails_later(port:
         log_in()
 
 
-@each(
+@pytest.mark.parametrize(
     "made",
-    lambda refusal: refusal,
-    lambda refusal: DriverError("no line", refusal),
-    lambda refusal: DriverError("no line", urllib.error.URLError(refusal)),
-    lambda refusal: OSError("no line", refusal),
-    lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
+    [
+        lambda refusal: refusal,
+        lambda refusal: DriverError("no line", refusal),
+        lambda refusal: DriverError("no line", urllib.error.URLError(refusal)),
+        lambda refusal: OSError("no line", refusal),
+        lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
+    ],
 )
-@each("host_after", None, "127.0.0.2")
+@pytest.mark.parametrize("host_after", [None, "127.0.0.2"])
 def test_an_error_that_holds_the_refusal_is_one_of_it(port, made, host_after) -> None:
     def log_in() -> None:
         error = made(refused(port))
@@ -134,8 +135,8 @@ def test_an_error_that_holds_the_refusal_is_one_of_it(port, made, host_after) ->
         log_in()
 
 
-@each("text", None, "several: {}")
-@each(("host_after", "error"), (None, HostRefused), ("127.0.0.2", DriverError))
+@pytest.mark.parametrize("text", [None, "several: {}"])
+@pytest.mark.parametrize(("host_after", "error"), [(None, HostRefused), ("127.0.0.2", DriverError)])
 def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(port, text, host_after, error) -> None:
     def go_on(refusal: OSError) -> None:
         if host_after is not None:
@@ -216,7 +217,7 @@ def test_the_hook_is_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert added == []
 
 
-@each("event", "open", "import", "socket.bind")
+@pytest.mark.parametrize("event", ["open", "import", "socket.bind"])
 def test_other_events_are_not_looked_at(event: str) -> None:
     with guarded(_NOT_HERE):
         _audit(event, ())

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.cases import each
 from tests.fixtures.database import PATIENT
 from tests.timing import until
 
@@ -26,7 +25,7 @@ async def test_one_question_after_the_other_uses_one_connection(database_dsn: st
         assert database.connections == (1, 1)
 
 
-@each("limits", ONE, DatabaseSettings(pool_max=3, connect_timeout_s=30))
+@pytest.mark.parametrize("limits", [ONE, DatabaseSettings(pool_max=3, connect_timeout_s=30)])
 async def test_more_askers_than_connections_all_get_their_answer(database_dsn: str, limits: DatabaseSettings) -> None:
     async with open_database(database_dsn, limits) as database:
         asked = [database.value("select $1::int from pg_sleep(0.005)", number) for number in range(60)]
@@ -214,7 +213,7 @@ async def test_a_question_is_never_answered_from_before_it_was_asked():
     assert store.queries == [[1], [1]]
 
 
-@each("turns", range(12))
+@pytest.mark.parametrize("turns", range(12))
 async def test_nobody_waits_for_a_reader_that_has_just_ended(turns: int):
     """Whatever the turn of the loop in which the second caller asks, that of the reader's last step included."""
     reader = Squares(Store(), side_by_side=1)

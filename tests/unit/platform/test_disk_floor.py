@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.files import InsufficientStorage
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
@@ -17,7 +16,9 @@ class Usage(NamedTuple):
     free: int
 
 
-@each(("percent", "min_bytes", "room"), (5, 0, 150), (5, 30, 150), (5, 120, 80), (0, 30, 170), (100, 0, -3800))
+@pytest.mark.parametrize(
+    ("percent", "min_bytes", "room"), [(5, 0, 150), (5, 30, 150), (5, 120, 80), (0, 30, 170), (100, 0, -3800)]
+)
 def test_the_floor_is_a_share_and_at_least_a_size(percent: int, min_bytes: int, room: int):
     floor = DiskFloor(percent=percent, min_bytes=min_bytes, usage=lambda _: Usage(1000 if percent < 100 else 4000, 200))
     assert floor.room(HERE) == room

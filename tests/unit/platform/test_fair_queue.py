@@ -8,7 +8,6 @@ from random import Random
 from types import FrameType
 
 import pytest
-from tests.cases import each
 from tests.timing import TRIES, settle
 
 from queryserver.errors.base import TooManyRequests
@@ -96,7 +95,7 @@ class TestPlaces:
         places.give_back(ANA)
         await first
 
-    @each("seed", range(5))
+    @pytest.mark.parametrize("seed", range(5))
     async def test_whoever_gives_up_whenever_no_place_is_lost_and_nobody_holds_more_than_a_share(self, seed: int):
         dice, inside = Random(seed), Counter[int]()
         places = FairPlaces(3, per_user=2, max_waiting=5, wait_s=0.01)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import structlog
-from tests.cases import each
 from tests.timing import processor_s
 
 from queryserver.platform.logs import AUDIT, MOST_CHARACTERS, Redactor, SharedLogFile, configure_logging, stop_logging
@@ -59,8 +58,8 @@ def test_json_lines_are_json(log: Log) -> None:
 
 @pytest.mark.platform(13)
 @pytest.mark.security("T29")
-@each("form", "text", "json")
-@each("sign", "\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x00", "\u202e")
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x00", "\u202e"])
 def test_a_control_character_never_makes_a_line(log: Log, form: str, sign: str) -> None:
     log.file.unlink(missing_ok=True)
     log.configure(format=form)
@@ -86,22 +85,24 @@ def test_a_trace_is_told_apart_from_lines(log: Log) -> None:
 
 
 @pytest.mark.security("T29")
-@each(
+@pytest.mark.parametrize(
     "text",
-    "Authorization: Bearer planted.secret-1",
-    "authorization='bearer planted_secret'",
-    "Basic cGxhbnRlZDpzZWNyZXQ=planted",
-    "password=planted",
-    "password: 'planted secret'",
-    '{"password": "plan\\"ted", "api_key":"planted"}',
-    '{\\"client_secret\\": \\"planted\\"}',
-    "postgresql://user:planted@host/db",
-    "https://b.s3.amazonaws.com/k?X-Amz-Credential=planted&X-Amz-Signature=planted&X-Amz-Expires=60",
-    "https://a.blob.core.windows.net/c/b?sv=1&sig=planted%3D&se=planted",
-    "refresh_token=planted&secret_key=planted",
-    "token: Bearer planted-secret",
-    "headers={'X-Amz-Security-Token': b'planted', 'X-Other': b'x'}",
-    f"token {JWT} was refused",
+    [
+        "Authorization: Bearer planted.secret-1",
+        "authorization='bearer planted_secret'",
+        "Basic cGxhbnRlZDpzZWNyZXQ=planted",
+        "password=planted",
+        "password: 'planted secret'",
+        '{"password": "plan\\"ted", "api_key":"planted"}',
+        '{\\"client_secret\\": \\"planted\\"}',
+        "postgresql://user:planted@host/db",
+        "https://b.s3.amazonaws.com/k?X-Amz-Credential=planted&X-Amz-Signature=planted&X-Amz-Expires=60",
+        "https://a.blob.core.windows.net/c/b?sv=1&sig=planted%3D&se=planted",
+        "refresh_token=planted&secret_key=planted",
+        "token: Bearer planted-secret",
+        "headers={'X-Amz-Security-Token': b'planted', 'X-Other': b'x'}",
+        f"token {JWT} was refused",
+    ],
 )
 def test_secrets_are_masked(text: str) -> None:
     line = Redactor()(text)
@@ -111,7 +112,7 @@ def test_secrets_are_masked(text: str) -> None:
 
 @pytest.mark.importer(61)
 @pytest.mark.security("T21")
-@each("form", "file_path=upload/{}/a.csv", "GET /x?file_path=upload%2F{}%2Fa.csv", "upload/{}")
+@pytest.mark.parametrize("form", ["file_path=upload/{}/a.csv", "GET /x?file_path=upload%2F{}%2Fa.csv", "upload/{}"])
 def test_references_of_uploads_are_shortened(form: str) -> None:
     secret = "ab-_" + "planted" * 5 + "xyz0"
     assert len(secret) == 43
@@ -127,15 +128,16 @@ def test_what_is_no_secret_stays() -> None:
     assert Redactor(["b[0-9]+"])("a1 b22") == "a1 ********"
 
 
-@each("around", "{}", "got {} there", "x={}&y", '{{"text": "{}"}}', "/path/{}/more")
+@pytest.mark.parametrize("around", ["{}", "got {} there", "x={}&y", '{{"text": "{}"}}', "/path/{}/more"])
 def test_an_api_token_is_masked_wherever_it_stands(around: str) -> None:
     value = "qst_" + "a-Z_9" * 8 + "xyz"
     assert Redactor()(around.format(value)) == around.format("qst_********")
     assert Redactor()("a qst_ and qst_1") == "a qst_ and qst_1"
 
 
-@each("piece", "a", "qst_", "eyJ", "eyJaaaaaaa.", "token ", "password=", "://", "://:", "secret='", "bearer ",
-    'token="\\', "sig=")  # fmt: skip
+@pytest.mark.parametrize("piece", [
+    "a", "qst_", "eyJ", "eyJaaaaaaa.", "token ", "password=", "://", "://:", "secret='", "bearer ",
+    'token="\\', "sig="])  # fmt: skip
 def test_masking_takes_linear_time(piece: str) -> None:
     line = piece * (MOST_CHARACTERS // len(piece))
     assert processor_s(lambda: Redactor()(line)) < 0.2

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from tests.cases import each
 from tests.fixtures.database import execute
 
 from queryserver.errors.base import SchemaMismatch
@@ -52,8 +51,8 @@ def test_what_the_scripts_declare_is_read_as_alembic_reads_it():
     assert oldest_program() == "0018"
 
 
-@each("declared", [], [("9001", "0019")], [("9001", "0018")], [("9001", "0018"), ("9002", "9001")],
-    [("9001", None), ("9002", "0018")], [("9001", "0019"), ("9002", "0018")])  # fmt: skip
+@pytest.mark.parametrize("declared", [[], [("9001", "0019")], [("9001", "0018")], [("9001", "0018"), ("9002", "9001")],
+    [("9001", None), ("9002", "0018")], [("9001", "0019"), ("9002", "0018")]])  # fmt: skip
 def test_the_oldest_program_runs_on_every_migration_after_its_own(tmp_path: Path, declared):
     scripts = scripts_with(tmp_path, *((*one, "") for one in declared)) if declared else SCRIPTS
     ours = dict.fromkeys(("0018", "0019", "0020", "0021", "0022", "0023", "0024", "0025"), "0018")
@@ -62,9 +61,10 @@ def test_the_oldest_program_runs_on_every_migration_after_its_own(tmp_path: Path
     assert oldest_program(scripts) == min(runs)
 
 
-@each("version, oldest, own, is_usable", (None, None, "0019", False), ("0018", "0018", "0019", False),
+@pytest.mark.parametrize(("version", "oldest", "own", "is_usable"), [
+    (None, None, "0019", False), ("0018", "0018", "0019", False),
     ("0019", None, "0019", True), ("0020", None, "0019", False), ("0020", "0019", "0019", True),
-    ("0020", "0018", "0019", True), ("0020", "0020", "0019", False))  # fmt: skip
+    ("0020", "0018", "0019", True), ("0020", "0020", "0019", False)])  # fmt: skip
 def test_a_program_runs_on_its_own_schema_and_on_newer_ones_that_permit_it(version, oldest, own, is_usable):
     assert Schema(version, oldest).is_usable(own) is is_usable
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run, started
 from tests.contract.engine_parameters import NOT_FINITE, VALUES, typed
@@ -72,7 +71,7 @@ MORE_VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-@each("value", [given for given, _ in (*VALUES, *NOT_FINITE)] + list(MORE_VALUES))
+@pytest.mark.parametrize("value", [given for given, _ in (*VALUES, *NOT_FINITE)] + list(MORE_VALUES))
 def test_a_value_is_that_of_its_literal_and_has_its_type(native: duckdb.DuckDBPyConnection, value: object) -> None:
     native.execute("SET TimeZone = 'Asia/Tokyo'")
     statement = bound("SELECT typeof(v), v::VARCHAR, v FROM (SELECT ? AS v)", value)
@@ -82,7 +81,7 @@ def test_a_value_is_that_of_its_literal_and_has_its_type(native: duckdb.DuckDBPy
     assert repr(native.sql(found.statement, params=found.values).fetchall()) == repr(literal)
 
 
-@each("statement", [
+@pytest.mark.parametrize("statement", [
     "SELECT ?", "-- ?\nSELECT ?", "WITH a AS (SELECT ? AS x) SELECT * FROM a", "FROM t WHERE n = ?", "VALUES (?)",
     "FROM range(?)", "SELECT 1 LIMIT ?", "INSERT INTO t VALUES (?, 'é')", "UPDATE t SET n = ?", "SELECT 'é', [?]",
     "DELETE FROM t WHERE n=?", "PIVOT t ON n IN (?)", "SELECT 5-?", "SUMMARIZE SELECT ?",
@@ -96,7 +95,7 @@ def test_queries_and_changes_of_rows_are_bound(native: duckdb.DuckDBPyConnection
     assert "7" not in found.text
 
 
-@each("statement", [
+@pytest.mark.parametrize("statement", [
     "CREATE TABLE u AS SELECT ? AS a", "CREATE VIEW v AS SELECT ? AS a", "EXPLAIN SELECT ?", "SET VARIABLE a = ?",
     "PREPARE p AS SELECT ? AS a", "CALL pragma_table_info(?)", "PRAGMA table_info(?)", "SELECT DATE ?",
     "SELECT INTERVAL ? DAY", "SELECT 1::DECIMAL(?)", "SELECT * FROM query(?)", "SELECT $1 + ?", "SELECT ?, $a",
@@ -113,8 +112,8 @@ def test_literals_stay_where_duckdb_has_no_parameter_or_others_are(
     assert "'2024'" in values.written(DUCKDB.write)
 
 
-@each(
-    "dialect, statement",
+@pytest.mark.parametrize(
+    ("dialect", "statement"),
     [("trino", "SELECT $$?$$"), ("mysql", "SELECT 1 -- a\n--?\n"), ("sqlite", "SELECT $a$ ? $a$, 1")],
 )
 def test_a_place_that_duckdb_reads_otherwise_is_refused(
@@ -163,21 +162,23 @@ REACHING = {
 
 
 @pytest.mark.security("T7")
-@each("statement, value", REACHING.items())
 async def test_a_value_reaches_nothing_that_its_literal_does_not(
-    session: EngineSession, tmp_path: Path, statement: str, value: str
+    session: EngineSession, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     root = tmp_path / "databases"
-    if statement.startswith("CREATE MACRO"):
-        statement, made = "SELECT * FROM m(?)", bound(statement, "")
-        await run(session, made)
-    before = files_of(tmp_path)
-    values = bound(statement, value.format(root=root, outside=tmp_path))
-    error = await failure(session, values)
-    assert isinstance(error, StatementRejected)
-    assert "secret-value" not in error.message
-    assert before == files_of(tmp_path)
-    assert (await run(session, "SELECT sum(n) FROM t")).cell == 1
+    for template, value in REACHING.items():
+        with subtests.test(statement=template, value=value):
+            statement = template
+            if statement.startswith("CREATE MACRO"):
+                statement, made = "SELECT * FROM m(?)", bound(statement, "")
+                await run(session, made)
+            before = files_of(tmp_path)
+            values = bound(statement, value.format(root=root, outside=tmp_path))
+            error = await failure(session, values)
+            assert isinstance(error, StatementRejected)
+            assert "secret-value" not in error.message
+            assert before == files_of(tmp_path)
+            assert (await run(session, "SELECT sum(n) FROM t")).cell == 1
 
 
 async def test_nothing_runs_twice(session: EngineSession) -> None:
@@ -192,26 +193,25 @@ async def test_nothing_runs_twice(session: EngineSession) -> None:
     assert (await run(session, "SELECT sum(n) FROM t")).cell == 1 + 4
 
 
-@each("statement, value, expected", [
-    ("SELECT nextval('s'), CAST(? AS INT)", "abc", 2),
-    ("SELECT CASE WHEN range >= 3000 THEN error(?) ELSE nextval('s')::VARCHAR END FROM range(4000)", "boom", None),
-    ("SELECT m(), CAST(? AS INT)", "abc", 2),
-    ("SELECT m(), n FROM t ORDER BY ?", 2, 2),
-])  # fmt: skip
-async def test_a_query_that_fails_has_run_once(
-    session: EngineSession, statement: str, value: object, expected: int | None
-) -> None:
+async def test_a_query_that_fails_has_run_once(session: EngineSession, subtests: pytest.Subtests) -> None:
     """DuckDB runs a query with nextval(), also within a macro, in the call that plans it."""
-    at = {}
-    for way in ("literal", "bound"):
-        await run(session, "CREATE OR REPLACE SEQUENCE s")
-        await run(session, "CREATE OR REPLACE MACRO m() AS nextval('s')")
-        values = bound(statement, value)
-        with suppress(StatementRejected):
-            await run(session, values if way == "bound" else values.written(DUCKDB.write))
-        at[way] = (await run(session, "SELECT nextval('s')")).cell
-    assert at["bound"] == at["literal"]
-    assert expected in (None, at["bound"])
+    for statement, value, expected in [
+        ("SELECT nextval('s'), CAST(? AS INT)", "abc", 2),
+        ("SELECT CASE WHEN range >= 3000 THEN error(?) ELSE nextval('s')::VARCHAR END FROM range(4000)", "boom", None),
+        ("SELECT m(), CAST(? AS INT)", "abc", 2),
+        ("SELECT m(), n FROM t ORDER BY ?", 2, 2),
+    ]:
+        with subtests.test(statement=statement, value=value, expected=expected):
+            at = {}
+            for way in ("literal", "bound"):
+                await run(session, "CREATE OR REPLACE SEQUENCE s")
+                await run(session, "CREATE OR REPLACE MACRO m() AS nextval('s')")
+                values = bound(statement, value)
+                with suppress(StatementRejected):
+                    await run(session, values if way == "bound" else values.written(DUCKDB.write))
+                at[way] = (await run(session, "SELECT nextval('s')")).cell
+            assert at["bound"] == at["literal"]
+            assert expected in (None, at["bound"])
 
 
 async def test_the_error_of_a_query_in_a_transaction_is_its_own(session: EngineSession) -> None:
@@ -220,19 +220,20 @@ async def test_the_error_of_a_query_in_a_transaction_is_its_own(session: EngineS
     await run(session, "ROLLBACK")
 
 
-@each("statement, values, rows", [
-    ("INSERT INTO t VALUES (?) RETURNING ? AS tag", (5, "x"), [("x",)]),
-    ("UPDATE t SET n = ? RETURNING n, ?", (6, 7), [(6, 7)]),
-    ("DELETE FROM t WHERE n = ? RETURNING n + ?", (1, 1), [(2,)]),
-    ("INSERT INTO t SELECT n % ? FROM t GROUP BY n % ? RETURNING 1", (3, 3), [(1,)]),
-    ("INSERT INTO t SELECT n FROM t ORDER BY ?", (1,), None),
-])  # fmt: skip
 async def test_changes_of_rows_work_wherever_their_literals_do(
-    session: EngineSession, statement: str, values: tuple[object, ...], rows: list[tuple[object, ...]] | None
+    session: EngineSession, subtests: pytest.Subtests
 ) -> None:
-    await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
-    answer = await run(session, bound(statement, *values))
-    assert rows is None or answer.rows == rows
+    for statement, values, rows in [
+        ("INSERT INTO t VALUES (?) RETURNING ? AS tag", (5, "x"), [("x",)]),
+        ("UPDATE t SET n = ? RETURNING n, ?", (6, 7), [(6, 7)]),
+        ("DELETE FROM t WHERE n = ? RETURNING n + ?", (1, 1), [(2,)]),
+        ("INSERT INTO t SELECT n % ? FROM t GROUP BY n % ? RETURNING 1", (3, 3), [(1,)]),
+        ("INSERT INTO t SELECT n FROM t ORDER BY ?", (1,), None),
+    ]:
+        with subtests.test(statement=statement, values=values, rows=rows):
+            await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
+            answer = await run(session, bound(statement, *values))
+            assert rows is None or answer.rows == rows
 
 
 async def test_a_number_in_order_by_is_that_of_a_column(session: EngineSession) -> None:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 from tests.refusals import raises_code
@@ -93,12 +92,23 @@ async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineS
     assert (await run(session, 'SELECT count(*) AS "Count" FROM t')).rows == [(2,)]
 
 
-@each("statement",
-    "EXPLAIN SELECT 1", "SHOW TABLES", "DESCRIBE SELECT 1", "SUMMARIZE SELECT 1", "PRAGMA version", "PIVOT t ON n",
-    "CALL pragma_version()", "VALUES (1)", "FROM t", "WITH w AS (SELECT 1) FROM w", "TABLE t")  # fmt: skip
-async def test_what_answers_rows_has_a_result_set(session: EngineSession, statement: str) -> None:
-    await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
-    assert (await run(session, statement)).columns
+async def test_what_answers_rows_has_a_result_set(session: EngineSession, subtests: pytest.Subtests) -> None:
+    for statement in [
+        "EXPLAIN SELECT 1",
+        "SHOW TABLES",
+        "DESCRIBE SELECT 1",
+        "SUMMARIZE SELECT 1",
+        "PRAGMA version",
+        "PIVOT t ON n",
+        "CALL pragma_version()",
+        "VALUES (1)",
+        "FROM t",
+        "WITH w AS (SELECT 1) FROM w",
+        "TABLE t",
+    ]:
+        with subtests.test(statement=statement):
+            await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
+            assert (await run(session, statement)).columns
 
 
 async def test_a_query_runs_once(session: EngineSession) -> None:
@@ -279,14 +289,14 @@ def test_the_driver_has_the_exceptions_that_we_walk() -> None:
     assert len(CLASSES) >= 28
 
 
-@each("raised", CLASSES)
+@pytest.mark.parametrize("raised", CLASSES)
 def test_every_exception_of_a_statement_becomes_a_domain_error(raised: type[Exception]) -> None:
     with pytest.raises(EngineError) as caught, statement_errors(None):
         raise raised("Some Error: what happened")
     assert type(caught.value) is MEANINGS.get(raised, StatementRejected)
 
 
-@each("raised", CLASSES)
+@pytest.mark.parametrize("raised", CLASSES)
 def test_every_exception_of_opening_means_that_the_engine_is_unavailable(raised: type[Exception]) -> None:
     with pytest.raises(EngineUnavailable), opening_errors():
         raise raised("Some Error: /srv/data/x.duckdb held by PID 42")
@@ -337,7 +347,7 @@ def test_an_error_of_a_later_batch_shows_no_part_of_a_statement_with_values() ->
     connection.close()
 
 
-@each("value, kind", [
+@pytest.mark.parametrize(("value", "kind"), [
     ("repeat('x', 1048576 + 1)", "cell"), ("repeat('x', 1048576 + 1)::BLOB", "cell"), ("range(200000)", "cell"),
     ("[repeat('é', 600000)]", "cell"), ("repeat('x', 1000000), repeat('y', 1000000), repeat('z', 1000000)", "row"),
 ])  # fmt: skip
@@ -356,7 +366,7 @@ def test_a_large_value_ends_its_statement_and_not_its_session(value: str, kind: 
     connection.close()
 
 
-@each("sql", [
+@pytest.mark.parametrize("sql", [
     "SELECT range AS n, 'x' || range AS s, {'a': [range]} AS t FROM range(300000)",
     "SELECT union_value(n := range)::UNION(n BIGINT, s VARCHAR) AS u FROM range(9000)",
     "SELECT CASE WHEN range = 4000 THEN DATE 'infinity' ELSE DATE '2024-01-01' END AS d FROM range(9000)",
@@ -382,7 +392,7 @@ def test_small_vectors_are_joined() -> None:
     connection.close()
 
 
-@each("statement, names", [
+@pytest.mark.parametrize(("statement", "names"), [
     ("SELECT nextval('s') AS a, nextval('s') AS a", ["a", "a"]),
     ("INSERT INTO t VALUES (5, 6) RETURNING i, i, I, i_1", ["i", "i", "i", "i_1"]),
     ("INSERT INTO t VALUES (5, 6) RETURNING *", ["i", "i_1"]),

@@ -5,7 +5,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cases import each
 from tests.fakes.directory_files import DirectoryFiles, FileChannel
 
 from queryserver.engines.duckdb.connection import DuckdbConnection
@@ -135,41 +134,43 @@ def tree(store: Path) -> None:
     (store / "lines.json").write_text("".join(json.dumps({"id": one, "name": f"n{one}"}) + "\n" for one in range(3)))
 
 
-@each(
-    "statement, expected",
-    ("FROM 's3a://sales/year=2023/month=1/part.parquet'", [(2023, 1, 2023)] * 3),
-    ("SELECT count(*) FROM 's3a://sales/*/*/*.parquet'", [(12,)]),
-    (
-        "SELECT sum(amount), year FROM 's3a://sales/**/*.parquet' WHERE month = 2 GROUP BY year ORDER BY year",
-        [(12138, 2023), (12144, 2024)],
-    ),
-    (
-        "SELECT count(*) FROM read_parquet(['s3a://sales/year=2023/*/*.parquet', 's3a://sales/year=2024/*/*.parquet'])",
-        [(12,)],
-    ),
-    (
-        "SELECT count(*) FROM read_parquet(['s3a://sales/year=2023/*/*', 's3a://sales/*/*/*'], union_by_name = true)",
-        [(18,)],
-    ),
-    ("FROM 's3a://names.csv'", [(1, "Ana"), (2, "Bob")]),
-    ("FROM 's3a://names.csv.gz'", [(1, "Ana"), (2, "Bob")]),
-    ("FROM 's3a://lines.json'", [(0, "n0"), (1, "n1"), (2, "n2")]),
-    ("SELECT content FROM read_text('s3a://names.csv')", [("id,name\n1,Ana\n2,Bob\n",)]),
-    ("SELECT DISTINCT filename FROM read_csv('s3a://names.csv', filename = true)", [("s3a://names.csv",)]),
-    ("FROM glob('s3a://*.csv*')", [("s3a://names.csv",), ("s3a://names.csv.gz",)]),
-    ("SELECT delimiter FROM sniff_csv('s3a://names.csv')", [(",",)]),
-    ("SELECT count(*) FROM parquet_metadata('s3a://sales/*/*/*.parquet')", [(4,)]),
-    ("SELECT count(*) FROM parquet_schema(['s3a://sales/year=2023/*/*', 's3a://sales/year=2024/*/*'])", [(8,)]),
-    ("FROM query('SELECT count(*) FROM ''s3a://names.csv''')", [(2,)]),
-    ("SELECT count(*) FROM 's3a://names.csv' JOIN 's3a://lines.json' USING (id)", [(2,)]),
-    ("SELECT count(*) FROM (PIVOT 's3a://names.csv' ON name USING count(*))", [(2,)]),
-    ("FROM read_csv(concat('s3a://', 'names', '.csv'))", [(1, "Ana"), (2, "Bob")]),
-)
-def test_reads(setting: Setting, statement: str, expected: Sequence[tuple[Any, ...]]) -> None:
-    if not setting.written:
-        tree(setting.store)
-    assert rows(setting.connect(), statement) == expected
-    assert setting.claims.is_empty
+def test_reads(setting: Setting, subtests: pytest.Subtests) -> None:
+    for statement, expected in [
+        ("FROM 's3a://sales/year=2023/month=1/part.parquet'", [(2023, 1, 2023)] * 3),
+        ("SELECT count(*) FROM 's3a://sales/*/*/*.parquet'", [(12,)]),
+        (
+            "SELECT sum(amount), year FROM 's3a://sales/**/*.parquet' WHERE month = 2 GROUP BY year ORDER BY year",
+            [(12138, 2023), (12144, 2024)],
+        ),
+        (
+            """SELECT count(*) FROM read_parquet(
+                    ['s3a://sales/year=2023/*/*.parquet', 's3a://sales/year=2024/*/*.parquet'])""",
+            [(12,)],
+        ),
+        (
+            """SELECT count(*) FROM read_parquet(
+                    ['s3a://sales/year=2023/*/*', 's3a://sales/*/*/*'], union_by_name = true)""",
+            [(18,)],
+        ),
+        ("FROM 's3a://names.csv'", [(1, "Ana"), (2, "Bob")]),
+        ("FROM 's3a://names.csv.gz'", [(1, "Ana"), (2, "Bob")]),
+        ("FROM 's3a://lines.json'", [(0, "n0"), (1, "n1"), (2, "n2")]),
+        ("SELECT content FROM read_text('s3a://names.csv')", [("id,name\n1,Ana\n2,Bob\n",)]),
+        ("SELECT DISTINCT filename FROM read_csv('s3a://names.csv', filename = true)", [("s3a://names.csv",)]),
+        ("FROM glob('s3a://*.csv*')", [("s3a://names.csv",), ("s3a://names.csv.gz",)]),
+        ("SELECT delimiter FROM sniff_csv('s3a://names.csv')", [(",",)]),
+        ("SELECT count(*) FROM parquet_metadata('s3a://sales/*/*/*.parquet')", [(4,)]),
+        ("SELECT count(*) FROM parquet_schema(['s3a://sales/year=2023/*/*', 's3a://sales/year=2024/*/*'])", [(8,)]),
+        ("FROM query('SELECT count(*) FROM ''s3a://names.csv''')", [(2,)]),
+        ("SELECT count(*) FROM 's3a://names.csv' JOIN 's3a://lines.json' USING (id)", [(2,)]),
+        ("SELECT count(*) FROM (PIVOT 's3a://names.csv' ON name USING count(*))", [(2,)]),
+        ("FROM read_csv(concat('s3a://', 'names', '.csv'))", [(1, "Ana"), (2, "Bob")]),
+    ]:
+        with subtests.test(statement=statement, expected=expected):
+            if not setting.written:
+                tree(setting.store)
+            assert rows(setting.connect(), statement) == expected
+            assert setting.claims.is_empty
 
 
 def test_files_are_named_by_views_macros_prepared_statements_and_inserts(setting: Setting) -> None:
@@ -199,49 +200,47 @@ def test_a_view_reads_with_the_rights_of_who_names_it(shared: Setting) -> None:
     assert refusal(bob, "FROM mine").code == "permission_denied"
 
 
-@each(
-    "statement, code, named",
-    ("FROM read_text('{here}/secret.txt')", "permission_denied", "{here}/secret.txt"),
-    ("FROM read_text('file://{here}/secret.txt')", "permission_denied", "file://{here}/secret.txt"),
-    ("FROM read_text('file:{here}/secret.txt')", "permission_denied", "secret.txt"),
-    ("FROM read_text('s3a://../secret.txt')", "invalid_path", "s3a://../secret.txt"),
-    ("FROM read_text('hdfs:///a')", "permission_denied", "hdfs:///a"),
-    ("FROM read_text('https://localhost/a')", "permission_denied", "https://localhost/a"),
-    ("FROM 's3a://nothing.parquet'", "path_not_found", "s3a://nothing.parquet"),
-    ("FROM 's3a://nothing*.parquet'", "path_not_found", "s3a://nothing*.parquet"),
-    ("ATTACH 's3a://x.db'", "engine_error", "ATTACH"),
-    ("EXPORT DATABASE 's3a://x'", "engine_error", "EXPORT"),
-    ("IMPORT DATABASE 's3a://x'", "permission_denied", "s3a://x/schema.sql"),
-    ("COPY FROM DATABASE own TO own", "engine_error", "COPY"),
-    ("COPY (SELECT 1) TO '{here}/new.csv'", "permission_denied", "{here}/new.csv"),
-    ("COPY (SELECT 1) TO 'file://{here}/new.csv'", "permission_denied", "new.csv"),
-    ("COPY (SELECT 1) TO '{here}/own.duckdb.wal'", "permission_denied", "own.duckdb.wal"),
-    ("COPY t FROM '{here}/secret.txt'", "permission_denied", "secret.txt"),
-    ("COPY (SELECT 1) TO (concat('s3a://', 'new.csv'))", "engine_error", "literal"),
-    ("COPY (SELECT 1) TO 'target://00/file.csv'", "permission_denied", "target://00/file.csv"),
-    ("FROM read_text('target://00/file')", "permission_denied", "target"),
-    ("EXPLAIN ANALYZE COPY (SELECT 1) TO 's3a://new.csv'", "engine_error", "COPY"),
-    ("PREPARE a AS COPY (SELECT 1) TO 's3a://new.csv'", "engine_error", "COPY"),
-    ("FROM read_single_csv_file('s3a://a.csv')", "engine_error", "read_single_csv_file"),
-    ('FROM "read_single_json_file"(\'s3a://a.json\')', "engine_error", "read_single_json_file"),
-    ("FROM query('FROM read_single_csv_file(''s3a://a'')')", "engine_error", "read_single_csv_file"),
-    (
-        "CREATE MACRO m(p) AS TABLE FROM read_single_parquet_file(p)", "engine_error", "read_single_parquet_file",
-    ),
-)  # fmt: skip
-def test_refused(setting: Setting, tmp_path: Path, statement: str, code: str, named: str) -> None:
-    (tmp_path / "secret.txt").write_text("secret")
-    before = sorted(one.name for one in tmp_path.iterdir())
-    connection = setting.connect()
-    rows(connection, "CREATE TABLE IF NOT EXISTS t(a VARCHAR)")
-    error = refusal(connection, statement.format(here=tmp_path))
-    assert error.code == code
-    assert named.format(here=tmp_path) in error.message
-    assert "Traceback" not in error.message
-    assert setting.written == []
-    assert set(before) >= {one.name for one in tmp_path.iterdir()} - {"own.duckdb.wal"}
-    assert rows(connection, "SELECT count(*) FROM t") == [(0,)]
-    assert setting.claims.is_empty
+def test_refused(setting: Setting, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for statement, code, named in [
+        ("FROM read_text('{here}/secret.txt')", "permission_denied", "{here}/secret.txt"),
+        ("FROM read_text('file://{here}/secret.txt')", "permission_denied", "file://{here}/secret.txt"),
+        ("FROM read_text('file:{here}/secret.txt')", "permission_denied", "secret.txt"),
+        ("FROM read_text('s3a://../secret.txt')", "invalid_path", "s3a://../secret.txt"),
+        ("FROM read_text('hdfs:///a')", "permission_denied", "hdfs:///a"),
+        ("FROM read_text('https://localhost/a')", "permission_denied", "https://localhost/a"),
+        ("FROM 's3a://nothing.parquet'", "path_not_found", "s3a://nothing.parquet"),
+        ("FROM 's3a://nothing*.parquet'", "path_not_found", "s3a://nothing*.parquet"),
+        ("ATTACH 's3a://x.db'", "engine_error", "ATTACH"),
+        ("EXPORT DATABASE 's3a://x'", "engine_error", "EXPORT"),
+        ("IMPORT DATABASE 's3a://x'", "permission_denied", "s3a://x/schema.sql"),
+        ("COPY FROM DATABASE own TO own", "engine_error", "COPY"),
+        ("COPY (SELECT 1) TO '{here}/new.csv'", "permission_denied", "{here}/new.csv"),
+        ("COPY (SELECT 1) TO 'file://{here}/new.csv'", "permission_denied", "new.csv"),
+        ("COPY (SELECT 1) TO '{here}/own.duckdb.wal'", "permission_denied", "own.duckdb.wal"),
+        ("COPY t FROM '{here}/secret.txt'", "permission_denied", "secret.txt"),
+        ("COPY (SELECT 1) TO (concat('s3a://', 'new.csv'))", "engine_error", "literal"),
+        ("COPY (SELECT 1) TO 'target://00/file.csv'", "permission_denied", "target://00/file.csv"),
+        ("FROM read_text('target://00/file')", "permission_denied", "target"),
+        ("EXPLAIN ANALYZE COPY (SELECT 1) TO 's3a://new.csv'", "engine_error", "COPY"),
+        ("PREPARE a AS COPY (SELECT 1) TO 's3a://new.csv'", "engine_error", "COPY"),
+        ("FROM read_single_csv_file('s3a://a.csv')", "engine_error", "read_single_csv_file"),
+        ("FROM \"read_single_json_file\"('s3a://a.json')", "engine_error", "read_single_json_file"),
+        ("FROM query('FROM read_single_csv_file(''s3a://a'')')", "engine_error", "read_single_csv_file"),
+        ("CREATE MACRO m(p) AS TABLE FROM read_single_parquet_file(p)", "engine_error", "read_single_parquet_file"),
+    ]:
+        with subtests.test(statement=statement, code=code, named=named):
+            (tmp_path / "secret.txt").write_text("secret")
+            before = sorted(one.name for one in tmp_path.iterdir())
+            connection = setting.connect()
+            rows(connection, "CREATE TABLE IF NOT EXISTS t(a VARCHAR)")
+            error = refusal(connection, statement.format(here=tmp_path))
+            assert error.code == code
+            assert named.format(here=tmp_path) in error.message
+            assert "Traceback" not in error.message
+            assert setting.written == []
+            assert set(before) >= {one.name for one in tmp_path.iterdir()} - {"own.duckdb.wal"}
+            assert rows(connection, "SELECT count(*) FROM t") == [(0,)]
+            assert setting.claims.is_empty
 
 
 def test_all_functions_that_take_a_path_are_known() -> None:
@@ -312,12 +311,14 @@ def test_a_file_that_changes_is_an_error(setting: Setting) -> None:
     assert setting.claims.is_empty
 
 
-@each(
-    "name, statement",
-    ("big.csv", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.csv'"),
-    ("big.csv.gz", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.csv.gz'"),
-    ("big.json", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.json'"),
-    ("big.parquet", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.parquet'"),
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        ("big.csv", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.csv'"),
+        ("big.csv.gz", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.csv.gz'"),
+        ("big.json", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.json'"),
+        ("big.parquet", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.parquet'"),
+    ],
 )
 def test_large_files_arrive_as_they_are(setting: Setting, name: str, statement: str) -> None:
     """DuckDB reads one open file in several threads at a time, each by `seek` and `read`."""
@@ -373,20 +374,22 @@ def large(connection: DuckdbConnection) -> None:
     rows(connection, "CREATE OR REPLACE TABLE big AS SELECT range a, 'x' || range b, range % 3 c FROM range(300_000)")
 
 
-@each(
-    "target, options, expected",
-    ("new/a.parquet", "", ["new", "new/a.parquet"]),
-    ("a.csv", "", ["a.csv"]),
-    ("a.csv.gz", "", ["a.csv.gz"]),
-    ("a.json", "", ["a.json"]),
-    ("a", "(FORMAT parquet)", ["a"]),
-    ("it''s a.csv", "(HEADER false)", ["it's a.csv"]),
-    (
-        "parts",
-        "(FORMAT parquet, PARTITION_BY (c))",
-        ["parts", *(f"parts/c={c}{rest}" for c in range(3) for rest in ("", "/data_0.parquet"))],
-    ),
-    ("sized", "(FORMAT parquet, FILE_SIZE_BYTES '2MB')", None),
+@pytest.mark.parametrize(
+    ("target", "options", "expected"),
+    [
+        ("new/a.parquet", "", ["new", "new/a.parquet"]),
+        ("a.csv", "", ["a.csv"]),
+        ("a.csv.gz", "", ["a.csv.gz"]),
+        ("a.json", "", ["a.json"]),
+        ("a", "(FORMAT parquet)", ["a"]),
+        ("it''s a.csv", "(HEADER false)", ["it's a.csv"]),
+        (
+            "parts",
+            "(FORMAT parquet, PARTITION_BY (c))",
+            ["parts", *(f"parts/c={c}{rest}" for c in range(3) for rest in ("", "/data_0.parquet"))],
+        ),
+        ("sized", "(FORMAT parquet, FILE_SIZE_BYTES '2MB')", None),
+    ],
 )
 def test_copies(setting: Setting, target: str, options: str, expected: list[str] | None) -> None:
     connection = setting.connect()
@@ -428,23 +431,25 @@ def test_what_a_copy_has_written_has_the_path_that_it_names(setting: Setting) ->
     assert found == [(1, ["s3a://c/b=2/data_0.csv"])]
 
 
-@each(
-    "statement, code, named",
-    ("COPY (SELECT 1) TO 's3a://there.csv/a.csv'", "already_exists", "s3a://there.csv"),
-    (
-        "COPY (SELECT 1 a, 2 b) TO 's3a://full' (FORMAT csv, PARTITION_BY (b))",
-        "engine_error",
-        '"s3a://full" is not empty',
-    ),
-    (
-        "COPY (SELECT 1 a, 2 b) TO 's3a://full' (FORMAT csv, PARTITION_BY (b), OVERWRITE)",
-        "engine_error",
-        "s3a://full/a.csv",
-    ),
-    ("COPY (SELECT 1 a) TO 's3a://full'", "already_exists", "s3a://full"),
-    ("COPY (SELECT 1 a) TO 's3a://b.nothing' (FORMAT nothing)", "engine_error", "nothing"),
-    ("COPY (SELECT nothing) TO 's3a://b.csv'", "engine_error", "nothing"),
-    ("COPY (SELECT 1) TO 's3a://b' (FORMAT csv, PER_THREAD_OUTPUT)", "engine_error", "PER_THREAD_OUTPUT"),
+@pytest.mark.parametrize(
+    ("statement", "code", "named"),
+    [
+        ("COPY (SELECT 1) TO 's3a://there.csv/a.csv'", "already_exists", "s3a://there.csv"),
+        (
+            "COPY (SELECT 1 a, 2 b) TO 's3a://full' (FORMAT csv, PARTITION_BY (b))",
+            "engine_error",
+            '"s3a://full" is not empty',
+        ),
+        (
+            "COPY (SELECT 1 a, 2 b) TO 's3a://full' (FORMAT csv, PARTITION_BY (b), OVERWRITE)",
+            "engine_error",
+            "s3a://full/a.csv",
+        ),
+        ("COPY (SELECT 1 a) TO 's3a://full'", "already_exists", "s3a://full"),
+        ("COPY (SELECT 1 a) TO 's3a://b.nothing' (FORMAT nothing)", "engine_error", "nothing"),
+        ("COPY (SELECT nothing) TO 's3a://b.csv'", "engine_error", "nothing"),
+        ("COPY (SELECT 1) TO 's3a://b' (FORMAT csv, PER_THREAD_OUTPUT)", "engine_error", "PER_THREAD_OUTPUT"),
+    ],
 )
 def test_copies_that_are_refused(setting: Setting, statement: str, code: str, named: str) -> None:
     (setting.store / "there.csv").write_text("there")
@@ -476,7 +481,7 @@ def test_without_the_right_to_write_nothing_is_written(tmp_path: Path) -> None:
     closed(setting)
 
 
-@each("options", "", "(FORMAT csv, PARTITION_BY (c))", "(FORMAT parquet, FILE_SIZE_BYTES '1MB')")
+@pytest.mark.parametrize("options", ["", "(FORMAT csv, PARTITION_BY (c))", "(FORMAT parquet, FILE_SIZE_BYTES '1MB')"])
 def test_a_copy_that_fails_or_is_stopped_leaves_nothing(setting: Setting, options: str) -> None:
     connection = setting.connect()
     large(connection)

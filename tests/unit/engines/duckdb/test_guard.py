@@ -5,7 +5,6 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
@@ -74,27 +73,43 @@ REACHING = {
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each("statement", REACHING.values())
-async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
-    before = {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
-    error = await failure(session, statement.format(root=root, outside=root.parent))
-    assert isinstance(error, StatementRejected)
-    assert "secret-value" not in error.message
-    assert before == {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
-    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
+async def test_a_statement_that_reaches_out_is_refused(
+    session: EngineSession, root: Path, subtests: pytest.Subtests
+) -> None:
+    for statement in REACHING.values():
+        with subtests.test(statement=statement):
+            before = {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
+            error = await failure(session, statement.format(root=root, outside=root.parent))
+            assert isinstance(error, StatementRejected)
+            assert "secret-value" not in error.message
+            assert before == {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
+            assert (await run(session, "SELECT count(*) FROM t")).cell == 1
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each("statement",
-    "SET enable_external_access = true", "SET lock_configuration = false", "SET allowed_configs = ['threads']",
-    "SET allowed_directories = ['/']", "RESET memory_limit", "SET memory_limit = '100GB'", "PRAGMA threads = 64",
-    "SET SESSION threads = 64", "SET GLOBAL python_enable_replacements = true", "SET temp_directory = '/etc'",
-    "SET enable_progress_bar_print = true", "RESET enable_progress_bar_print", "PRAGMA enable_print_progress_bar",
-    "PRAGMA enable_profiling", "SET profiling_output = '/dev/stderr'", "SET log_query_path = '/dev/stderr'",
-    "CALL enable_logging()")  # fmt: skip
-async def test_a_setting_of_the_server_is_refused(session: EngineSession, statement: str) -> None:
-    assert isinstance(await failure(session, statement), StatementRejected)
+async def test_a_setting_of_the_server_is_refused(session: EngineSession, subtests: pytest.Subtests) -> None:
+    for statement in [
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "SET allowed_configs = ['threads']",
+        "SET allowed_directories = ['/']",
+        "RESET memory_limit",
+        "SET memory_limit = '100GB'",
+        "PRAGMA threads = 64",
+        "SET SESSION threads = 64",
+        "SET GLOBAL python_enable_replacements = true",
+        "SET temp_directory = '/etc'",
+        "SET enable_progress_bar_print = true",
+        "RESET enable_progress_bar_print",
+        "PRAGMA enable_print_progress_bar",
+        "PRAGMA enable_profiling",
+        "SET profiling_output = '/dev/stderr'",
+        "SET log_query_path = '/dev/stderr'",
+        "CALL enable_logging()",
+    ]:
+        with subtests.test(statement=statement):
+            assert isinstance(await failure(session, statement), StatementRejected)
 
 
 @pytest.mark.platform(77)
@@ -128,9 +143,9 @@ async def test_messages_hold_no_path_of_the_server(session: EngineSession, root:
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @pytest.mark.security("T24")
-@each("statement",
-    "INSERT INTO t VALUES (2)", "EXPLAIN ANALYZE INSERT INTO t VALUES (2)", "CREATE TABLE u (n INTEGER)",
-    "DROP TABLE t")  # fmt: skip
+@pytest.mark.parametrize("statement",
+    ["INSERT INTO t VALUES (2)", "EXPLAIN ANALYZE INSERT INTO t VALUES (2)", "CREATE TABLE u (n INTEGER)",
+    "DROP TABLE t"])  # fmt: skip
 async def test_read_only_is_kept_by_the_engine(root: Path, session: EngineSession, statement: str) -> None:
     with duckdb.connect(root / "kept.duckdb") as writer:
         writer.execute("CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
@@ -157,7 +172,9 @@ async def test_a_session_setting_of_the_server_is_refused(root: Path) -> None:
 
 
 @pytest.mark.security("T7")
-@each("blank", [chr(code) for code in (0xA0, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x2060, 0x3000, 0xFEFF)])
+@pytest.mark.parametrize(
+    "blank", [chr(code) for code in (0xA0, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x2060, 0x3000, 0xFEFF)]
+)
 async def test_blanks_beyond_ascii_hide_no_name(tmp_path: Path, blank: str) -> None:
     """DuckDB's parser takes them as blanks, its scanner as parts of names."""
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)

@@ -5,7 +5,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.cases import each
 
 from queryserver.engines.duckdb.binding import marks_of, only_stores_values, row_start
 from queryserver.engines.duckdb.connection import DuckdbConnection
@@ -21,20 +20,20 @@ def stores(statement: str, *values: object) -> bool:
     return only_stores_values(tokens_of(bound.written(DUCKDB.write)), bound)
 
 
-@each("statement",
-    "INSERT INTO t VALUES (?, ?)",
+@pytest.mark.parametrize("statement",
+    ["INSERT INTO t VALUES (?, ?)",
     'INSERT INTO main."t (x)" (a, b) VALUES (?, ?)',
     "INSERT OR REPLACE INTO t(a, b) VALUES (?, ?), (1, 2)",
     "INSERT INTO t VALUES (?, ?) ON CONFLICT (a) DO UPDATE SET b = excluded.b",
     "UPDATE t SET a = ? WHERE (b = ? OR b IN (1, 2)) AND (NOT (a > 3))",
-    "DELETE FROM t WHERE a = ? AND b <> ?")  # fmt: skip
+    "DELETE FROM t WHERE a = ? AND b <> ?"])  # fmt: skip
 def test_values_that_are_stored_and_compared_reach_no_function(statement: str) -> None:
     assert stores(statement, 1, "x")
     assert stores(statement, {"type": "decimal", "value": "1.5"}, {"type": "date", "value": "2024-01-31"})
 
 
-@each("statement",
-    "INSERT INTO t SELECT * FROM read_csv(?) WHERE a = ?",
+@pytest.mark.parametrize("statement",
+    ["INSERT INTO t SELECT * FROM read_csv(?) WHERE a = ?",
     "INSERT INTO t VALUES (upper(?), ?)",
     "INSERT INTO t VALUES (?, repeat('x', ?))",
     "INSERT INTO t VALUES (?, \"repeat\"('x', ?))",
@@ -42,18 +41,18 @@ def test_values_that_are_stored_and_compared_reach_no_function(statement: str) -
     "INSERT INTO t VALUES (?, [x FOR x IN [?]])",
     "UPDATE t SET a = CAST(? AS VARCHAR(3)), b = ?",
     "INSERT INTO t SELECT ?, a FROM f (?)",
-    "INSERT INTO t (a, b) SELECT getenv(?), ?")  # fmt: skip
+    "INSERT INTO t (a, b) SELECT getenv(?), ?"])  # fmt: skip
 def test_the_guard_reads_each_row_where_anything_is_called(statement: str) -> None:
     assert not stores(statement, "a", "b")
 
 
-@each("statement, may_follow",
-    ("INSERT INTO t VALUES (?, ?)", True), ('insert into main."values" (a, b) values(?,upper(?)) ', True),
+@pytest.mark.parametrize(("statement", "may_follow"),
+    [("INSERT INTO t VALUES (?, ?)", True), ('insert into main."values" (a, b) values(?,upper(?)) ', True),
     ("INSERT INTO t VALUES (?, ?) ON CONFLICT DO NOTHING", False), ("INSERT INTO t VALUES (?, ?) RETURNING a", False),
     ("INSERT OR REPLACE INTO t VALUES (?, ?)", False), ("INSERT INTO t VALUES (?, 1), (?, 2)", False),
     ("INSERT INTO t VALUES (?, ?) -- )", False), ("INSERT INTO t VALUES (?, ?);", False),
     ("INSERT INTO t SELECT ?, ?", False), ("INSERT INTO t SELECT * FROM (VALUES (?, ?))", False),
-    ("UPDATE t SET a = ?, b = (?)", False), ("INSERT INTO t BY NAME VALUES (?, ?)", True))  # fmt: skip
+    ("UPDATE t SET a = ?, b = (?)", False), ("INSERT INTO t BY NAME VALUES (?, ?)", True)])  # fmt: skip
 def test_rows_follow_each_other_where_values_end_the_statement(statement: str, may_follow: bool) -> None:
     text, _ = marks_of(Bound(statement, "duckdb", StatementParameters(read_parameters([1, 2]))))
     found = row_start(tokens_of(text), text)

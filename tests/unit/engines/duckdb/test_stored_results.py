@@ -11,7 +11,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from tests.cases import each
 
 from queryserver import errors
 from queryserver.engines.duckdb.stored_results import StoredResultTable
@@ -78,7 +77,7 @@ def numbered(start: int, rows: int) -> pa.Table:
 NUMBERED = (ResultType.BIGINT, ResultType.STRING)
 
 
-@each("in_files", True, False)
+@pytest.mark.parametrize("in_files", [True, False])
 @pytest.mark.parametrize("pieces", [1, 3, 200])
 def test_all_rows_in_files_and_elsewhere(tmp_path: Path, in_files: bool, pieces: int) -> None:
     directory = tmp_path / str(in_files)
@@ -145,8 +144,8 @@ def test_a_result_without_columns_is_refused() -> None:
         opened(result)
 
 
-@each("array, kind, expected",
-    (pa.array([True, None]), ResultType.BOOLEAN, "BOOLEAN"),
+@pytest.mark.parametrize(("array", "kind", "expected"),
+    [(pa.array([True, None]), ResultType.BOOLEAN, "BOOLEAN"),
     (pa.array([1, None], pa.uint64()), ResultType.DECIMAL, "UBIGINT"),
     (pa.array([1.5, None], pa.float16()), ResultType.FLOAT, "FLOAT"),
     (pa.array([Decimal("1.50"), None], pa.decimal128(38, 2)), ResultType.DECIMAL, "DECIMAL(38,2)"),
@@ -162,7 +161,7 @@ def test_a_result_without_columns_is_refused() -> None:
     (pa.array([{"a": 1}, None]), ResultType.STRUCT, 'STRUCT(a BIGINT)'),
     (pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())), ResultType.MAP, "MAP(VARCHAR, BIGINT)"),
     (pa.array(["a", None]).dictionary_encode(), ResultType.STRING, "VARCHAR"),
-    (pa.nulls(2), ResultType.NULL, "VARCHAR"),
+    (pa.nulls(2), ResultType.NULL, "VARCHAR")],
 )  # fmt: skip
 def test_types(array: pa.Array, kind: ResultType, expected: str) -> None:
     result = StoredPieces([pa.table({"v": array})], [kind])
@@ -217,7 +216,7 @@ def test_a_store_that_fails_on_the_way_is_the_failure_of_the_table() -> None:
     assert table.failure is result.failure
 
 
-@each("damage", "cut", "changed", "empty")
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
 def test_damaged_bytes_are_an_error(damage: str) -> None:
     result = StoredPieces([numbered(0, 40_000)], NUMBERED)
     (whole,) = result.contents

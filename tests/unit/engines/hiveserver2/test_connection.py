@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 from tests.timing import TRIES
 
@@ -107,7 +106,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-@each(("mechanism", "password"), (Mechanism.NONE, ""), (Mechanism.LDAP, "sécret"))
+@pytest.mark.parametrize(("mechanism", "password"), [(Mechanism.NONE, ""), (Mechanism.LDAP, "sécret")])
 async def test_plain_tells_user_and_password(mechanism, password):
     heard = []
 
@@ -146,7 +145,7 @@ async def say_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     await reader.read()
 
 
-@each("serve", say_nothing, hang_up, say_garbage)
+@pytest.mark.parametrize("serve", [say_nothing, hang_up, say_garbage])
 async def test_a_server_that_cannot_be_understood_is_unavailable(serve):
     async with serving(serve) as member:
         with pytest.raises(EngineUnavailable):
@@ -169,7 +168,7 @@ async def test_an_answer_comes_in_one_frame():
         assert await connection.clean()
 
 
-@each("answer", b"\xff\xff\xff\xff", framed(b"garbage"), framed(b""), b"\0\0")
+@pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", framed(b"garbage"), framed(b""), b"\0\0"])
 async def test_a_broken_frame_breaks_the_connection(answer):
     async def serve(reader, writer):
         await accept(reader, writer)
@@ -220,7 +219,7 @@ async def test_who_gives_up_waiting_leaves_the_connection_whole():
         assert await connection.call(OPEN_SESSION, OPEN, limit_s=30) == OPENED
 
 
-@each("pause_s", 0, 0.02)
+@pytest.mark.parametrize("pause_s", [0, 0.02])
 async def test_a_bare_answer_is_found_however_it_is_cut(pause_s):
     text = [b"%d" % number * 50 for number in range(20_000)]
     rows = TRowSet(columns=[TColumn(string_val=TStringColumn(values=text, nulls=b""))])
@@ -260,7 +259,7 @@ async def call_over_http(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
 
 
-@each("kind", "framed", "bare", "http")
+@pytest.mark.parametrize("kind", ["framed", "bare", "http"])
 async def test_an_answer_that_is_too_long_is_read_past_and_leaves_the_connection_usable(kind):
     """The limit here is 24 MiB (Hs2Address.reply_max_bytes)."""
     long = one_row(30 * 1024 * 1024)
@@ -386,8 +385,8 @@ REPLIES = (
 )
 
 
-@each("step", 1, 7, 100_000)
-@each("number", range(len(REPLIES)))
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+@pytest.mark.parametrize("number", range(len(REPLIES)))
 def test_the_end_is_found_however_the_message_is_cut(number: int, step: int) -> None:
     raw = encode_reply(CALL, REPLIES[number])
     skimmer = Skimmer()
@@ -396,7 +395,7 @@ def test_the_end_is_found_however_the_message_is_cut(number: int, step: int) -> 
     assert skimmer.size == len(raw)
 
 
-@each("kind", "string", "binary")
+@pytest.mark.parametrize("kind", ["string", "binary"])
 def test_a_cell_that_is_too_large_is_found_by_its_length_alone(kind: str) -> None:
     values = [b"short", b"y" * 5_001, b""]
     large = texts(*values) if kind == "string" else TColumn(binary_val=TStringColumn(values=values, nulls=b""))
@@ -407,19 +406,21 @@ def test_a_cell_that_is_too_large_is_found_by_its_length_alone(kind: str) -> Non
     assert (caught.value.column, caught.value.row) == (4, 1)
 
 
-@each("reply", rows(texts(b"x" * 100)), REPLIES[3], ids=["at the limit", "no rows"])
+@pytest.mark.parametrize("reply", [rows(texts(b"x" * 100)), REPLIES[3]], ids=["at the limit", "no rows"])
 def test_what_is_no_cell_above_the_limit_passes(reply: Struct) -> None:
     assert Skimmer(100).feed(encode_reply(CALL, reply))
 
 
-@each(
+@pytest.mark.parametrize(
     "raw",
-    b"\xff" * 40,
-    b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0b\0\1\xff\xff\xff\xff",
-    b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0c\0\1" * 100,
-    b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0f\0\1\x08\xff\xff\xff\xff",
-    b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\0more",
-    b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x07\0\1",
+    [
+        b"\xff" * 40,
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0b\0\1\xff\xff\xff\xff",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0c\0\1" * 100,
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0f\0\1\x08\xff\xff\xff\xff",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\0more",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x07\0\1",
+    ],
 )
 def test_what_is_no_message_is_malformed(raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
@@ -459,7 +460,7 @@ async def _asked(wire: Wire) -> None:
     await wire.call_until_answered(GET_OPERATION_STATUS, TOperationReq(operation_handle=HANDLE), limit_s=5)  # type: ignore[arg-type]
 
 
-@each("error", CredentialsRequired("wrong"), StatementRejected("no such database"))
+@pytest.mark.parametrize("error", [CredentialsRequired("wrong"), StatementRejected("no such database")])
 async def test_a_login_that_is_refused_is_not_tried_again(error: EngineError) -> None:
     """An attempt per second for a minute would lock the user's account in the directory."""
     group = _Group(error)

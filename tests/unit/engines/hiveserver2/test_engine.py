@@ -1,7 +1,6 @@
 """Sessions, resume tokens, and EXPLAIN that the engine refuses."""
 
 import pytest
-from tests.cases import each
 
 from queryserver.engines.hiveserver2.engine import ResumeToken, session_configuration
 from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TSessionHandle
@@ -51,7 +50,7 @@ def test_hplsql_has_its_mode():
     assert session_configuration(Hs2Address((MEMBER,)), HPLSQL, ADA, NONE)["set:hivevar:mode"] == "HPLSQL"
 
 
-@each(("variant", "key"), (HIVE, "hive.server2.proxy.user"), (IMPALA, "impala.doas.user"))
+@pytest.mark.parametrize(("variant", "key"), [(HIVE, "hive.server2.proxy.user"), (IMPALA, "impala.doas.user")])
 def test_the_service_acts_for_the_caller(variant, key):
     address = Hs2Address((MEMBER,), username="svc", impersonation=True)
     assert session_configuration(address, variant, ADA, NONE)[key] == "ada"
@@ -67,7 +66,7 @@ def test_nobody_is_acted_for_under_a_login_of_ones_own():
     assert address.login(MEMBER, ADA, own).user == "ada2"
 
 
-@each("name", "a b", "a;b", "a=b", "", "1a", "use:database", "set:hivevar:mode")
+@pytest.mark.parametrize("name", ["a b", "a;b", "a=b", "", "1a", "use:database", "set:hivevar:mode"])
 def test_what_cannot_be_the_name_of_a_setting_is_refused(name):
     with pytest.raises(StatementRejected):
         session_configuration(Hs2Address((MEMBER,)), HIVE, ADA, SessionOptions(settings={name: "1"}))
@@ -94,7 +93,7 @@ def test_a_mark_is_read_back():
     assert mark.operation_handle == TOperationHandle(operation_id=identifier, operation_type=0, has_result_set=True)
 
 
-@each("token", "", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}')
+@pytest.mark.parametrize("token", ["", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}'])
 def test_a_text_that_is_no_mark_has_expired(token):
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
         ResumeToken.from_text(token)
@@ -108,10 +107,9 @@ REFUSED = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `t` cannot be found.; lin
 
 
 @pytest.mark.item(56)
-@each(
+@pytest.mark.parametrize(
     "before",
-    "== Physical Plan ==\norg.apache.spark.sql.AnalysisException: ",
-    "Error occurred during query planning: \n",
+    ["== Physical Plan ==\norg.apache.spark.sql.AnalysisException: ", "Error occurred during query planning: \n"],
 )
 def test_a_complaint_in_place_of_a_plan_is_known(before: str) -> None:
     failure = SPARKSQL.capabilities.explain_failure

@@ -1,6 +1,6 @@
 """Messages and logs of the server without internals, and failures as domain errors."""
 
-from tests.cases import each
+import pytest
 from tests.timing import processor_s
 
 from queryserver.engines.hiveserver2.errors import (
@@ -36,19 +36,24 @@ OPENING = (
 )
 
 
-@each(
+@pytest.mark.parametrize(
     ("raw", "clean"),
-    (SPARK, "[TABLE_OR_VIEW_NOT_FOUND] The table or view `t` cannot be found.\nTo tolerate the error use IF EXISTS."),
-    (OPENING, "[SCHEMA_NOT_FOUND] The schema `x` is missing."),
-    (
-        "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize input",
-        "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize input",
-    ),
-    (
-        "AnalysisException: Could not resolve table reference: 'x'",
-        "AnalysisException: Could not resolve table reference: 'x'",
-    ),
-    ("Cannot read file:/var/lib/secret/part-0 now", "Cannot read (path) now"),
+    [
+        (
+            SPARK,
+            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `t` cannot be found.\nTo tolerate the error use IF EXISTS.",
+        ),
+        (OPENING, "[SCHEMA_NOT_FOUND] The schema `x` is missing."),
+        (
+            "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize input",
+            "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize input",
+        ),
+        (
+            "AnalysisException: Could not resolve table reference: 'x'",
+            "AnalysisException: Could not resolve table reference: 'x'",
+        ),
+        ("Cannot read file:/var/lib/secret/part-0 now", "Cannot read (path) now"),
+    ],
 )
 def test_messages_are_the_engine_s_words_without_wrappers(raw, clean):
     assert clean_message(raw) == clean
@@ -59,29 +64,31 @@ def test_the_first_info_message_stands_for_a_missing_error_message():
     assert str(ServerRefused(status)) == "[SCHEMA_NOT_FOUND] The schema `x` is missing."
 
 
-@each(
+@pytest.mark.parametrize(
     ("message", "purpose", "expected"),
-    ("Database nope does not exist", Purpose.OPEN, StatementRejected),
-    ("Cannot modify x at runtime. It is not in list of params", Purpose.OPEN, StatementRejected),
-    ("User: svc is not allowed to impersonate ada", Purpose.OPEN, CredentialsRequired),
-    ("Cannot open sessions on an inactive HS2 instance", Purpose.OPEN, EngineUnavailable),
-    ("Hs2Connection limit per user reached (user: ada limit: 1)", Purpose.OPEN, EngineUnavailable),
-    ("Invalid SessionHandle: SessionHandle [5f2]", Purpose.SUBMIT, SessionLost),
-    ("Invalid session id: 5f2:9", Purpose.SUBMIT, SessionLost),
-    ("Client session expired due to more than 3600s of inactivity", Purpose.SUBMIT, SessionLost),
-    ("Invalid SessionHandle: SessionHandle [5f2]", Purpose.FOLLOW, OutcomeUnknown),
-    ("Invalid OperationHandle: OperationHandle [opType=EXECUTE_STATEMENT]", Purpose.FOLLOW, OutcomeUnknown),
-    ("Invalid query handle: 12:ab", Purpose.FOLLOW, OutcomeUnknown),
-    ("Query 12:ab expired due to client inactivity (timeout is 5m)", Purpose.FOLLOW, OutcomeUnknown),
-    ("Query timed out after 10 seconds", Purpose.FOLLOW, EngineTimeout),
-    ("Table not found 'x'", Purpose.SUBMIT, StatementRejected),
-    ("Vertex failed", Purpose.FOLLOW, StatementRejected),
-    ("Permission denied: user [ada] does not have [SELECT] privilege on [d/t]", Purpose.SUBMIT, StatementDenied),
-    (
-        "AuthorizationException: User 'ada' does not have privileges to execute 'SELECT'",
-        Purpose.SUBMIT,
-        StatementDenied,
-    ),
+    [
+        ("Database nope does not exist", Purpose.OPEN, StatementRejected),
+        ("Cannot modify x at runtime. It is not in list of params", Purpose.OPEN, StatementRejected),
+        ("User: svc is not allowed to impersonate ada", Purpose.OPEN, CredentialsRequired),
+        ("Cannot open sessions on an inactive HS2 instance", Purpose.OPEN, EngineUnavailable),
+        ("Hs2Connection limit per user reached (user: ada limit: 1)", Purpose.OPEN, EngineUnavailable),
+        ("Invalid SessionHandle: SessionHandle [5f2]", Purpose.SUBMIT, SessionLost),
+        ("Invalid session id: 5f2:9", Purpose.SUBMIT, SessionLost),
+        ("Client session expired due to more than 3600s of inactivity", Purpose.SUBMIT, SessionLost),
+        ("Invalid SessionHandle: SessionHandle [5f2]", Purpose.FOLLOW, OutcomeUnknown),
+        ("Invalid OperationHandle: OperationHandle [opType=EXECUTE_STATEMENT]", Purpose.FOLLOW, OutcomeUnknown),
+        ("Invalid query handle: 12:ab", Purpose.FOLLOW, OutcomeUnknown),
+        ("Query 12:ab expired due to client inactivity (timeout is 5m)", Purpose.FOLLOW, OutcomeUnknown),
+        ("Query timed out after 10 seconds", Purpose.FOLLOW, EngineTimeout),
+        ("Table not found 'x'", Purpose.SUBMIT, StatementRejected),
+        ("Vertex failed", Purpose.FOLLOW, StatementRejected),
+        ("Permission denied: user [ada] does not have [SELECT] privilege on [d/t]", Purpose.SUBMIT, StatementDenied),
+        (
+            "AuthorizationException: User 'ada' does not have privileges to execute 'SELECT'",
+            Purpose.SUBMIT,
+            StatementDenied,
+        ),
+    ],
 )
 def test_words_of_servers_tell_what_happened(message, purpose, expected):
     assert type(domain_error(message, purpose)) is expected
@@ -92,7 +99,7 @@ def test_an_operation_that_is_gone_has_expired():
     assert error.message.startswith("Results have expired")
 
 
-@each("unit", "\n", " \n", "a.", "\n  at ", "x.Y: ", "file:/a ")
+@pytest.mark.parametrize("unit", ["\n", " \n", "a.", "\n  at ", "x.Y: ", "file:/a "])
 def test_the_time_for_a_message_grows_with_its_length_only(unit: str) -> None:
     message = "org.apache.ParseException: bad\n" + unit * (500_000 // len(unit)) + "q"
     # What grows with the square takes minutes.
@@ -178,47 +185,54 @@ def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once() -> None:
     assert cleaned(HIVE_LOG.splitlines()) == HIVE_LOG_CLEAN
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "clean"),
-    ("a\tat x.Y.z(Y.java:1)\tat x.Y.w(Y.java:2) ~[x.jar:1.0]", "a"),
-    ("java.io.FileNotFoundException: /var/lib/hive/aux/x.jar (No such file)", "(path) (No such file)"),
-    ("log in '/tmp/root/op_1.log', done", "log in '(path)', done"),
-    ("The url of the job: http://rm.internal:8088/proxy/application_1/", "The url of the job: (address)"),
-    ("jdbc:derby://db:1527/metastore;create=true refused", "(address) refused"),
-    ("jdbc:sqlserver://db;user=sa;password=s3cret failed", "(address) failed"),
-    ("jdbc:oracle:thin:scott/tiger@db:1521/x failed", "(address) failed"),
-    ("no answer of ldap://dir.internal:389, spark://10.0.0.1:7077", "no answer of (address), (address)"),
-    ("refused: nn.internal/<unresolved>:8020", "refused: (address)"),
-    ("Call From hs2.internal/10.0.0.1 to nn.internal:8020 failed on x", "Call From (address) to (host) failed on x"),
-    ("error:/opt/hive/x.xml, local:/opt/spark/x.jar", "error:(path), local:(path)"),
-    ("to /hadoop/yarn/nm-local-dir/usercache/bob/x.jar", "to (path)"),
-    ("[/data/1/yarn/filecache/12, /d2/blockmgr-1/0a]", "[(path), (path)]"),
-    (
-        r"[boom\n\tat a.X.y(X.java:1)\n\tat b/c.T.run(T.java:8)\nCaused by: a.XException: b\n\t... 3 more]",
-        r"[boom\nCaused by: b]",
-    ),
-    ("lost task 1.0 (TID 2) (10.0.0.9 executor 3): gone", "lost task 1.0 (TID 2) ((host) executor 3): gone"),
-    ("broadcast on 10.0.0.9:41233 (size", "broadcast on (address) (size"),
-    ("no more space at com.sun.proxy.$Proxy1.get(Unknown Source)", "no more space"),
+    [
+        ("a\tat x.Y.z(Y.java:1)\tat x.Y.w(Y.java:2) ~[x.jar:1.0]", "a"),
+        ("java.io.FileNotFoundException: /var/lib/hive/aux/x.jar (No such file)", "(path) (No such file)"),
+        ("log in '/tmp/root/op_1.log', done", "log in '(path)', done"),
+        ("The url of the job: http://rm.internal:8088/proxy/application_1/", "The url of the job: (address)"),
+        ("jdbc:derby://db:1527/metastore;create=true refused", "(address) refused"),
+        ("jdbc:sqlserver://db;user=sa;password=s3cret failed", "(address) failed"),
+        ("jdbc:oracle:thin:scott/tiger@db:1521/x failed", "(address) failed"),
+        ("no answer of ldap://dir.internal:389, spark://10.0.0.1:7077", "no answer of (address), (address)"),
+        ("refused: nn.internal/<unresolved>:8020", "refused: (address)"),
+        (
+            "Call From hs2.internal/10.0.0.1 to nn.internal:8020 failed on x",
+            "Call From (address) to (host) failed on x",
+        ),
+        ("error:/opt/hive/x.xml, local:/opt/spark/x.jar", "error:(path), local:(path)"),
+        ("to /hadoop/yarn/nm-local-dir/usercache/bob/x.jar", "to (path)"),
+        ("[/data/1/yarn/filecache/12, /d2/blockmgr-1/0a]", "[(path), (path)]"),
+        (
+            r"[boom\n\tat a.X.y(X.java:1)\n\tat b/c.T.run(T.java:8)\nCaused by: a.XException: b\n\t... 3 more]",
+            r"[boom\nCaused by: b]",
+        ),
+        ("lost task 1.0 (TID 2) (10.0.0.9 executor 3): gone", "lost task 1.0 (TID 2) ((host) executor 3): gone"),
+        ("broadcast on 10.0.0.9:41233 (size", "broadcast on (address) (size"),
+        ("no more space at com.sun.proxy.$Proxy1.get(Unknown Source)", "no more space"),
+    ],
 )
 def test_addresses_and_paths_of_the_server_are_not_shown(text: str, clean: str) -> None:
     assert [one.rstrip() for one in cleaned([text])] == [clean]
 
 
-@each(
+@pytest.mark.parametrize(
     "text",
-    "INFO  : Compiling command(queryId=root_1): SELECT reflect('java.lang.Integer', 'parseInt', '1')",
-    "INFO  : Reading hdfs://nn:8020/tmp/t/part-0, s3a://bucket/var/x.parquet, abfs://c@a.dfs.core/opt/x",
-    "Path does not exist: /user/hive/warehouse/t",
-    "hdfs:/tmp/x, s3:/var/x, viewfs:/opt/y",
-    'SELECT reflect("java.lang.Math", "max", 1, 2), `java.lang.Table`',
-    "    'Node: alpha' AS name",
-    "26/11/23 11:43:58 INFO FileSourceScanExec: max size: 4194304 bytes",
-    "meet me at home (x.java:3), or at noon",
-    "Cannot load class no.such.Cls, sales.Orders is a table of mine, 3/4 of 1.2.3.4",
-    "",
-    "   indented",
-    "== SQL ==",
+    [
+        "INFO  : Compiling command(queryId=root_1): SELECT reflect('java.lang.Integer', 'parseInt', '1')",
+        "INFO  : Reading hdfs://nn:8020/tmp/t/part-0, s3a://bucket/var/x.parquet, abfs://c@a.dfs.core/opt/x",
+        "Path does not exist: /user/hive/warehouse/t",
+        "hdfs:/tmp/x, s3:/var/x, viewfs:/opt/y",
+        'SELECT reflect("java.lang.Math", "max", 1, 2), `java.lang.Table`',
+        "    'Node: alpha' AS name",
+        "26/11/23 11:43:58 INFO FileSourceScanExec: max size: 4194304 bytes",
+        "meet me at home (x.java:3), or at noon",
+        "Cannot load class no.such.Cls, sales.Orders is a table of mine, 3/4 of 1.2.3.4",
+        "",
+        "   indented",
+        "== SQL ==",
+    ],
 )
 def test_what_users_mean_stays(text: str) -> None:
     assert cleaned([text]) == [text]
@@ -230,7 +244,7 @@ UNITS = (
 )  # fmt: skip
 
 
-@each("unit", UNITS)
+@pytest.mark.parametrize("unit", UNITS)
 def test_the_time_for_a_line_grows_with_its_length_only(unit: str) -> None:
     """A quadratic pattern needs far more than the time limit of the test."""
     without_internals(unit * (100_000 // len(unit)))

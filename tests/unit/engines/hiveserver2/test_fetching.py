@@ -10,7 +10,6 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2.errors import ServerRefused, WireLost
@@ -62,9 +61,9 @@ def decoded(values: TColumn, declared: DeclaredColumn) -> pa.Array:
     return record_batch(rows, (declared,)).column(0)
 
 
-@each(("nulls", "length", "expected"),
-    (b"", 3, None), (b"\0\0", 3, None), (b"\5", 3, [True, False, True]), (b"\2", 12, [False, True, *([False] * 10)]),
-    (b"\0\1\xff", 9, [*([False] * 8), True]))  # fmt: skip
+@pytest.mark.parametrize(("nulls", "length", "expected"),
+    [(b"", 3, None), (b"\0\0", 3, None), (b"\5", 3, [True, False, True]), (b"\2", 12, [False, True, *([False] * 10)]),
+    (b"\0\1\xff", 9, [*([False] * 8), True])])  # fmt: skip
 def test_a_null_mask_may_be_shorter_or_longer_than_its_column(nulls, length, expected):
     mask = null_mask(nulls, length)
     assert (None if mask is None else mask.to_pylist()) == expected
@@ -85,17 +84,19 @@ def test_values_under_the_mask_are_null_whatever_they_are():
     assert decoded(TColumn(bool_val=flags), column(TTypeId.BOOLEAN)).to_pylist() == [None, True]
 
 
-@each(
+@pytest.mark.parametrize(
     ("kind", "raw", "value"),
-    (TTypeId.DATE, b"2024-01-31", dt.date(2024, 1, 31)),
-    (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
-    (TTypeId.STRING, "Zoë 🐘".encode(), "Zoë 🐘"),
-    (TTypeId.STRING, b"a\xffb", "a\ufffdb"),
-    (TTypeId.BINARY, b"\0\xff", b"\0\xff"),
-    (TTypeId.INTERVAL_DAY_TIME, b"1 02:03:04.000000000", "1 02:03:04.000000000"),
-    (TTypeId.ARRAY, b'[1,{"a":null}]', '[1,{"a":null}]'),
-    (TTypeId.TIMESTAMP_LOCAL_TZ, b"2024-01-31 10:20:30.0 UTC", "2024-01-31 10:20:30 UTC"),
-    (TTypeId.TIMESTAMP_LOCAL_TZ, b"2024-01-31 10:20:30.500 Europe/Rome", "2024-01-31 10:20:30.500 Europe/Rome"),
+    [
+        (TTypeId.DATE, b"2024-01-31", dt.date(2024, 1, 31)),
+        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+        (TTypeId.STRING, "Zoë 🐘".encode(), "Zoë 🐘"),
+        (TTypeId.STRING, b"a\xffb", "a\ufffdb"),
+        (TTypeId.BINARY, b"\0\xff", b"\0\xff"),
+        (TTypeId.INTERVAL_DAY_TIME, b"1 02:03:04.000000000", "1 02:03:04.000000000"),
+        (TTypeId.ARRAY, b'[1,{"a":null}]', '[1,{"a":null}]'),
+        (TTypeId.TIMESTAMP_LOCAL_TZ, b"2024-01-31 10:20:30.0 UTC", "2024-01-31 10:20:30 UTC"),
+        (TTypeId.TIMESTAMP_LOCAL_TZ, b"2024-01-31 10:20:30.500 Europe/Rome", "2024-01-31 10:20:30.500 Europe/Rome"),
+    ],
 )
 def test_texts_become_what_their_column_declares(kind, raw, value):
     assert decoded(text(raw), column(kind)).to_pylist() == [value]
@@ -106,7 +107,7 @@ def test_a_timestamp_of_nanoseconds_keeps_them():
     assert array.cast(pa.string()).to_pylist() == ["2024-01-31 10:20:30.123456789"]
 
 
-@each("raw", b"-0044-03-15 00:00:00", b"+12024-01-31 10:20:30")
+@pytest.mark.parametrize("raw", [b"-0044-03-15 00:00:00", b"+12024-01-31 10:20:30"])
 def test_a_timestamp_beyond_arrow_stays_text(raw):
     assert decoded(text(raw), column(TTypeId.TIMESTAMP)).to_pylist() == [raw.decode()]
 
@@ -125,13 +126,15 @@ def test_bytes_stay_bytes():
     assert array.to_pylist() == [b"\0", None]
 
 
-@each(
+@pytest.mark.parametrize(
     ("declared", "expected"),
-    (column(TTypeId.DECIMAL, precision=10, scale=2), (ResultType.DECIMAL, "decimal(10,2)")),
-    (column(TTypeId.VARCHAR, characterMaximumLength=20), (ResultType.VARCHAR, "varchar(20)")),
-    (column(TTypeId.CHAR, characterMaximumLength=5), (ResultType.CHAR, "char(5)")),
-    (column(TTypeId.UNION), (ResultType.UNION, "uniontype")),
-    (column(TTypeId.NULL), (ResultType.NULL, "void")),
+    [
+        (column(TTypeId.DECIMAL, precision=10, scale=2), (ResultType.DECIMAL, "decimal(10,2)")),
+        (column(TTypeId.VARCHAR, characterMaximumLength=20), (ResultType.VARCHAR, "varchar(20)")),
+        (column(TTypeId.CHAR, characterMaximumLength=5), (ResultType.CHAR, "char(5)")),
+        (column(TTypeId.UNION), (ResultType.UNION, "uniontype")),
+        (column(TTypeId.NULL), (ResultType.NULL, "void")),
+    ],
 )
 def test_types_are_named_with_their_qualifiers(declared, expected):
     assert (declared.column.type, declared.column.native_type) == expected
@@ -249,7 +252,7 @@ async def test_few_rows_are_requested_first_and_many_in_the_end() -> None:
     assert (counts[0], counts[-1]) == (8, 10_000)
 
 
-@each("lost", (1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7))
+@pytest.mark.parametrize("lost", [(1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7)])
 async def test_an_answer_that_is_lost_takes_no_rows_with_it_and_doubles_none(lost: tuple[int, ...]) -> None:
     server = RowServer(numbers(3_000), dict.fromkeys(lost, _lost))
     assert await read(fetcher(server)) == numbers(3_000)
@@ -269,7 +272,7 @@ async def test_a_reader_that_goes_on_after_another_gets_the_rest_alone() -> None
     assert await read(fetcher(server, skip=1_000, again=True)) == numbers(3_000)[1_000:]
 
 
-@each("known", True, False, ids=["rows were read", "another process may have read"])
+@pytest.mark.parametrize("known", [True, False], ids=["rows were read", "another process may have read"])
 async def test_a_server_that_keeps_no_rows_is_not_asked_for_them_again(known: bool) -> None:
     server = RowServer(numbers(3_000), {2: _lost}, keeps_rows=False)
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
@@ -346,12 +349,14 @@ async def test_nothing_is_repeated_for_a_session_that_was_left() -> None:
     assert len(server.asked) == 2
 
 
-@each(
+@pytest.mark.parametrize(
     ("happens", "error", "words"),
-    ({2: _lost, 3: _refused}, OutcomeUnknown, r"^Results have expired.* The cache is exceeded\."),
-    ({3: _shorter}, OutcomeUnknown, "^Results have expired.* fewer rows"),
-    ({1: _lost, 2: _refused}, StatementRejected, "The cache is exceeded"),
-    ({2: _refused}, StatementRejected, "The cache is exceeded"),
+    [
+        ({2: _lost, 3: _refused}, OutcomeUnknown, r"^Results have expired.* The cache is exceeded\."),
+        ({3: _shorter}, OutcomeUnknown, "^Results have expired.* fewer rows"),
+        ({1: _lost, 2: _refused}, StatementRejected, "The cache is exceeded"),
+        ({2: _refused}, StatementRejected, "The cache is exceeded"),
+    ],
 )
 async def test_rows_that_cannot_be_had_again_are_no_success(happens, error, words) -> None:
     """A failure at rows that came before is one of the second reading, not of the statement."""

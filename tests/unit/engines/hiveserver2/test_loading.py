@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.contract.loading_facts import TEXTS
 
 from queryserver.engines.hiveserver2.loading import (
@@ -28,8 +27,8 @@ PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
 """A constant that nothing but its own last quote can end, without a `$` that could begin a variable."""
 HEX = re.compile(r"CAST\(X'((?:[0-9a-f]{2})*)' AS STRING\)")
 
-BOTH = each("write", constant, spark_constant)
-DIALECTS = each("dialect", HIVE_LOADING, SPARK_LOADING)
+BOTH = pytest.mark.parametrize("write", [constant, spark_constant])
+DIALECTS = pytest.mark.parametrize("dialect", [HIVE_LOADING, SPARK_LOADING])
 STRING, INT64 = ColumnType(BaseType.STRING), ColumnType(BaseType.INT64)
 
 
@@ -56,12 +55,12 @@ def load_of(*columns: str, table: str = "t") -> TableLoad:
 @pytest.mark.importer(57)
 @pytest.mark.security("T23")
 @BOTH
-@each(
+@pytest.mark.parametrize(
     "text",
-        *TEXTS,
+        [*TEXTS,
         "${hiveconf:x}", "${env:HOME}", "${system:user.home}", "$", "$$", "\0", "\0\0a", "\x1a",
         "\\u0027", "\\'", "\\\\'", "'" * 3, "\\" * 3, "x'; SET x=y; --", "\u2019", "\uff07", "\U0001f418",
-        "\ud7ff\ue000\U0010ffff", "\x85\xa0\u2029",
+        "\ud7ff\ue000\U0010ffff", "\x85\xa0\u2029"],
 )  # fmt: skip
 def test_a_constant_is_read_as_the_text_that_it_was(write, text) -> None:
     assert read(write(text)) == text
@@ -81,7 +80,7 @@ def test_no_text_is_null_and_the_word_is_a_text(write) -> None:
 
 
 @BOTH
-@each("letter", "a", "é", "'", "\\", "\0", "\n", "${")
+@pytest.mark.parametrize("letter", ["a", "é", "'", "\\", "\0", "\n", "${"])
 def test_very_long_texts_come_back(write, letter) -> None:
     text = letter * 300_000
     assert read(write(text)) == text
@@ -119,14 +118,14 @@ def test_statements_cast_the_constants_to_the_types_of_the_columns() -> None:
 
 
 @DIALECTS
-@each("name", "with blank", "a.b", "é", "", "x`y", "x; DROP", "a" * 129)
+@pytest.mark.parametrize("name", ["with blank", "a.b", "é", "", "x`y", "x; DROP", "a" * 129])
 def test_names_of_tables_are_letters_digits_and_underscores(dialect, name) -> None:
     with pytest.raises(StatementRejected, match="name"):
         loader_of(dialect).check_names(load_of("a", table=name))
 
 
 @DIALECTS
-@each("name", "${env:HOME}", "a,b", "a" * 129)
+@pytest.mark.parametrize("name", ["${env:HOME}", "a,b", "a" * 129])
 def test_names_of_columns_that_no_quotes_protect_are_refused(dialect, name) -> None:
     with pytest.raises(StatementRejected, match="name"):
         loader_of(dialect).check_names(load_of(name))

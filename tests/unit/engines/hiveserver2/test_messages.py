@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS, UNKNOWN_METHOD, decode_call, encode_exception, encode_reply
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 
@@ -75,7 +74,7 @@ def test_texts_of_rows_stay_bytes():
     assert decode_reply(FETCH_RESULTS, raw, 1) == ROWS
 
 
-@each("cut", range(1, 40))
+@pytest.mark.parametrize("cut", range(1, 40))
 def test_a_reply_that_ends_too_early_is_incomplete(cut):
     raw = answer()
     with pytest.raises(IncompleteMessage):
@@ -95,7 +94,9 @@ def test_an_answer_to_another_call_is_refused():
         decode_reply(FETCH_RESULTS, answer(), 7)
 
 
-@each("garbage", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x80\1\0\2\xff\xff\xff\xff" * 9)
+@pytest.mark.parametrize(
+    "garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x80\1\0\2\xff\xff\xff\xff" * 9]
+)
 def test_garbage_is_refused(garbage):
     with pytest.raises(MalformedMessage) as caught:
         decode_reply(OPEN_SESSION, garbage, 7)

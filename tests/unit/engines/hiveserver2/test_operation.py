@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2 import operation as logs
@@ -104,7 +103,7 @@ def log_of(server: LogServer, *, by_rpc: bool) -> OperationLog:
     return OperationLog(server, HANDLE, by_rpc=by_rpc)  # type: ignore[arg-type]
 
 
-@each("by_rpc", True, False)
+@pytest.mark.parametrize("by_rpc", [True, False])
 async def test_lines_come_each_once(by_rpc: bool) -> None:
     server = LogServer(["a", "b\n\tat x.Y.z(Y.java:1)"])
     log = log_of(server, by_rpc=by_rpc)
@@ -127,7 +126,7 @@ async def test_lines_whose_answer_was_lost_are_read_again() -> None:
     assert log.lines == ["a", "b"]
 
 
-@each("by_rpc", True, False)
+@pytest.mark.parametrize("by_rpc", [True, False])
 async def test_a_log_that_is_full_is_not_asked_for_again(by_rpc: bool) -> None:
     server = LogServer([f"line {number}" for number in range(MAX_LOG_LINES + 5)])
     log = log_of(server, by_rpc=by_rpc)
@@ -185,16 +184,18 @@ class SettingServer:
     call_until_answered = call
 
 
-@each(
+@pytest.mark.parametrize(
     ("variant", "cells", "kept"),
-    (HIVE, (b"hive.fetch.task.caching=true",), True),
-    (HIVE, (b"hive.fetch.task.caching=false",), False),
-    (HIVE, (b"hive.fetch.task.caching is undefined",), False),
-    (HIVE, (), False),
-    (HIVE, None, False),
-    (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"false"), True),
-    (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"<undefined>"), True),
-    (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"true"), False),
+    [
+        (HIVE, (b"hive.fetch.task.caching=true",), True),
+        (HIVE, (b"hive.fetch.task.caching=false",), False),
+        (HIVE, (b"hive.fetch.task.caching is undefined",), False),
+        (HIVE, (), False),
+        (HIVE, None, False),
+        (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"false"), True),
+        (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"<undefined>"), True),
+        (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"true"), False),
+    ],
 )
 async def test_a_setting_of_the_session_decides(variant, cells, kept) -> None:
     server = SettingServer(cells)
@@ -209,8 +210,8 @@ async def test_impala_says_it_itself() -> None:
     assert server.seen == []
 
 
-@each(("task_status", "had_tasks"),
-    ('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False),
-    ("{", False))  # fmt: skip
+@pytest.mark.parametrize(("task_status", "had_tasks"),
+    [('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False),
+    ("{", False)])  # fmt: skip
 def test_results_of_jobs_are_known_by_the_status(task_status: str | None, had_tasks: bool) -> None:
     assert has_tasks(TGetOperationStatusResp(status=SUCCESS, task_status=task_status)) is had_tasks

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from asyncmy import errors as driver
-from tests.cases import each
 
 from queryserver.engines.mysql.catalog import read_histogram
 from queryserver.engines.mysql.connection import connect_errors, statement_errors
@@ -32,13 +31,13 @@ def field(code: int, length: int, *, flags: int = 0, charset: int = BINARY, scal
     return SimpleNamespace(name="a", type_code=code, length=length, flags=flags, charsetnr=charset, scale=scale)
 
 
-@each(("description", "native"),
-    (field(253, 80, charset=UTF8MB4), "varchar(20)"), (field(253, 20, charset=LATIN1), "varchar(20)"),
+@pytest.mark.parametrize(("description", "native"),
+    [(field(253, 80, charset=UTF8MB4), "varchar(20)"), (field(253, 20, charset=LATIN1), "varchar(20)"),
     (field(253, 80, charset=UNKNOWN), "varchar(20)"), (field(252, 1020, charset=UTF8MB4), "tinytext"),
     (field(252, 262140, charset=UTF8MB4), "text"), (field(252, 65535), "blob"), (field(252, 4294967295), "longblob"),
     (field(246, 12, scale=2), "decimal(10,2)"), (field(246, 11, scale=2, flags=32), "decimal(10,2) unsigned"),
     (field(246, 66), "decimal(65,0)"), (field(12, 26, scale=6), "datetime(6)"), (field(11, 10), "time"),
-    (field(13, 4, flags=96), "year"), (field(245, 4294967295), "json"), (field(242, 8), "type 242"))  # fmt: skip
+    (field(13, 4, flags=96), "year"), (field(245, 4294967295), "json"), (field(242, 8), "type 242")])  # fmt: skip
 def test_native_types(description, native) -> None:
     assert declare(description).column.native_type == native
 
@@ -100,10 +99,10 @@ def test_a_column_of_nulls_has_no_bounds() -> None:
 LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
 
 
-@each(("row", "number"),
-    (LONG, 0), (LONG + b"xxxx", 0), (b"\x03abc" + LONG, 1), (b"\xfb\xfc\x04\x00abcd" + LONG, 2),
+@pytest.mark.parametrize(("row", "number"),
+    [(LONG, 0), (LONG + b"xxxx", 0), (b"\x03abc" + LONG, 1), (b"\xfb\xfc\x04\x00abcd" + LONG, 2),
     (b"\xfd\xff\xff\x0f", None), (b"\xfd\x01\x00\x10", 0), (LONG[:5], None), (b"\x09abc", None),
-    (b"", None))  # fmt: skip
+    (b"", None)])  # fmt: skip
 def test_the_first_long_value_is_found(row: bytes, number: int | None) -> None:
     assert long_text_value(row, 0xFFFFF) == number
 
@@ -125,7 +124,7 @@ def told_on_connect(error: Exception) -> EngineError:
     return caught.value
 
 
-@each("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
 def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
     assert len(DRIVER_CLASSES) == 11
     for error in (kind(), kind(1064, "text"), kind("text")):
@@ -133,17 +132,17 @@ def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> N
             assert translated.message.strip()
 
 
-@each(("number", "expected"),
-    (1146, StatementRejected), (1317, StatementRejected), (1969, EngineTimeout), (3024, EngineTimeout),
+@pytest.mark.parametrize(("number", "expected"),
+    [(1146, StatementRejected), (1317, StatementRejected), (1969, EngineTimeout), (3024, EngineTimeout),
     (1205, EngineTimeout), (1053, OutcomeUnknown), (1927, OutcomeUnknown), (2013, OutcomeUnknown),
-    (2006, OutcomeUnknown), (0, OutcomeUnknown))  # fmt: skip
+    (2006, OutcomeUnknown), (0, OutcomeUnknown)])  # fmt: skip
 def test_a_number_of_the_server_decides(number: int, expected: type[EngineError]) -> None:
     assert type(told(driver.OperationalError(number, "text"))) is expected
 
 
-@each(("number", "expected"),
-    (1045, CredentialsRequired), (1698, CredentialsRequired), (2059, CredentialsRequired), (1049, StatementRejected),
-    (1040, EngineUnavailable), (2003, EngineUnavailable))  # fmt: skip
+@pytest.mark.parametrize(("number", "expected"),
+    [(1045, CredentialsRequired), (1698, CredentialsRequired), (2059, CredentialsRequired), (1049, StatementRejected),
+    (1040, EngineUnavailable), (2003, EngineUnavailable)])  # fmt: skip
 def test_a_number_of_the_server_decides_about_a_login(number: int, expected: type[EngineError]) -> None:
     assert type(told_on_connect(driver.OperationalError(number, "text"))) is expected
 
@@ -168,7 +167,7 @@ def test_a_server_that_asks_for_a_file_is_refused() -> None:
     assert "LOAD DATA LOCAL" in told(RuntimeError("**WARN**: Received LOAD_LOCAL packet")).message
 
 
-@each("number", 1044, 1142, 1143, 1227, 1370)
+@pytest.mark.parametrize("number", [1044, 1142, 1143, 1227, 1370])
 def test_a_lack_of_rights_is_a_denial(number: int) -> None:
     assert isinstance(told(driver.OperationalError(number, "SELECT command denied to user 'a'@'b'")), StatementDenied)
     assert not isinstance(told(driver.ProgrammingError(1146, "Table 'd.t' doesn't exist")), StatementDenied)

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.contract.loading_facts import TEXTS
 
 from queryserver.engines.phoenix.protocol import (
@@ -80,7 +79,7 @@ def test_a_map_is_pairs_of_key_and_value() -> None:
     assert [(pair.text(1), pair.text(2)) for pair in message.messages(2)] == [("a", "1"), ("b", "")]
 
 
-@each("data", b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff")
+@pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff"])
 def test_what_is_cut_or_of_no_known_kind_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         list(fields(data))
@@ -117,8 +116,8 @@ def parameter(value: object, kind: pa.DataType) -> bytes:
 
 
 @pytest.mark.importer(57)
-@each(
-    "text", *TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"
+@pytest.mark.parametrize(
+    "text", [*TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"]
 )  # fmt: skip
 def test_texts_are_carried_as_they_are(text: str) -> None:
     written = Message(parameter(text, pa.string()))
@@ -132,22 +131,24 @@ def test_any_texts_come_back(texts: list[str | None]) -> None:
     assert [[typed_value(cell) for cell in row] for row in rows] == [[text, n] for n, text in enumerate(texts)]
 
 
-@each(
+@pytest.mark.parametrize(
     ("kind", "values"),
-    (pa.int8(), [-128, 0, 127, None]),
-    (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1, None]),
-    (pa.uint64(), [0, 2**63 - 1, None]),
-    (pa.float64(), [0.0, -1.5, 5e-324, 1.7976931348623157e308, None]),
-    (pa.bool_(), [True, False, None]),
-    (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-1234567890123456789012345678.0123456789"), None]),
-    (pa.null(), [None]),
+    [
+        (pa.int8(), [-128, 0, 127, None]),
+        (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1, None]),
+        (pa.uint64(), [0, 2**63 - 1, None]),
+        (pa.float64(), [0.0, -1.5, 5e-324, 1.7976931348623157e308, None]),
+        (pa.bool_(), [True, False, None]),
+        (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-1234567890123456789012345678.0123456789"), None]),
+        (pa.null(), [None]),
+    ],
     ids=str,
 )
 def test_values_come_back(kind: pa.DataType, values: list[object]) -> None:
     assert [typed_value(cell) for (cell,) in parameters(pa.array(values, kind))] == values
 
 
-@each("numbers", [[-(2**63), -2, -1, 0, 1, 2**63 - 1]])
+@pytest.mark.parametrize("numbers", [[-(2**63), -2, -1, 0, 1, 2**63 - 1]])
 def test_numbers_are_zigzag(numbers: list[int]) -> None:
     """As `sint64` is defined: 0, -1, 1, -2 are 0, 1, 2, 3."""
     for value in numbers:
@@ -170,13 +171,15 @@ def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() 
     assert early.number(NUMBER_VALUE) == 2 * 12_219_292_800_001 - 1
 
 
-@each(
+@pytest.mark.parametrize(
     ("kind", "value", "words"),
-    (pa.uint64(), 2**63, "above 9223372036854775807"),
-    (pa.float64(), float("nan"), "finite"),
-    (pa.float32(), float("-inf"), "finite"),
-    (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
-    (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
+    [
+        (pa.uint64(), 2**63, "above 9223372036854775807"),
+        (pa.float64(), float("nan"), "finite"),
+        (pa.float32(), float("-inf"), "finite"),
+        (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
+        (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
+    ],
     ids=str,
 )
 def test_values_that_phoenix_would_change_are_refused_with_their_column(kind, value, words) -> None:
@@ -204,32 +207,36 @@ def _told(error: Exception, phase: Phase) -> EngineError:
     return caught.value
 
 
-@each(
+@pytest.mark.parametrize(
     ("error", "opening", "before", "sent"),
-    (httpx.ConnectError("refused"), EngineUnavailable, SessionLost, OutcomeUnknown),
-    (TimeoutError(), EngineUnavailable, SessionLost, OutcomeUnknown),
-    (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
-    (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
-    (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),
-    (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
-    (_GONE, SessionLost, SessionLost, OutcomeUnknown),
-    (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
-    (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
+    [
+        (httpx.ConnectError("refused"), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (TimeoutError(), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
+        (_GONE, SessionLost, SessionLost, OutcomeUnknown),
+        (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
+        (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
+    ],
 )
 def test_each_failure_means_what_its_moment_says(error, opening, before, sent) -> None:
     kinds = tuple(type(_told(error, phase)) for phase in (Phase.OPENING, Phase.BEFORE, Phase.SENT))
     assert kinds == (opening, before, sent)
 
 
-@each(
+@pytest.mark.parametrize(
     ("trace", "said"),
-    (
-        "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
-        "ERROR 1012 (42M03): Table undefined. tableName=X",
-    ),
-    ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
-    ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
-    ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
+    [
+        (
+            "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
+            "ERROR 1012 (42M03): Table undefined. tableName=X",
+        ),
+        ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
+        ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
+        ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
+    ],
 )
 def test_the_text_is_what_phoenix_says_without_java(trace: str, said: str) -> None:
     assert server_text("", [trace]) == said
@@ -260,19 +267,21 @@ def _price() -> AvaticaRowReader:
     return AvaticaRowReader([declare(AvaticaColumn("P", "DECIMAL", 10, 2))])
 
 
-@each(
+@pytest.mark.parametrize(
     ("data", "value"),
-    (number(1, 24) + number(7, 1), None),
-    (number(1, 21) + text(3, "Zoë"), "Zoë"),
-    (number(1, 12), 0),
-    (number(1, 8), False),
-    (number(1, 8) + number(2, 1), True),
-    (number(1, 13) + number(4, 2**64 - 1), -(2**63)),
-    (number(1, 15) + b"\x31" + struct.pack("<d", 1.5), 1.5),
-    (number(1, 20) + text(3, "AP8=") + octets(5, b"\0\xff"), b"\0\xff"),
-    (_decimal("1E+3"), Decimal(1000)),
-    (number(1, 18) + number(4, 2 * 86_400_000), 1),
-    (number(1, 16) + number(4, 2 * 86_400_001), 1),
+    [
+        (number(1, 24) + number(7, 1), None),
+        (number(1, 21) + text(3, "Zoë"), "Zoë"),
+        (number(1, 12), 0),
+        (number(1, 8), False),
+        (number(1, 8) + number(2, 1), True),
+        (number(1, 13) + number(4, 2**64 - 1), -(2**63)),
+        (number(1, 15) + b"\x31" + struct.pack("<d", 1.5), 1.5),
+        (number(1, 20) + text(3, "AP8=") + octets(5, b"\0\xff"), b"\0\xff"),
+        (_decimal("1E+3"), Decimal(1000)),
+        (number(1, 18) + number(4, 2 * 86_400_000), 1),
+        (number(1, 16) + number(4, 2 * 86_400_001), 1),
+    ],
 )
 def test_a_typed_value_is_read_by_its_representation(data: bytes, value: object) -> None:
     assert typed_value(data) == value

@@ -11,7 +11,6 @@ import pytest
 from asyncpg import exceptions
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.engines.postgresql.connection import canceled_as, column_reader, connect_errors, statement_errors
@@ -107,16 +106,18 @@ def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
     assert batch.schema.types == [pa.int32(), pa.date32()]
 
 
-@each(("modifier", "shape"), (655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6)))
+@pytest.mark.parametrize(
+    ("modifier", "shape"), [(655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6))]
+)
 def test_the_modifier_of_numeric(modifier, shape) -> None:
     assert numeric_shape(modifier) == shape
 
 
-@each(("text", "expected"),
-    ("{}", []), ("{1,2}", ["1", "2"]), ("{NULL,null,NULLS}", [None, None, "NULLS"]),
+@pytest.mark.parametrize(("text", "expected"),
+    [("{}", []), ("{1,2}", ["1", "2"]), ("{NULL,null,NULLS}", [None, None, "NULLS"]),
     ('{"NULL","",a}', ["NULL", "", "a"]), (r'{"a\"b","c\\d",e\,f}', ['a"b', "c\\d", "e,f"]),
     ('{"a,b","{x}"}', ["a,b", "{x}"]), ("{{1,2},{3,4}}", [["1", "2"], ["3", "4"]]), ("[0:1]={5,6}", ["5", "6"]),
-    ("[1:1][0:1]={{5,6}}", [["5", "6"]]), ('{"(1,\\"a b\\")"}', ['(1,"a b")']))  # fmt: skip
+    ("[1:1][0:1]={{5,6}}", [["5", "6"]]), ('{"(1,\\"a b\\")"}', ['(1,"a b")'])])  # fmt: skip
 def test_arrays(text, expected) -> None:
     assert array_literal(text, ",") == expected
 
@@ -126,10 +127,10 @@ def test_arrays_of_boxes_and_pairs_of_hstore() -> None:
     assert hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
 
 
-@each(("text", "expected"),
-    ("()", [None]), ("(,)", [None, None]), ("(1,,x)", ["1", None, "x"]), ('("",a)', ["", "a"]),
+@pytest.mark.parametrize(("text", "expected"),
+    [("()", [None]), ("(,)", [None, None]), ("(1,,x)", ["1", None, "x"]), ('("",a)', ["", "a"]),
     ('("a ""b""","c\\\\d")', ['a "b"', "c\\d"]), ('("{1,""x y""}")', ['{1,"x y"}']),
-    ('("(1,""a"")",2)', ['(1,"a")', "2"]))  # fmt: skip
+    ('("(1,""a"")",2)', ['(1,"a")', "2"])])  # fmt: skip
 def test_composite_values(text, expected) -> None:
     assert composite_attributes(text) == expected
 
@@ -144,17 +145,17 @@ def test_what_is_quoted_comes_back(items) -> None:
     assert composite_attributes("(" + quoted("", '""') + ")") == items
 
 
-@each(("days", "text"),
-    (0, "2000-01-01"), (-1, "1999-12-31"), (DATE_INFINITY, "infinity"), (-DATE_INFINITY - 1, "-infinity"),
+@pytest.mark.parametrize(("days", "text"),
+    [(0, "2000-01-01"), (-1, "1999-12-31"), (DATE_INFINITY, "infinity"), (-DATE_INFINITY - 1, "-infinity"),
     (2_921_939, "9999-12-31"), (2_921_940, "10000-01-01"), (-730_119, "0001-01-01"), (-730_120, "0001-12-31 BC"),
-    (-730_485, "0001-01-01 BC"), (-730_486, "0002-12-31 BC"))  # fmt: skip
+    (-730_485, "0001-01-01 BC"), (-730_486, "0002-12-31 BC")])  # fmt: skip
 def test_dates(days, text) -> None:
     assert date_text(days) == text
 
 
-@each(("microseconds", "text"),
-    (0, "2000-01-01 00:00:00"), (-1, "1999-12-31 23:59:59.999999"), (TIMESTAMP_INFINITY, "infinity"),
-    (-TIMESTAMP_INFINITY - 1, "-infinity"), (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC"))  # fmt: skip
+@pytest.mark.parametrize(("microseconds", "text"),
+    [(0, "2000-01-01 00:00:00"), (-1, "1999-12-31 23:59:59.999999"), (TIMESTAMP_INFINITY, "infinity"),
+    (-TIMESTAMP_INFINITY - 1, "-infinity"), (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC")])  # fmt: skip
 def test_timestamps(microseconds, text) -> None:
     assert timestamp_text(microseconds) == text
 
@@ -195,37 +196,37 @@ def test_the_driver_has_the_classes_that_the_walk_expects() -> None:
     assert len(DRIVER_CLASSES) > 200
 
 
-@each("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
 def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
     for translated in (told(kind("text")), told(kind("text"), started=False), told_on_connect(kind("text"))):
         assert translated.message.strip()
 
 
-@each("kind", asyncpg.QueryCanceledError, asyncpg.DiskFullError)
+@pytest.mark.parametrize("kind", [asyncpg.QueryCanceledError, asyncpg.DiskFullError])
 def test_what_the_guard_of_the_sample_ends_or_comes_too_late_for_is_insufficient_storage(kind: type[Exception]) -> None:
     refused = raises_code("insufficient_storage", match="disk is almost full")
     with refused, canceled_as(sample_is_full), statement_errors(started=True):
         raise kind('could not write to file "base/pgsql_tmp/pgsql_tmp42.0"')
 
 
-@each("error", ConnectionResetError("reset"), TimeoutError(), OSError("no route"))
+@pytest.mark.parametrize("error", [ConnectionResetError("reset"), TimeoutError(), OSError("no route")])
 def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
     assert isinstance(told(error), OutcomeUnknown)
     assert isinstance(told(error, started=False), SessionLost)
     assert isinstance(told_on_connect(error), EngineUnavailable)
 
 
-@each(("sqlstate", "expected"),
-    ("57P01", OutcomeUnknown), ("57P02", OutcomeUnknown), ("08006", OutcomeUnknown), ("25P03", EngineTimeout),
+@pytest.mark.parametrize(("sqlstate", "expected"),
+    [("57P01", OutcomeUnknown), ("57P02", OutcomeUnknown), ("08006", OutcomeUnknown), ("25P03", EngineTimeout),
     ("57P05", EngineTimeout), ("42P01", StatementRejected), ("28000", StatementRejected),
-    ("XX999", StatementRejected))  # fmt: skip
+    ("XX999", StatementRejected)])  # fmt: skip
 def test_a_state_of_the_server_decides(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told(server_error(sqlstate, "text"))) is expected
 
 
-@each(("sqlstate", "expected"),
-    ("28P01", CredentialsRequired), ("28000", CredentialsRequired), ("57P03", EngineUnavailable),
-    ("53300", EngineUnavailable), ("3D000", StatementRejected), ("42501", StatementRejected))  # fmt: skip
+@pytest.mark.parametrize(("sqlstate", "expected"),
+    [("28P01", CredentialsRequired), ("28000", CredentialsRequired), ("57P03", EngineUnavailable),
+    ("53300", EngineUnavailable), ("3D000", StatementRejected), ("42501", StatementRejected)])  # fmt: skip
 def test_a_state_of_the_server_decides_about_a_login(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told_on_connect(server_error(sqlstate, "text"))) is expected
 

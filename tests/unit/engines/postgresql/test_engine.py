@@ -6,7 +6,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.cases import each
 
 from queryserver.engines.postgresql.engine import OwnDatabase
 from queryserver.errors.statements import EngineUnavailable
@@ -86,7 +85,7 @@ async def test_what_does_not_say_which_database_it_is_is_refused_on_the_service_
         await own.require_other(Server(_UNKNOWN, _UNKNOWN), on_own_server=True)
 
 
-@each("failure", TimeoutError(), ConnectionResetError(), asyncpg.QueryCanceledError("timeout"))
+@pytest.mark.parametrize("failure", [TimeoutError(), ConnectionResetError(), asyncpg.QueryCanceledError("timeout")])
 async def test_a_database_that_does_not_answer_is_not_served(own: OwnDatabase, failure: Exception) -> None:
     with pytest.raises(EngineUnavailable):
         await own.require_other(Server(failure), on_own_server=False)

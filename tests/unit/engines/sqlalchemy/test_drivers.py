@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import registry
 from sqlalchemy.engine.default import DefaultDialect
-from tests.cases import each
 
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine, driver_of
@@ -75,7 +74,7 @@ def test_a_dialect_of_the_older_form_is_installed() -> None:
     assert driver_of(sa.make_url("qs_older://"), AddressRules()) == (Older, "its module")
 
 
-@each("name", "qs_broken", "default", "qs_unheard_of")
+@pytest.mark.parametrize("name", ["qs_broken", "default", "qs_unheard_of"])
 def test_whatever_cannot_be_imported_is_not_installed(name: str) -> None:
     with pytest.raises(DriverNotInstalled, match=name):
         driver_of(sa.make_url(f"{name}://"), AddressRules())
@@ -90,7 +89,7 @@ def server() -> Iterator[socket.socket]:
 
 
 @pytest.mark.security("T8")
-@each("is_vital", True, False)
+@pytest.mark.parametrize("is_vital", [True, False])
 def test_a_driver_that_connects_while_it_is_imported_is_held_to_the_rules(
     server: socket.socket, monkeypatch: pytest.MonkeyPatch, *, is_vital: bool
 ) -> None:

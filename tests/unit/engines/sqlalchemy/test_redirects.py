@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.cases import each
 from tests.fakes import http_driver
 
 from queryserver.connectors.connection_failures import reason_of
@@ -95,7 +94,7 @@ async def test_a_redirect_to_a_permitted_address_is_the_driver_s_own_affair(worl
     assert await rows(world, rules=AddressRules()) == ["found"]
 
 
-@each(("database", "error"), ("login", HostRefused), ("d", OutcomeUnknown))
+@pytest.mark.parametrize(("database", "error"), [("login", HostRefused), ("d", OutcomeUnknown)])
 async def test_a_redirect_to_a_refused_address_is_not_followed(world, database, error) -> None:
     world.reached.clear()
     world.redirects["/"] = world.url(_BAD)
@@ -113,10 +112,9 @@ async def test_rows_are_not_fetched_from_a_refused_address_that_the_server_tells
     assert world.reached == {_GOOD: 1}
 
 
-@each(
+@pytest.mark.parametrize(
     ("database", "text", "error"),
-    ("login", "Incorrect username or password", CredentialsRequired),
-    ("d", "no such table", StatementRejected),
+    [("login", "Incorrect username or password", CredentialsRequired), ("d", "no such table", StatementRejected)],
 )
 async def test_what_a_driver_did_without_is_not_why_it_fails_later(world, database, text, error) -> None:
     world.reached.clear()
@@ -160,7 +158,7 @@ async def test_the_service_s_own_database_is_out_of_reach_of_redirects(world: Wo
     assert (world.reached, own.reached) == ({_GOOD: 1}, {})
 
 
-@each("url", "qshttp:///d", "mariadb+pymysql:///d", "clickhouse:///d", "presto+https:///d")
+@pytest.mark.parametrize("url", ["qshttp:///d", "mariadb+pymysql:///d", "clickhouse:///d", "presto+https:///d"])
 def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) -> None:
     nothing_here = AddressRules(blocked=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
     with pytest.raises(HostRefused):
@@ -171,30 +169,32 @@ def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) 
             SqlalchemyAddress(sa.make_url(url), rules=own).checked_url(None, None)
 
 
-@each(
+@pytest.mark.parametrize(
     ("url", "places", "host"),
-    ("presto://h/d", (("h", 8080),), "h"),
-    ("clickhouse:///d", (("localhost", 8123),), "localhost"),
-    ("redshift+psycopg2://h/d", (("h", 5432),), "h"),
-    ("redshift://h/d", (("h", 5432),), "h"),
-    ("cockroachdb:///d", (("localhost", 5432),), "localhost"),
-    ("cockroachdb://h:26257/d", (("h", 26257),), "h"),
-    ("redshift+redshift_connector://h/d", (("h", 5439),), "h"),
-    ("mariadb:///d", (("localhost", 3306),), "localhost"),
-    ("calcite://h/d", (), "h"),
-    ("calcite://h:1/d", (("h", 1),), "h"),
-    ("snowflake://account/d", (), None),
-    ("bigquery:///d", (), None),
-    ("bigquery://h:443/d", (("h", 443),), "h"),
+    [
+        ("presto://h/d", (("h", 8080),), "h"),
+        ("clickhouse:///d", (("localhost", 8123),), "localhost"),
+        ("redshift+psycopg2://h/d", (("h", 5432),), "h"),
+        ("redshift://h/d", (("h", 5432),), "h"),
+        ("cockroachdb:///d", (("localhost", 5432),), "localhost"),
+        ("cockroachdb://h:26257/d", (("h", 26257),), "h"),
+        ("redshift+redshift_connector://h/d", (("h", 5439),), "h"),
+        ("mariadb:///d", (("localhost", 3306),), "localhost"),
+        ("calcite://h/d", (), "h"),
+        ("calcite://h:1/d", (("h", 1),), "h"),
+        ("snowflake://account/d", (), None),
+        ("bigquery:///d", (), None),
+        ("bigquery://h:443/d", (("h", 443),), "h"),
+    ],
 )
 def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(url, places, host) -> None:
     address = SqlalchemyAddress(sa.make_url(url))
     assert (address.places, address.host) == (places, host)
 
 
-@each(("url", "port"),
-    ("redshift://127.0.0.5/d", 5432), ("cockroachdb://127.0.0.5/d", 5432), ("mariadb://127.0.0.5/d", 3306),
-    ("mysql+mysqldb://127.0.0.5/d", 3306))  # fmt: skip
+@pytest.mark.parametrize(("url", "port"),
+    [("redshift://127.0.0.5/d", 5432), ("cockroachdb://127.0.0.5/d", 5432), ("mariadb://127.0.0.5/d", 3306),
+    ("mysql+mysqldb://127.0.0.5/d", 3306)])  # fmt: skip
 def test_a_library_in_c_is_told_the_port_that_was_checked(url: str, port: int) -> None:
     """Left to itself it would ask the environment of this server, and nobody sees where it goes."""
     own = AddressRules(own=frozenset({("localhost", port)}))

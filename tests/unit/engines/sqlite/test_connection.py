@@ -5,7 +5,6 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
@@ -33,14 +32,14 @@ def test_the_driver_has_the_exceptions_that_we_walk() -> None:
     assert len(CLASSES) >= 40
 
 
-@each("raised", CLASSES)
+@pytest.mark.parametrize("raised", CLASSES)
 def test_every_exception_of_a_statement_becomes_a_domain_error(raised: type[Exception]) -> None:
     with pytest.raises(EngineError) as caught, statement_errors():
         raise raised("what happened")
     assert type(caught.value) is MEANINGS.get(raised, StatementRejected)
 
 
-@each("raised", CLASSES)
+@pytest.mark.parametrize("raised", CLASSES)
 def test_every_exception_of_opening_means_that_the_engine_is_unavailable(raised: type[Exception]) -> None:
     with pytest.raises(EngineUnavailable), opening_errors():
         raise raised("unable to open database file")
@@ -92,47 +91,73 @@ REACHING = {
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each("statement", REACHING.values())
-async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
-    before = {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
-    if statement.startswith("CREATE TEMP VIEW"):
-        await run(session, statement)
-        statement = "SELECT * FROM v"
-    error = await failure(session, statement.format(root=root, outside=root.parent))
-    assert isinstance(error, StatementRejected)
-    assert str(root) not in error.message
-    assert before == {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
-    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
+async def test_a_statement_that_reaches_out_is_refused(
+    session: EngineSession, root: Path, subtests: pytest.Subtests
+) -> None:
+    for template in REACHING.values():
+        with subtests.test(statement=template):
+            statement = template
+            before = {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
+            if statement.startswith("CREATE TEMP VIEW"):
+                await run(session, statement)
+                statement = "SELECT * FROM v"
+            error = await failure(session, statement.format(root=root, outside=root.parent))
+            assert isinstance(error, StatementRejected)
+            assert str(root) not in error.message
+            assert before == {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
+            assert (await run(session, "SELECT count(*) FROM t")).cell == 1
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each("statement",
-    "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = OFF", "PRAGMA writable_schema = ON",
-    "PRAGMA trusted_schema = ON", "PRAGMA query_only = OFF", "PRAGMA cache_size = 100000000",
-    "PRAGMA busy_timeout = 1000000", "PRAGMA mmap_size = 1000000000", "PRAGMA hard_heap_limit = 1",
-    "PRAGMA schema_version = 1", "PRAGMA locking_mode = EXCLUSIVE", "PRAGMA main.journal_mode(delete)",
-    "PRAGMA wal_checkpoint(TRUNCATE)", "UPDATE sqlite_schema SET sql = 'x'", "DELETE FROM sqlite_schema")  # fmt: skip
-async def test_a_setting_of_the_server_is_refused(session: EngineSession, statement: str) -> None:
-    assert isinstance(await failure(session, statement), StatementRejected)
+async def test_a_setting_of_the_server_is_refused(session: EngineSession, subtests: pytest.Subtests) -> None:
+    for statement in [
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA synchronous = OFF",
+        "PRAGMA writable_schema = ON",
+        "PRAGMA trusted_schema = ON",
+        "PRAGMA query_only = OFF",
+        "PRAGMA cache_size = 100000000",
+        "PRAGMA busy_timeout = 1000000",
+        "PRAGMA mmap_size = 1000000000",
+        "PRAGMA hard_heap_limit = 1",
+        "PRAGMA schema_version = 1",
+        "PRAGMA locking_mode = EXCLUSIVE",
+        "PRAGMA main.journal_mode(delete)",
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+        "UPDATE sqlite_schema SET sql = 'x'",
+        "DELETE FROM sqlite_schema",
+    ]:
+        with subtests.test(statement=statement):
+            assert isinstance(await failure(session, statement), StatementRejected)
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each("statement",
-    "PRAGMA table_info(t)", "SELECT * FROM pragma_table_info('t')", "PRAGMA foreign_keys = ON",
-    "PRAGMA user_version = 7", "PRAGMA integrity_check", "PRAGMA journal_mode", "VACUUM", "ANALYZE", "REINDEX",
-    "CREATE VIRTUAL TABLE f USING fts5(words)", "SELECT json_extract('{\"a\": 1}', '$.a')")  # fmt: skip
-async def test_what_stays_inside_is_allowed(session: EngineSession, statement: str) -> None:
-    await run(session, statement)
+async def test_what_stays_inside_is_allowed(session: EngineSession, subtests: pytest.Subtests) -> None:
+    for statement in [
+        "PRAGMA table_info(t)",
+        "SELECT * FROM pragma_table_info('t')",
+        "PRAGMA foreign_keys = ON",
+        "PRAGMA user_version = 7",
+        "PRAGMA integrity_check",
+        "PRAGMA journal_mode",
+        "VACUUM",
+        "ANALYZE",
+        "REINDEX",
+        "CREATE VIRTUAL TABLE f USING fts5(words)",
+        "SELECT json_extract('{\"a\": 1}', '$.a')",
+    ]:
+        with subtests.test(statement=statement):
+            await run(session, statement)
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @pytest.mark.security("T24")
-@each("statement",
-    "INSERT INTO secret VALUES (2)", "WITH w AS (SELECT 1) DELETE FROM secret", "UPDATE secret SET n = 1 RETURNING n",
-    "CREATE TABLE u (n)", "PRAGMA user_version = 7", "VACUUM")  # fmt: skip
+@pytest.mark.parametrize("statement",
+    ["INSERT INTO secret VALUES (2)", "WITH w AS (SELECT 1) DELETE FROM secret", "UPDATE secret SET n = 1 RETURNING n",
+    "CREATE TABLE u (n)", "PRAGMA user_version = 7", "VACUUM"])  # fmt: skip
 async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> None:
     engine = SqliteEngine(path="other.sqlite", root=root, read_only=True)
     async with engine.session(USER, NO_OPTIONS) as reader:

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.engines.protocol import SampleKind
 from queryserver.engines.trino.catalog import (
@@ -18,10 +17,10 @@ from queryserver.engines.trino.catalog import (
 from queryserver.errors.base import NotSupported
 
 
-@each(("database", "expected"),
-    ("hive.shop", ("hive", "shop")), ("shop", ("own", "shop")), ('hive."a.b"', ("hive", "a.b")),
+@pytest.mark.parametrize(("database", "expected"),
+    [("hive.shop", ("hive", "shop")), ("shop", ("own", "shop")), ('hive."a.b"', ("hive", "a.b")),
     ('"my.hive".shop', ("my.hive", "shop")), ('"a.b"', ("own", "a.b")), ('hive."say ""hi"""', ("hive", 'say "hi"')),
-    ("a.b.c", ("own", "a.b.c")), ('x"y', ("own", 'x"y')))  # fmt: skip
+    ("a.b.c", ("own", "a.b.c")), ('x"y', ("own", 'x"y'))])  # fmt: skip
 def test_a_database_is_catalog_and_schema(database: str, expected: tuple[str, str]) -> None:
     assert split_database(database, "own") == expected
 
@@ -59,11 +58,13 @@ def test_a_query_of_a_view_has_no_properties() -> None:
     assert properties("CREATE TABLE a.b.c (\n   n bigint\n)") == {}
 
 
-@each(
+@pytest.mark.parametrize(
     ("statement", "expected"),
-    ("CREATE SCHEMA hive.shop AUTHORIZATION USER etl WITH (location = 's3://b')", ("USER", "etl")),
-    ('CREATE SCHEMA hive.shop AUTHORIZATION ROLE "the ""boss"""', ("ROLE", 'the "boss"')),
-    ("CREATE SCHEMA memory.default", ("", "")),
+    [
+        ("CREATE SCHEMA hive.shop AUTHORIZATION USER etl WITH (location = 's3://b')", ("USER", "etl")),
+        ('CREATE SCHEMA hive.shop AUTHORIZATION ROLE "the ""boss"""', ("ROLE", 'the "boss"')),
+        ("CREATE SCHEMA memory.default", ("", "")),
+    ],
 )
 def test_the_owner_of_a_schema_is_read(statement: str, expected: tuple[str, str]) -> None:
     assert owner(statement) == expected
@@ -73,7 +74,7 @@ def test_a_pattern_fits_its_name_only() -> None:
     assert exact_pattern("a_b%c!") == "a!_b!%c!!"
 
 
-@each("path", ["x"], ["item"], ["key", "item"])
+@pytest.mark.parametrize("path", [["x"], ["item"], ["key", "item"]])
 def test_a_path_that_the_type_has_not_is_not_supported(path: list[str]) -> None:
     with pytest.raises(NotSupported):
         sample_of_column('"t"', "c", "map(varchar, row(a bigint))", path, SampleKind.DEFAULT)

@@ -1,11 +1,11 @@
 """The client protocol over a real socket, against scripted answers."""
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, rows_of, run
 from tests.engines.scripted_trino import (
@@ -131,7 +131,7 @@ WRONG_MEMBERS: tuple[dict[str, object], ...] = (
 )  # fmt: skip
 
 
-@each("members", WRONG_MEMBERS, ids=repr)
+@pytest.mark.parametrize("members", WRONG_MEMBERS, ids=repr)
 async def test_members_of_the_wrong_kind_end_the_statement(members: dict[str, object]) -> None:
     async with scripted_trino(page(1), page(2, **members)) as server, session_at(server) as session:
         assert isinstance(await failure(session, "SELECT n"), OutcomeUnknown)
@@ -156,7 +156,7 @@ async def test_a_next_uri_of_another_host_is_asked_of_the_configured_coordinator
 
 
 @pytest.mark.security("T11")
-@each("uri", "{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense")
+@pytest.mark.parametrize("uri", ["{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense"])
 async def test_a_next_uri_that_is_none_is_not_followed(uri: str) -> None:
     found = Reply(b'{"id": "q", "stats": {}, "nextUri": "%s"}' % uri.encode())
     async with scripted_trino(found) as server, session_at(server) as session:
@@ -172,7 +172,7 @@ async def test_redirects_are_not_followed() -> None:
         assert other.requests == []
 
 
-@each("status", 429, 502, 503, 504)
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
 async def test_an_answer_that_asks_for_another_try_gets_it(status: int) -> None:
     busy = Reply(status=status)
     assert await answered(busy, busy, ONE_ROW[0], busy, ONE_ROW[1]) == [(7,)]
@@ -197,26 +197,47 @@ def patience(broken: str) -> TrinoTimeouts:
     return NEVER if broken == "no answer" else PATIENT
 
 
-@each("broken", BROKEN, at_once=True)
-async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
-    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=patience(broken)) == [(7,)]
+async def side_by_side(attempt: Callable[[str], Awaitable[object]], kinds: Iterable[str]) -> dict[str, object]:
+    """The result or error of an attempt for each kind of answer. They run at the same time, since they mostly wait."""
+    kinds = list(kinds)
+    return dict(zip(kinds, await asyncio.gather(*map(attempt, kinds), return_exceptions=True), strict=True))
 
 
-@each("broken", BROKEN, at_once=True)
-async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
-    timeouts = replace(patience(broken), retry_s=4 if broken == "no answer" else 1.5)
-    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken](), timeouts=timeouts), OutcomeUnknown)
+async def test_a_broken_answer_is_asked_for_again(subtests: pytest.Subtests) -> None:
+    async def attempt(broken: str) -> object:
+        return await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=patience(broken))
+
+    for broken, rows in (await side_by_side(attempt, BROKEN)).items():
+        with subtests.test(broken):
+            assert rows == [(7,)]
 
 
-@each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON", at_once=True)
-async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
-    timeouts = patience(broken)
-    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server, timeouts=timeouts) as session:
-        assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
-        assert len(server.asked("POST")) == 1
+async def test_answers_that_stay_broken_leave_the_outcome_unknown(subtests: pytest.Subtests) -> None:
+    async def attempt(broken: str) -> object:
+        timeouts = replace(patience(broken), retry_s=4 if broken == "no answer" else 1.5)
+        return await refused(ONE_ROW[0], BROKEN[broken](), timeouts=timeouts)
+
+    for broken, outcome in (await side_by_side(attempt, BROKEN)).items():
+        with subtests.test(broken):
+            assert isinstance(outcome, OutcomeUnknown)
 
 
-@each("status", 404, 410)
+async def test_a_statement_whose_answer_is_lost_is_not_sent_again(subtests: pytest.Subtests) -> None:
+    async def attempt(broken: str) -> object:
+        answers, timeouts = (BROKEN[broken](), *ONE_ROW), patience(broken)
+        async with scripted_trino(*answers) as server, session_at(server, timeouts=timeouts) as session:
+            return await failure(session, "INSERT"), len(server.asked("POST"))
+
+    kinds = ["half a body", "no answer", "closed", "not HTTP", "not JSON"]
+    for broken, outcome in (await side_by_side(attempt, kinds)).items():
+        with subtests.test(broken):
+            assert isinstance(outcome, tuple), outcome
+            lost, submissions = outcome
+            assert isinstance(lost, OutcomeUnknown)
+            assert submissions == 1
+
+
+@pytest.mark.parametrize("status", [404, 410])
 async def test_a_statement_that_the_coordinator_forgot_has_expired(status: int) -> None:
     lost = await refused(ONE_ROW[0], Reply(status=status))
     assert isinstance(lost, OutcomeUnknown)
@@ -289,12 +310,14 @@ async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> N
         await session.close(handle)
 
 
-@each(
+@pytest.mark.parametrize(
     ("update", "columns", "rows", "modified", "has_rows"),
-    ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
-    ({"updateType": "CREATE TABLE"}, [column("result", "boolean")], [[True]], None, False),
-    ({"updateType": "SET SESSION"}, [], None, None, False),
-    ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
+    [
+        ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
+        ({"updateType": "CREATE TABLE"}, [column("result", "boolean")], [[True]], None, False),
+        ({"updateType": "SET SESSION"}, [], None, None, False),
+        ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
+    ],
 )
 async def test_changes_have_no_result_set_but_what_they_report(update, columns, rows, modified, has_rows) -> None:
     async with (
@@ -369,7 +392,7 @@ async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> Non
                 pass
 
 
-@each("address", {"username": None}, {"authentication": TrinoAuthentication.JWT})
+@pytest.mark.parametrize("address", [{"username": None}, {"authentication": TrinoAuthentication.JWT}])
 async def test_callers_without_a_login_are_asked_for_one(address) -> None:
     async with scripted_trino(*ONE_ROW) as server:
         with pytest.raises(CredentialsRequired):
@@ -391,7 +414,7 @@ async def test_presto_has_headers_of_its_own() -> None:
 PAIR = (column("n", "bigint"), column("t", "varchar"))
 
 
-@each("encoding", "json", "json+zstd")
+@pytest.mark.parametrize("encoding", ["json", "json+zstd"])
 async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) -> None:
     rows = [[number, f'x"],[{number}'] for number in range(60_000)]
     segments = [

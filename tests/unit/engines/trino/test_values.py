@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 
 from queryserver.engines.trino.values import TrinoMisfit, declare, record_batch, result_columns
 from queryserver.formats.columns import ResultType
@@ -42,7 +41,7 @@ def test_dates_of_any_year_keep_their_day() -> None:
     assert days == [19782, -735525, 3789391, None]
 
 
-@each(("digits", "unit"), (0, "ms"), (3, "ms"), (4, "us"), (6, "us"))
+@pytest.mark.parametrize(("digits", "unit"), [(0, "ms"), (3, "ms"), (4, "us"), (6, "us")])
 def test_timestamps_of_any_year_keep_their_instant(digits: int, unit: str) -> None:
     fraction = "." + "5" * digits if digits else ""
     array = _read(_signature("timestamp", digits), f"1969-12-31 23:59:59{fraction}", f"+12345-01-01 00:00:00{fraction}")
@@ -93,11 +92,11 @@ def test_objects_of_unknown_types_are_json_text() -> None:
     assert _read(_signature("BingTile"), {"x": 1}, "plain", None).to_pylist() == ['{"x":1}', "plain", None]
 
 
-@each(("signature", "value"),
-    (_signature("bigint"), "x"), (_signature("bigint"), 2**70), (_signature("varbinary"), "not base64!"),
+@pytest.mark.parametrize(("signature", "value"),
+    [(_signature("bigint"), "x"), (_signature("bigint"), 2**70), (_signature("varbinary"), "not base64!"),
     (_signature("date"), "today"), (_signature("timestamp", 3), "now"), (_signature("decimal", 4, 2), "much"),
     (_signature("array", _signature("bigint")), 5),
-    (_signature("row", ("a", _signature("bigint"))), [1, 2]))  # fmt: skip
+    (_signature("row", ("a", _signature("bigint"))), [1, 2])])  # fmt: skip
 def test_values_that_are_not_of_their_type_are_told(signature: dict[str, object], value: object) -> None:
     with pytest.raises(TrinoMisfit):
         _read(signature, value)
@@ -109,10 +108,10 @@ def test_rows_of_another_width_are_told() -> None:
         record_batch(["a"], declared, [[1], [1, 2]])
 
 
-@each(("raw_type", "numbers", "expected"),
-    ("varchar", (2147483647,), ResultType.STRING), ("varchar", (3,), ResultType.VARCHAR),
+@pytest.mark.parametrize(("raw_type", "numbers", "expected"),
+    [("varchar", (2147483647,), ResultType.STRING), ("varchar", (3,), ResultType.VARCHAR),
     ("HyperLogLog", (), ResultType.BINARY), ("qdigest", (), ResultType.BINARY),
-    ("Geometry", (), ResultType.USER_DEFINED))  # fmt: skip
+    ("Geometry", (), ResultType.USER_DEFINED)])  # fmt: skip
 def test_types_have_the_contract_s_names(raw_type: str, numbers: tuple[int, ...], expected: ResultType) -> None:
     columns = [{"name": "a", "type": raw_type, "typeSignature": _signature(raw_type, *numbers)}]
     assert [column.type for column in result_columns(columns, declare(columns))] == [expected]

@@ -15,7 +15,6 @@ import asyncpg
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import run
 from tests.contract.postgresql_basis import address_of
@@ -60,7 +59,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.security("T8")
-@each("database", SERVICE_ROLE, "postgres", "template1")
+@pytest.mark.parametrize("database", [SERVICE_ROLE, "postgres", "template1"])
 async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres, database: str):
     password = server.cluster.secrets.sample
     for host in ("127.0.0.1", server.address.socket_directory):
@@ -71,7 +70,7 @@ async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres,
 
 
 @pytest.mark.security("T8")
-@each("database", SERVICE_ROLE, SAMPLE_DATABASE)
+@pytest.mark.parametrize("database", [SERVICE_ROLE, SAMPLE_DATABASE])
 async def test_the_service_role_cannot_log_in_over_loopback(server: EmbeddedPostgres, database: str):
     with pytest.raises(REFUSED):
         await asyncpg.connect(
@@ -109,10 +108,10 @@ async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
         await connection.close()
 
 
-@each("statement",
-    "SELECT rolpassword FROM pg_authid", "COPY (SELECT 1) TO PROGRAM 'true'", "SELECT pg_read_file('postgresql.conf')",
+@pytest.mark.parametrize("statement",
+    ["SELECT rolpassword FROM pg_authid", "COPY (SELECT 1) TO PROGRAM 'true'", "SELECT pg_read_file('postgresql.conf')",
     "CREATE ROLE another", "CREATE DATABASE another", "ALTER SYSTEM SET fsync = off", "SET ROLE queryserver",
-    "ALTER DATABASE sample CONNECTION LIMIT 0")  # fmt: skip
+    "ALTER DATABASE sample CONNECTION LIMIT 0"])  # fmt: skip
 async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, statement: str):
     connection = await asyncpg.connect(server.defaults.sample_dsn)
     try:
@@ -320,15 +319,15 @@ async def test_servers_that_make_the_login_of_one_user_at_once_do_not_disturb_ea
 
 
 @pytest.mark.security("T8")
-@each("statement",
-    "REASSIGN OWNED BY sample_owner TO current_user", "REASSIGN OWNED BY sample_owner TO sample_user_1",
+@pytest.mark.parametrize("statement",
+    ["REASSIGN OWNED BY sample_owner TO current_user", "REASSIGN OWNED BY sample_owner TO sample_user_1",
     "REASSIGN OWNED BY sample_owner TO session_user", "ALTER TABLE customers OWNER TO current_user",
     "ALTER TABLE customers OWNER TO session_user", "ALTER TABLE customers OWNER TO sample_user_1",
     "ALTER SCHEMA public OWNER TO session_user", "DROP OWNED BY sample_owner", "GRANT sample_owner TO sample_user_1",
     "GRANT sample_user_1 TO sample_owner", "ALTER ROLE sample_owner LOGIN", "CREATE SCHEMA AUTHORIZATION session_user",
     "ALTER DEFAULT PRIVILEGES FOR ROLE sample_owner REVOKE ALL ON TABLES FROM PUBLIC",
     "DO $$ BEGIN EXECUTE 'REASSIGN OWNED BY sample_owner TO session_user'; END $$",
-    "ALTER DATABASE sample OWNER TO session_user", "REVOKE sample_owner FROM sample_user_1")  # fmt: skip
+    "ALTER DATABASE sample OWNER TO session_user", "REVOKE sample_owner FROM sample_user_1"])  # fmt: skip
 async def test_no_user_takes_over_what_all_share(sample: PostgresqlEngine, statement: str) -> None:
     for role in ("RESET ROLE", "SET ROLE none", "SET ROLE sample_owner"):
         async with sample.session(ANA, NO_OPTIONS) as session:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from tests.cases import each
 
 from queryserver.platform.settings.loading import (
     SettingsReading,
@@ -58,11 +57,13 @@ def test_the_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> 
 
 @pytest.mark.platform(49)
 @pytest.mark.security("T9")
-@each(
+@pytest.mark.parametrize(
     ("address", "shown"),
-    ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
-    ("http://rm:8088/ws?user=u&api_token=planted&x=1", "http://rm:8088/ws?user=u&api_token=********&x=1"),
-    ("http://rm:8088/a@b", "http://rm:8088/a@b"),
+    [
+        ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
+        ("http://rm:8088/ws?user=u&api_token=planted&x=1", "http://rm:8088/ws?user=u&api_token=********&x=1"),
+        ("http://rm:8088/a@b", "http://rm:8088/a@b"),
+    ],
 )
 def test_passwords_and_tokens_in_addresses_are_not_shown(tmp_path: Path, address: str, shown: str) -> None:
     """These addresses are no secrets by their names, so that they are shown but for what is secret in them."""
@@ -108,9 +109,9 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-@each(("desktop", "warned"),
-    ("", False), ("max_connections = 1000", True), ("max_connections_per_address = 100", True),
-    ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False))  # fmt: skip
+@pytest.mark.parametrize(("desktop", "warned"),
+    [("", False), ("max_connections = 1000", True), ("max_connections_per_address = 100", True),
+    ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False)])  # fmt: skip
 def test_bounds_of_one_address_that_may_hit_everybody_are_a_warning(tmp_path: Path, desktop: str, warned: bool) -> None:
     file = tmp_path / "q.toml"
     file.write_text(f"[desktop]\n{desktop}\n")
@@ -132,30 +133,30 @@ def test_a_trial_on_this_machine_has_nothing_to_say() -> None:
     assert warned_of(database={**_DATABASE, "embedded": True}) == set()
 
 
-@each("http_host", "0.0.0.0", "::", "10.0.0.5")
+@pytest.mark.parametrize("http_host", ["0.0.0.0", "::", "10.0.0.5"])
 def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None:
     assert warned_of(http_host=http_host) == {_HOSTS}
     assert warned_of(http_host=http_host, allowed_hosts=("sql.example",)) == set()
 
 
-@each("sign",
-    {"database": _DATABASE}, {"trusted_proxies": ("10.0.0.1",)}, {"url_prefix": "/sql"},
+@pytest.mark.parametrize("sign",
+    [{"database": _DATABASE}, {"trusted_proxies": ("10.0.0.1",)}, {"url_prefix": "/sql"},
     {"http_host": "::1", "database": _DATABASE}, {"http_host": "::1", "trusted_proxies": ("127.0.0.1",)},
     {"http_host": "127.0.0.1", "trusted_proxies": ("::1",)},
-    {"http_host": "localhost", "trusted_proxies": ("127.0.0.1",)},
+    {"http_host": "localhost", "trusted_proxies": ("127.0.0.1",)}],
 )  # fmt: skip
 def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None:
     assert warned_of(**sign) == {_HOSTS, _METRICS}
     assert warned_of(**sign, allowed_hosts=("sql.example",)) == {_METRICS}
 
 
-@each("mended",
-    {"metrics": {"allowed_networks": ()}}, {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
+@pytest.mark.parametrize("mended",
+    [{"metrics": {"allowed_networks": ()}}, {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
     {"metrics": {"enable_prometheus": False}}, {"trusted_proxies": ("127.0.0.0/8", "::1")},
     {"trusted_proxies": ("127.0.0.1",)}, {"trusted_proxies": ("127.0.0.1",), "http_host": "127.0.0.1"},
     {"trusted_proxies": ("::1",), "http_host": "::1"},
     {"trusted_proxies": ("127.0.0.1", "::1"), "http_host": "localhost"},
-    {"http_host": "10.0.0.5"})  # fmt: skip
+    {"http_host": "10.0.0.5"}])  # fmt: skip
 def test_metrics_that_a_proxy_does_not_open_are_not_warned_of(mended: dict[str, Any]) -> None:
     assert warned_of(database=_DATABASE, allowed_hosts=("sql.example",), **mended) == set()
 
@@ -221,8 +222,8 @@ def test_the_tree_has_secrets_at_every_level() -> None:
 
 
 @pytest.mark.platform(50)
-@each("kind", "file", "script")
-@each("source", "toml", "environment")
+@pytest.mark.parametrize("kind", ["file", "script"])
+@pytest.mark.parametrize("source", ["toml", "environment"])
 def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str, source: str) -> None:
     for name in ALL:
         reading, value = _read(tmp_path, name, kind, source)

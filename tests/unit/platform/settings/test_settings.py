@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.loading import load_settings
@@ -89,12 +88,14 @@ def test_mistakes_of_every_kind_are_reported_at_once(read: Reader) -> None:
 
 
 @pytest.mark.platform(50)
-@each(
+@pytest.mark.parametrize(
     ("name", "text", "value"),
-    ("QUERYSERVER__DESKTOP__HTTP_PORT", "9000", 9000),
-    ("queryserver__desktop__http_port", "9000", 9000),
-    ("QueryServer__Desktop__Http_Port", "9000", 9000),
-    ("QUERYSERVER__DESKTOP", '{"http_port": 9000}', 9000),
+    [
+        ("QUERYSERVER__DESKTOP__HTTP_PORT", "9000", 9000),
+        ("queryserver__desktop__http_port", "9000", 9000),
+        ("QueryServer__Desktop__Http_Port", "9000", 9000),
+        ("QUERYSERVER__DESKTOP", '{"http_port": 9000}', 9000),
+    ],
 )
 def test_the_environment_overrides_the_file_in_any_case(read: Reader, name: str, text: str, value: int) -> None:
     settings = read("[desktop]\nhttp_port = 1\nhost_label = 'kept'", {name: text})
@@ -150,19 +151,23 @@ def test_a_secret_of_the_environment_goes_before_the_twin_of_the_file(read: Read
     assert settings.desktop.secret_key.get_secret_value() == KEY
 
 
-@each(
+@pytest.mark.parametrize(
     ("key", "complaint"),
-    ("secret_key_file = '/nowhere'", "its file /nowhere cannot be read: No such file or directory."),
-    ("secret_key_script = 'false'", "its script ended with exit code 1."),
-    ("secret_key_script = '/nowhere/x'", "its script cannot be run: No such file or directory."),
-    ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its forms _file and _script count, too."),
+    [
+        ("secret_key_file = '/nowhere'", "its file /nowhere cannot be read: No such file or directory."),
+        ("secret_key_script = 'false'", "its script ended with exit code 1."),
+        ("secret_key_script = '/nowhere/x'", "its script cannot be run: No such file or directory."),
+        ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its forms _file and _script count, too."),
+    ],
 )
 def test_a_twin_that_cannot_be_read_is_a_problem(read: Reader, key: str, complaint: str) -> None:
     assert f"desktop.secret_key: {complaint}" in problems(read, f"[desktop]\n{key}")
 
 
 @pytest.mark.platform(51)
-@each("url", "sqlite:///x.db", "sqlite+aiosqlite://", "mysql://u:geheim@h/d", "postgresql+asyncpg://h/d", "x")
+@pytest.mark.parametrize(
+    "url", ["sqlite:///x.db", "sqlite+aiosqlite://", "mysql://u:geheim@h/d", "postgresql+asyncpg://h/d", "x"]
+)
 def test_only_postgresql_keeps_the_state_of_the_service(read: Reader, url: str) -> None:
     [problem] = problems(read, f"[desktop.database]\nurl = '{url}'")
     assert problem.startswith("desktop.database.url: must be a PostgreSQL address")
@@ -177,37 +182,41 @@ def test_a_database_may_be_given_in_parts(read: Reader) -> None:
 
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
-@each("key", "short", "a" * 64, "django-insecure-0123456789abcdefghijkl", "changeme-changeme-changeme-changeme")
+@pytest.mark.parametrize(
+    "key", ["short", "a" * 64, "django-insecure-0123456789abcdefghijkl", "changeme-changeme-changeme-changeme"]
+)
 def test_a_short_or_sample_key_is_refused(read: Reader, key: str) -> None:
     [problem] = problems(read, f"[desktop]\nsecret_key = '{key}'")
     assert problem.startswith("desktop.secret_key: ")
     assert key not in problem
 
 
-@each(
+@pytest.mark.parametrize(
     ("toml", "key"),
-    ("[desktop]\nssl_certificate = 'c.pem'", "desktop.ssl_private_key"),
-    ("[desktop]\ntime_zone = 'Mars/Phobos'", "desktop.time_zone"),
-    ("[desktop]\ntrusted_proxies = 'here'", "desktop.trusted_proxies"),
-    ("[desktop.auth]\nforce_username_uppercase = true", "desktop.auth.force_username_uppercase"),
-    ("[desktop.auth.jwt]\nkey_server_url = 'https://k'\nissuer = 'i'", "desktop.auth.jwt.audience"),
-    ("[metadata.catalog]\napi_url = 'http://atlas.example:21000'", "metadata.catalog.api_url"),
-    ("[metadata.catalog]\napi_url = 'https://atlas:x'", "metadata.catalog.api_url"),
-    (
-        "[desktop.auth.jwt]\nkey_server_url = 'http://k.example'\nissuer = 'i'\naudience = 'a'",
-        "desktop.auth.jwt.key_server_url",
-    ),
-    ("[desktop.ldap]\nldap_url = 'ldap://d'\nuse_start_tls = false", "desktop.ldap.use_start_tls"),
-    ("[desktop.smtp]\nhost = 'mail.example'\ntls = 'none'", "desktop.smtp.tls"),
-    ("[desktop.task_server]\nbeat_enabled = true", "desktop.task_server.beat_enabled"),
-    ("[desktop.task_server]\nenabled = true\nheartbeat_s = 11", "desktop.task_server.heartbeat_s"),
-    ("[desktop.task_server]\nbroker_url = 'amqp://x'", "desktop.task_server.broker_url"),
-    ("[editor]\ndefault_limit = 1\n[notebook]\ndefault_limit = 2", "editor.default_limit"),
-    ("[editor]\nresult_max_rows = 10", "editor.default_limit"),
-    ("[editor]\nsample_views = true\n[metastore]\nallow_sample_data_from_views = false", "editor.sample_views"),
-    ("[notebook.interpreters.7]\ninterface = 'duckdb'", "notebook.interpreters.7"),
-    ("desktop = 3", "desktop"),
-    ("[desktop.logging]\nredact = ['(']", "desktop.logging.redact"),
+    [
+        ("[desktop]\nssl_certificate = 'c.pem'", "desktop.ssl_private_key"),
+        ("[desktop]\ntime_zone = 'Mars/Phobos'", "desktop.time_zone"),
+        ("[desktop]\ntrusted_proxies = 'here'", "desktop.trusted_proxies"),
+        ("[desktop.auth]\nforce_username_uppercase = true", "desktop.auth.force_username_uppercase"),
+        ("[desktop.auth.jwt]\nkey_server_url = 'https://k'\nissuer = 'i'", "desktop.auth.jwt.audience"),
+        ("[metadata.catalog]\napi_url = 'http://atlas.example:21000'", "metadata.catalog.api_url"),
+        ("[metadata.catalog]\napi_url = 'https://atlas:x'", "metadata.catalog.api_url"),
+        (
+            "[desktop.auth.jwt]\nkey_server_url = 'http://k.example'\nissuer = 'i'\naudience = 'a'",
+            "desktop.auth.jwt.key_server_url",
+        ),
+        ("[desktop.ldap]\nldap_url = 'ldap://d'\nuse_start_tls = false", "desktop.ldap.use_start_tls"),
+        ("[desktop.smtp]\nhost = 'mail.example'\ntls = 'none'", "desktop.smtp.tls"),
+        ("[desktop.task_server]\nbeat_enabled = true", "desktop.task_server.beat_enabled"),
+        ("[desktop.task_server]\nenabled = true\nheartbeat_s = 11", "desktop.task_server.heartbeat_s"),
+        ("[desktop.task_server]\nbroker_url = 'amqp://x'", "desktop.task_server.broker_url"),
+        ("[editor]\ndefault_limit = 1\n[notebook]\ndefault_limit = 2", "editor.default_limit"),
+        ("[editor]\nresult_max_rows = 10", "editor.default_limit"),
+        ("[editor]\nsample_views = true\n[metastore]\nallow_sample_data_from_views = false", "editor.sample_views"),
+        ("[notebook.interpreters.7]\ninterface = 'duckdb'", "notebook.interpreters.7"),
+        ("desktop = 3", "desktop"),
+        ("[desktop.logging]\nredact = ['(']", "desktop.logging.redact"),
+    ],
 )
 def test_a_contradiction_is_named(read: Reader, toml: str, key: str) -> None:
     assert [line.partition(": ")[0] for line in problems(read, toml)] == [key]
@@ -244,9 +253,9 @@ def test_the_result_store_is_given_as_json(read: Reader) -> None:
 
 
 @pytest.mark.platform(111)
-@each("value",
-    "{", "[]", "{}", '{"backend": "ftp"}', '{"backend": "local"}',
-    '{"backend": "local", "properties": {"path": "/x"}}')  # fmt: skip
+@pytest.mark.parametrize("value",
+    ["{", "[]", "{}", '{"backend": "ftp"}', '{"backend": "local"}',
+    '{"backend": "local", "properties": {"path": "/x"}}'])  # fmt: skip
 def test_a_bad_result_store_is_a_problem(read: Reader, value: str) -> None:
     [problem] = problems(read, f"[desktop.task_server]\nresult_file_storage = '{value}'")
     assert problem.startswith("desktop.task_server.result_file_storage: ")
