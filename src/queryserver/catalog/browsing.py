@@ -13,7 +13,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
 from queryserver.errors.statements import function_not_found
 from queryserver.identity.model import User
-from queryserver.statements.model import Recorded
+from queryserver.statements.model import RecordedStatement
 from queryserver.statements.submission import Submission, Submissions
 
 T = TypeVar("T")
@@ -125,7 +125,9 @@ class Analyses:
         self._connectors = connectors
         self._submissions = submissions
 
-    async def start(self, user: User, connector: str, database: str, table: str, column: str | None) -> Recorded:
+    async def start(
+        self, user: User, connector: str, database: str, table: str, column: str | None
+    ) -> RecordedStatement:
         """The operation; nothing is started for a table or column that is not there.
 
         Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,

@@ -21,7 +21,7 @@ from queryserver.formats.cells import RenderedRows, memory_of, render_page
 from queryserver.formats.columns import CellForm, Column, ResultType
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget
-from queryserver.statements.model import Recorded
+from queryserver.statements.model import RecordedStatement
 from queryserver.statements.submission import Submission, Submissions
 
 HELLO = "SELECT 'Hello World!'"
@@ -81,7 +81,7 @@ class Samples:
 
     async def start(
         self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
-    ) -> Recorded | None:
+    ) -> RecordedStatement | None:
         """As an operation in no history; None: the view is not sampled. Raises too_many_statements, quota_exceeded."""
         source = self.connectors.resolve(user, connector)
         statement: str | None = HELLO

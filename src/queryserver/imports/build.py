@@ -115,7 +115,7 @@ def import_services(
         previews,
         connectors=connectors,
         credentials=statements.credentials,
-        submissions=statements.submissions,
+        submissions=statements.import_submissions,
         lookups=metadata.lookups,
     )
     janitor = ImportJanitor(

@@ -37,8 +37,8 @@ from queryserver.imports.model import (
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.statements.engine_sessions import CredentialBook
-from queryserver.statements.model import Recorded
-from queryserver.statements.submission import NewImport, Submissions
+from queryserver.statements.import_submission import ImportSubmissions, NewImport
+from queryserver.statements.model import RecordedStatement
 
 log = structlog.get_logger(__name__)
 
@@ -319,7 +319,7 @@ class TableRequest:
 class Created:
     """An import that is recorded; `table` as answers name it."""
 
-    recorded: Recorded
+    recorded: RecordedStatement
     table: str
 
 
@@ -331,14 +331,14 @@ class TableCreations:
     previews: Previews
     connectors: Connectors
     credentials: CredentialBook
-    submissions: Submissions
+    submissions: ImportSubmissions
     lookups: Lookups
 
     async def create(self, user: User, request: TableRequest) -> Created:
         """Check everything that can be checked now, and record the import.
 
         Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what
-        reading the file raises (see Previews and ImportSources); what recording raises (see Submissions).
+        reading the file raises (see Previews and ImportSources); what recording raises (see ImportSubmissions).
         """
         connector = await self._connector(user, request.connector)
         if request.replace and connector.dialect not in REPLACING_DIALECTS:
@@ -355,11 +355,11 @@ class TableCreations:
         target, shown = plan.target, plan.shown_target
         recorded = None
         if new.idempotency_key is not None:
-            recorded = await self.submissions.import_replay(user, connector, new)
+            recorded = await self.submissions.replay(user, connector, new)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, target):
                 raise errors.table_exists(f"The table {shown} exists already.")
-            recorded = await self.submissions.submit_import(user, connector, new)
+            recorded = await self.submissions.submit(user, connector, new)
         return Created(recorded, shown)
 
     async def _connector(self, user: User, name: str) -> Connector:

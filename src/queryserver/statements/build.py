@@ -31,15 +31,18 @@ from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.forwarding import Forwarding
+from queryserver.statements.import_submission import ImportSubmissions
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import CursorMoves, ResultReader
 from queryserver.statements.parameters import ParameterBook
+from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Runner, RunnerHooks
+from queryserver.statements.session_choice import SessionChoice
 from queryserver.statements.session_reach import Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
@@ -98,6 +101,7 @@ class StatementServices:
 
     access: StatementAccess
     submissions: Submissions
+    import_submissions: ImportSubmissions
     reader: StatementReader
     result_reader: ResultReader
     downloads: Downloads
@@ -163,6 +167,12 @@ class StatementBuilder:
         return StatementServices(
             access=self._access,
             submissions=self._submissions,
+            import_submissions=ImportSubmissions(
+                recorder=self._recorder,
+                connectors=self.connectors,
+                credentials=self._credentials,
+                limits=settings.editor,
+            ),
             reader=self._reader,
             result_reader=self._result_reader,
             downloads=Downloads(self._access, self._result_reader, enabled=settings.desktop.enable_download),
@@ -275,21 +285,27 @@ class StatementBuilder:
         return frozenset(self.settings.desktop.connector_policy.session_conf_allowed)
 
     @cached_property
-    def _submissions(self) -> Submissions:
+    def _recorder(self) -> StatementRecorder:
         desktop = self.settings.desktop
-        return Submissions(
+        return StatementRecorder(
             records=self.stored.records,
             leases=self._leases,
-            sessions=self.stored.sessions,
+            dispatcher=self._dispatcher,
+            ends_are_mailed=bool(desktop.smtp.host and desktop.task_server.email_after_s),
+        )
+
+    @cached_property
+    def _submissions(self) -> Submissions:
+        return Submissions(
+            recorder=self._recorder,
+            sessions=SessionChoice(self.stored.records, self.stored.sessions),
             connectors=self.connectors,
             credentials=self._credentials,
-            dispatcher=self._dispatcher,
             access=self._access,
             limits=self.settings.editor,
             allowed_settings=self._allowed_settings,
             choosing=Choosing(self.resources.computing),
             parameters=ParameterBook(self.accounts.sealer),
-            ends_are_mailed=bool(desktop.smtp.host and desktop.task_server.email_after_s),
         )
 
     @cached_property

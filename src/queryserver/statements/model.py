@@ -1,6 +1,8 @@
 """Values of statements: states, record, lease, outcome, end (Contract editor 2, 3)."""
 
 import base64
+import hashlib
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -159,7 +161,7 @@ class StatementRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedStatement:
     """The record that execute made, or found under the same idempotency key."""
 
     record: StatementRecord
@@ -172,6 +174,11 @@ class IdempotencyKey:
 
     key: str
     fingerprint: bytes
+
+    @classmethod
+    def of(cls, key: str, *request: object) -> "IdempotencyKey":
+        """The key of a request, whose content is compared as JSON."""
+        return cls(key, hashlib.sha256(json.dumps(request).encode()).digest())
 
 
 @dataclass(frozen=True, slots=True)

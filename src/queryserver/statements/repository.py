@@ -160,7 +160,7 @@ class StatementRecords:
         await self._statuses.aclose()
         await self._queue_positions.aclose()
 
-    async def record(self, new: model.NewStatement, part: model.NewStatement | None = None) -> model.Recorded:
+    async def record(self, new: model.NewStatement, part: model.NewStatement | None = None) -> model.RecordedStatement:
         """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
 
         `part`: `new` is the operation of a script, and this is its first statement.
@@ -171,17 +171,17 @@ class StatementRecords:
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):
             if key is None and part is None:
                 async with self._database.connection() as connection:
-                    return model.Recorded(await insert(connection, new), replayed=False)
+                    return model.RecordedStatement(await insert(connection, new), replayed=False)
             async with self._database.transaction() as connection:
                 if key is None or await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
                     recorded = await insert(connection, new)
                     if part is not None:
                         await insert(connection, part)
-                    return model.Recorded(recorded, replayed=False)
+                    return model.RecordedStatement(recorded, replayed=False)
                 replayed = await _replay_of(connection, new.user_id, key)
         if replayed is None:
             raise errors.idempotency_conflict()
-        return model.Recorded(replayed, replayed=True)
+        return model.RecordedStatement(replayed, replayed=True)
 
     async def find_replay(self, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
         """The statement that was recorded under the key. Raises idempotency_conflict for another request's key."""

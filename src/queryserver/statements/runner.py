@@ -69,19 +69,7 @@ class Runner:
     def __post_init__(self) -> None:
         instance, limits = self.instance, self.limits
         self.sessions = HeldSessions(partial(self.session_records.close, owner=instance.owner))
-        self.opener = SessionOpener(
-            owner=instance.owner,
-            held=self.sessions,
-            slots=Slots(per_connector=limits.per_connector, per_user=limits.per_user),
-            records=self.session_records,
-            connectors=self.connectors,
-            credentials=self.credentials,
-            lease=self.editor.lease_timeout,
-            max_kept=limits.per_user,
-            max_named=self.editor.max_sessions_per_connector,
-            imports=self.hooks.imports,
-            reach=self.reach,
-        )
+        self.opener = self._opener()
         self.data = DataLeases(instance, self.session_records, self.connectors, self.editor.lease_timeout)
         self.statements = RunningStatements(
             instance=instance,
@@ -129,6 +117,22 @@ class Runner:
             signals=self.signals,
             limits=limits,
             broker=self.broker,
+        )
+
+    def _opener(self) -> SessionOpener:
+        limits = self.limits
+        return SessionOpener(
+            owner=self.owner,
+            held=self.sessions,
+            slots=Slots(per_connector=limits.per_connector, per_user=limits.per_user),
+            records=self.session_records,
+            connectors=self.connectors,
+            credentials=self.credentials,
+            lease=self.editor.lease_timeout,
+            max_kept=limits.per_user,
+            max_named=self.editor.max_sessions_per_connector,
+            imports=self.hooks.imports,
+            reach=self.reach,
         )
 
     @property

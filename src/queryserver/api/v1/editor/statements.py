@@ -21,7 +21,7 @@ from queryserver.engines.protocol import Credentials
 from queryserver.identity.limits import StreamPlace
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.splitter import PreviousStatement
-from queryserver.statements.model import HistoryEntry, Recorded, StatementRecord, StatementStatus
+from queryserver.statements.model import HistoryEntry, RecordedStatement, StatementRecord, StatementStatus
 from queryserver.statements.paging import PageRequest, ResultPage
 from queryserver.statements.scripts import warning_of
 from queryserver.statements.sessions import NewSession
@@ -97,7 +97,7 @@ async def _first_page(call: Call, asked: requests.ExecuteRequest, status: Statem
     return page if page.status.outcome is None else None
 
 
-async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Recorded:
+async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> RecordedStatement:
     """The statement after `wait_s` at most. Without a place to wait a new one is refused; a replay does not wait."""
     services, user = call.services, call.user
     while_wanted = partial(while_connected, call.request)

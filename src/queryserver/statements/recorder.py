@@ -1,0 +1,67 @@
+"""Recording a new statement, and starting it or refusing it (Contract editor 4, 5)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from queryserver.connectors.model import Connector
+from queryserver.identity.model import User
+from queryserver.platform.logs import AUDIT
+from queryserver.sql.splitter import refusal_where_read_only
+from queryserver.statements.dispatcher import StatementDispatcher
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Lease, NewStatement, Outcome, RecordedStatement
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.states import StatementState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementRecorder:
+    """Records statements before anything is sent to an engine, then dispatches them."""
+
+    records: StatementRecords
+    leases: StatementLeases
+    dispatcher: StatementDispatcher
+    ends_are_mailed: bool = False
+    """Owners get mail about statements that ran long (Contract platform 10.5)."""
+
+    def notification(self, url: str | None) -> Mapping[str, Any] | None:
+        """The `notify` of a new statement, which `tasks/deliveries.py` reads at its end."""
+        return {"url": url} if url or self.ends_are_mailed else None
+
+    async def record(
+        self,
+        user: User,
+        connector: Connector,
+        new: NewStatement,
+        *,
+        audited_as: str,
+        is_bound: bool,
+        part: NewStatement | None = None,
+    ) -> RecordedStatement:
+        """Record a statement and start it; one that changes data of a read-only connector ends here.
+
+        `audited_as`: the operation in the audit log. `is_bound`: only the process that holds its session or its data
+        can run it. `part`: the first statement of the script of which `new` is the operation.
+        """
+        first = part or new
+        refusal = refusal_where_read_only(first.handle.statement, connector.dialect) if connector.read_only else None
+        if refusal is not None and first.owner is None and not is_bound:
+            first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to refuse it
+        recorded = await self.records.record(first) if part is None else await self.records.record(new, first)
+        if recorded.replayed:
+            return recorded
+        AUDIT.record(user.username, audited_as, connector.key, facts={"operation_id": str(new.id)})
+        if refusal is not None and first.owner is not None:
+            await self._refuse(first, first.owner, refusal, start_line=1 + len(new.log_lines))
+            return RecordedStatement(await self.records.read(new.id) or recorded.record, replayed=False)
+        history_id = recorded.record.status.history_id
+        await self.dispatcher.dispatch(first, user, history_id=history_id, is_bound=is_bound)
+        return recorded
+
+    async def _refuse(self, new: NewStatement, owner: str, message: str, *, start_line: int) -> None:
+        """End a recorded statement without running it."""
+        lease = Lease(new.id, owner, fence=1, operation_id=new.operation_id)
+        outcome = Outcome(StatementState.FAILED, error_code="rejected", message=message)
+        await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[message], start_line=start_line)
