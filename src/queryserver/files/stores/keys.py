@@ -1,37 +1,37 @@
-"""Keys of flat stores and the names that paths have for their segments."""
+"""Keys of flat stores, and the names of their segments in paths."""
 
 from queryserver import errors
 from queryserver.files.escapes import RESERVED_PREFIX, escaped, escaped_file, is_escaped, is_escaped_file, raw_name
 from queryserver.files.model import is_name
 
 MARKER = escaped_file(b"")
-"""The name of what a key holds that ends with a slash; an empty one is the marker of its directory."""
+"""The path name of the object whose key ends with a slash; if empty, it is its directory's marker."""
 
 
 def has_marker(segment: str) -> bool:
-    """Whether a directory of that name gets a marker; one without exists as long as keys lie below it.
+    """Whether a directory with that name gets a marker; without one it exists only while there are keys below it.
 
-    Gateways and Azure take the marker of an empty name or of dots for that of another directory, or for none.
+    Gateways and Azure mishandle markers of directories whose name is empty or consists of dots.
     """
     return segment not in {"", ".", ".."}
 
 
 def name_of(segment: str) -> str | None:
-    """The name of a segment of a key; None for names of our own, which are not shown."""
+    """The path name of a segment of a key; None for reserved names, which are not shown."""
     if is_name(segment):
         return segment
     return None if segment.startswith(RESERVED_PREFIX) else escaped(segment.encode(errors="surrogatepass"))
 
 
 def path_below(rest: str) -> str | None:
-    """The path of the key `rest`, relative to a directory; of a directory with its slash. None: not shown."""
+    """The path of the key `rest` relative to a directory (directories end with a slash); None if not shown."""
     names = [name_of(segment) for segment in rest.removesuffix("/").split("/")]
     shown = [name for name in names if name is not None]
     return "/".join(shown) if len(shown) == len(names) else None
 
 
 def segment_of(name: str, *, is_last: bool = True) -> str:
-    """The segment of a key that `name` stands for. Raises InvalidPath: an escape of no such segment."""
+    """The key segment for a path name. Raises InvalidPath for an invalid escape."""
     if not is_escaped(name):
         return name
     try:

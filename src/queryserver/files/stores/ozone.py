@@ -1,4 +1,4 @@
-"""The Storage of Ozone as one user sees it: service / volume / bucket / key."""
+"""The Storage of Ozone for one user: service / volume / bucket / key."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -24,16 +24,16 @@ from queryserver.files.stores.webhdfs.tree import (
 from queryserver.platform.settings.tree import Settings
 
 BUCKET_LEVELS = 3
-"""Names of a path down to a bucket: service, volume, bucket."""
+"""Number of path levels down to a bucket: service, volume, bucket."""
 _DIRECTORY_PERMISSIONS = 0o777
 _HTML = frozenset("&<>'\"")
 
 
 async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
-    """Store a new file under its own name: Ozone shows it when it is complete.
+    """Write a new file directly under its final name, which Ozone shows once it is complete.
 
-    After a failed call the gateway may show a part of it until it is deleted, so no file is replaced this way.
-    Raises PathExists, VerificationFailed, NotSupported: a file would be replaced.
+    After a failed call the gateway may show a partial file until it is deleted, so files are not replaced this way.
+    Raises PathExists, VerificationFailed, and NotSupported if a file would be replaced.
     """
     former = await tree.find(path)
     if former is not None and (not overwrite or not former.is_file):
@@ -44,14 +44,14 @@ async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[by
         return await write_verified(tree, path, body, NewFile(0o666), overwrite=False)
     except errors.PathExists:
         raise
-    except BaseException:  # a cancel too: no part of a file may stay
+    except BaseException:  # cancellation too: no partial file may remain
         with suppress(errors.QueryServerError):
             await finished(remove_broken(tree, path))
         raise
 
 
 class OzoneStorage(GatewayStorage):
-    """Ozone as one user sees it, without a trash. What the gateway does not support raises NotSupported."""
+    """Ozone as accessed by one user, without a trash. Raises NotSupported for what the gateway does not support."""
 
     def __init__(self, services: Mapping[str, WebHdfsTree]) -> None:
         self._services = services
@@ -104,12 +104,12 @@ class OzoneStorage(GatewayStorage):
         return _shown(path, await _written_in_place(tree, inner, body, overwrite=overwrite))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """On its levels it makes volumes and buckets."""
+        """Create a directory or, at their levels, a volume or bucket."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
             raise errors.PathExists("Services are made by the settings.")
         tree, inner = self.at(path)
-        # Not by a rename, as in HDFS: Ozone gives renamed directories to the owner of the bucket.
+        # Not by a rename as on HDFS, because in Ozone renamed directories belong to the owner of the bucket.
         if await tree.find(inner) is not None:
             raise errors.PathExists(f"{path} exists.")
         await tree.make_directory(inner, permissions or _DIRECTORY_PERMISSIONS)
@@ -122,7 +122,7 @@ class OzoneStorage(GatewayStorage):
             return await self.write(target, body, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """Volumes and buckets only when they are empty."""
+        """Delete an entry; volumes and buckets must be empty."""
         if len(names_of(path)) <= 1:
             raise errors.root_not_allowed("Services are not deleted.")
         tree, inner = self.at(path)
@@ -138,7 +138,7 @@ class OzoneStorage(GatewayStorage):
         return min(len(ours), len(theirs)) > BUCKET_LEVELS and ours[:BUCKET_LEVELS] == theirs[:BUCKET_LEVELS]
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """Raises NotSupported: they lie in different buckets."""
+        """Raises NotSupported for a rename between buckets."""
         if not names_of(source):
             raise errors.root_not_allowed("The root has no other name.")
         self.at(source)
@@ -156,11 +156,11 @@ class OzoneStorage(GatewayStorage):
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """Ozone joins nothing: the bytes go through this server."""
+        """Ozone cannot join files, so the bytes pass through this server."""
         return _shown(plan.path, await super().join_parts(plan, staging, parts, overwrite=overwrite))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """There are none outside of buckets."""
+        """Orphans only exist inside buckets."""
         if len(names_of(path)) < BUCKET_LEVELS:
             await self.stat(path)
             return 0
@@ -168,7 +168,7 @@ class OzoneStorage(GatewayStorage):
 
 
 def _shown(path: str, status: FileStatus) -> FileStatus:
-    """The status with the service of `path` before its own path."""
+    """The status with its path prefixed by the service of `path`."""
     service = path.partition("/")[0]
     return replace(status, path=f"{service}/{status.path}" if status.path else service)
 
@@ -178,7 +178,7 @@ def _is_in_bucket(path: str) -> bool:
 
 
 def _can_be_target(path: str) -> bool:
-    """Whether a rename can have this target: the gateway escapes these characters as HTML does."""
+    """Whether a rename can have this target, because the gateway HTML-escapes some characters."""
     return not _HTML.intersection(path)
 
 
@@ -218,7 +218,7 @@ class OzoneFileSystem:
     def __init__(
         self, services: Mapping[str, WebHdfsAddress], *, max_copy_bytes: int, login: httpx.Auth | None = None
     ) -> None:
-        """`services`: gateways by the name of their service. Connects to nothing. Raises ConfigurationError."""
+        """`services` maps names of services to gateways. Does not connect. Raises ConfigurationError."""
         self._services = {
             name: WebHdfsCluster(
                 address, login=login, error_of=error_of, has_attributes=False, listing=ListingOperation(is_signed=False)
@@ -242,7 +242,9 @@ class OzoneFileSystem:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """None without any. The least `ofs_chunk_size` counts for all. Raises ConfigurationError."""
+    """The Ozone store; None if not configured. The smallest `ofs_chunk_size` applies to all. Raises
+    ConfigurationError.
+    """
     services: dict[str, WebHdfsAddress] = {}
     for table, service in settings.desktop.ozone.items():
         name = urlsplit(service.fs_defaultfs).netloc.rpartition("@")[2].lower()

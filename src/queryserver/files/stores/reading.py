@@ -1,6 +1,6 @@
-"""What the stores share: how much is read and written at a time, and how harmless calls are tried again.
+"""Shared by the stores: sizes of reads and writes, and retries of idempotent calls.
 
-Few readers take much, for speed; many take little, for memory.
+With few readers, reads are large for speed; with many, they are small to save memory.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TypeVar
 _KIB = 1024
 _MOST_BYTES = 1024 * _KIB
 LEAST_BYTES = 64 * _KIB
-"""What a reader may take in any case."""
+"""Smallest size of a read."""
 _TOGETHER_BYTES = 8 * 1024 * _KIB
 
 
@@ -28,7 +28,7 @@ async def retried(
     first_pause_s: float,
     may_pass: Callable[[Failure], bool] = lambda _: True,
 ) -> T:
-    """The outcome of a call that may be repeated. Pauses grow, and are random to spread the callers."""
+    """The result of an idempotent call, retried after growing pauses with jitter."""
     for number in range(1, tries):
         try:
             return await attempt()
@@ -40,7 +40,7 @@ async def retried(
 
 
 class Blocks:
-    """Takes blocks from a body. Holds what is left of one piece."""
+    """Reads a body in blocks; keeps the rest of one piece in memory."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = body
@@ -62,7 +62,7 @@ class Blocks:
 
 
 class ReadSizes:
-    """Shares out to the readers of one store what they may hold in pieces."""
+    """Divides the memory for reads among the concurrent readers of one store."""
 
     def __init__(self, *, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -78,6 +78,6 @@ class ReadSizes:
 
     @property
     def piece_bytes(self) -> int:
-        """What one reader may take now: a multiple of 64 KiB, 1 MiB at most."""
+        """The current size of a read: a multiple of 64 KiB, at most 1 MiB."""
         share = _TOGETHER_BYTES // max(1, self._readers)
         return max(LEAST_BYTES, min(self._most_bytes, share - share % LEAST_BYTES))

@@ -189,7 +189,7 @@ def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) 
 )
 def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(url, places, host) -> None:
     address = SqlalchemyAddress(sa.make_url(url))
-    assert (address.places, address.host) == (places, host)
+    assert (address.endpoints, address.host) == (places, host)
 
 
 @pytest.mark.parametrize(("url", "port"),

@@ -1,1 +1,1 @@
-"""Files below one directory of this machine."""
+"""Files below a local directory."""

@@ -1,4 +1,4 @@
-"""What a user of the local root may see, change and store."""
+"""Access rules and quotas for users of the local root."""
 
 import os
 import stat
@@ -20,26 +20,27 @@ HOMES = "user"
 SHARED = "shared"
 _TRASH = ".Trash"
 OWNER = "user.queryserver.owner"
-# Without these the service could read neither a directory nor the owner of a file.
+# Required for the service to read a directory or the owner of a file.
 _READABLE_FILE, _READABLE_DIRECTORY = 0o400, 0o500
-# Between two measurements, what this process has written since is added.
-_KEPT_S = 30.0
-# What another server changes meanwhile, and what only the administrator of the machine could make.
+# How long a measurement is valid; bytes written by this process since are added.
+_VALID_S = 30.0
+# Errors caused by concurrent changes, or by entries that only an administrator of the machine could create.
 _PASSED_OVER = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
 
 
 @dataclass(frozen=True, slots=True)
 class AccessMap:
-    """What one user may see and change. Paths are compared name by name, and no link is followed.
+    """What one user may see and change. Paths are compared name by name, and links are not followed.
 
-    `/user/<name>/**`: that user only. `/shared/**`: everyone. The rest: everyone reads, administrators write.
+    `/user/<name>/**` is for that user only and `/shared/**` for everyone; all else everyone may read, and
+    administrators may write.
     """
 
     user: StorageUser
 
     @property
     def home(self) -> str:
-        """The user's own directory; empty for a user whose name cannot be a file name."""
+        """The user's home directory; empty if the user's name cannot be a file name."""
         return _home_of(self.user.name)
 
     @property
@@ -50,7 +51,7 @@ class AccessMap:
         return bool(self.trash) and (path == self.trash or path.startswith(f"{self.trash}/"))
 
     def shows(self, path: str) -> bool:
-        """Whether a listing shows an entry: homes of other users are left out."""
+        """Whether a listing shows an entry; homes of other users are hidden."""
         return self._may_enter(tuple(path.split("/", 2)))
 
     def check_read(self, path: str) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ class AccessMap:
         return names
 
     def check_change(self, path: str) -> None:
-        """Raises PermissionDenied when the entry itself may not come, go or change; InvalidPath."""
+        """Raises PermissionDenied if the entry may not be created, deleted or changed, and InvalidPath."""
         names = self.check_read(path)
         if not self.user.is_admin and not (len(names) > 1 and names[0] in {HOMES, SHARED}):
             raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
@@ -78,40 +79,40 @@ def _home_of(name: str) -> str:
 
 
 def is_private(names: tuple[str, ...]) -> bool:
-    """Whether only one user uses the directory: a home or a trash."""
+    """Whether the directory belongs to a single user, that is, a home or a trash."""
     return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
 
 
 @lru_cache(maxsize=1024)
 def _is_like_homes(name: str) -> bool:
-    """Whether a name may lead to the homes: some file systems fold case and forms of characters."""
+    """Whether a name may be that of the homes' parent, because some file systems fold case and Unicode forms."""
     return unicodedata.normalize("NFKC", name).casefold() == HOMES
 
 
 @dataclass(slots=True)
-class _Measured:
-    """The known use of one user. `walking` is held while the files are measured, `lock` only for a moment."""
+class _Usage:
+    """The disk usage of one user. `walking` is held while the files are measured, `lock` only briefly."""
 
     lock: Lock
     walking: Lock
     measured_at: float | None = None
     used_bytes: int = 0
     taken_bytes: int = 0
-    """All bytes ever counted, to add those that come while the files are measured."""
+    """All bytes ever counted, used to add those written while the files are measured."""
 
 
 class UserQuotas:
-    """At most `max_bytes` of each user; 0: no limit. An upload that was abandoned counts until the next measurement."""
+    """A quota of `max_bytes` per user; 0 for no limit. Abandoned uploads count until the next measurement."""
 
     def __init__(self, tree: LocalTree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tree = tree
         self._max_bytes = max_bytes
         self.is_off = max_bytes <= 0
         self._clock = clock
-        self._users: dict[str, _Measured] = defaultdict(lambda: _Measured(Lock(), Lock()))
+        self._users: dict[str, _Usage] = defaultdict(lambda: _Usage(Lock(), Lock()))
 
     def take(self, access: AccessMap, size_bytes: int) -> None:
-        """Count bytes that the user is about to store. Raises StoreQuotaExceeded and then does not count them."""
+        """Count bytes that the user is about to store, unless it raises StoreQuotaExceeded."""
         if self.is_off:
             return
         measured = self._measured(access)
@@ -125,7 +126,7 @@ class UserQuotas:
             measured.taken_bytes += size_bytes
 
     def left(self, access: AccessMap) -> int | None:
-        """How many bytes the user may still store; None: there is no limit."""
+        """How many bytes the user may still store; None for no limit."""
         if self.is_off:
             return None
         measured = self._measured(access)
@@ -133,21 +134,21 @@ class UserQuotas:
             return max(self._max_bytes - measured.used_bytes, 0)
 
     def mark(self, file: int, access: AccessMap) -> None:
-        """Write the user's name to a new file. Where the file system keeps no attributes, only homes are counted."""
+        """Record the user as owner of a new file. On file systems without attributes, only homes are counted."""
         if not self.is_off and hasattr(os, "setxattr"):
             with suppress(OSError):
                 os.setxattr(file, OWNER, access.user.name.encode())
 
     def readable(self, permissions: int, *, is_directory: bool) -> int:
-        """The permissions, and with a limit those of the owner without which nothing could be measured."""
+        """The permissions, with the owner's read permissions added if they are needed for measuring."""
         if self.is_off:
             return permissions
         return permissions | (_READABLE_DIRECTORY if is_directory else _READABLE_FILE)
 
-    def _measured(self, access: AccessMap) -> _Measured:
-        """One thread measures; others use the last figure, so that a user with many files holds one thread.
+    def _measured(self, access: AccessMap) -> _Usage:
+        """The usage, measured by one thread, so that a user with many files does not occupy more.
 
-        They wait only for the first measurement.
+        Other threads use the last figure, and only wait for the first measurement.
         """
         measured = self._users[access.user.name]
         if self._is_fresh(measured) or not measured.walking.acquire(blocking=measured.measured_at is None):
@@ -163,8 +164,8 @@ class UserQuotas:
             measured.walking.release()
         return measured
 
-    def _is_fresh(self, measured: _Measured) -> bool:
-        return measured.measured_at is not None and self._clock() - measured.measured_at < _KEPT_S
+    def _is_fresh(self, measured: _Usage) -> bool:
+        return measured.measured_at is not None and self._clock() - measured.measured_at < _VALID_S
 
     def _used_bytes(self, access: AccessMap) -> int:
         name = access.user.name.encode()
@@ -172,9 +173,9 @@ class UserQuotas:
         return used + sum(size for owner, size in self._files(SHARED) if owner() == name)
 
     def _files(self, root: str) -> Generator[tuple[Callable[[], bytes], int]]:
-        """Owner and size of every file below a directory, unfinished ones too; links are not followed.
+        """Owner and size of every file below a directory, including unfinished ones, without following links.
 
-        What cannot be read counts nothing, so that no user can keep the others from storing.
+        Unreadable entries are not counted, so that no user can block the others.
         """
         waiting = [root]
         while waiting:

@@ -1,4 +1,4 @@
-"""Deletion, sums and sweeps of trees, a second at a time. Called in threads, as `tree`."""
+"""Deletion, content summaries and sweeps of trees, in steps of a second. Called in threads, as `tree`."""
 
 import os
 import secrets
@@ -13,13 +13,13 @@ from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind
 from queryserver.files.stores.local.tree import LocalTree, enter, file_error, file_name, kind_of, shown_name
 
 _STEP_S = 1.0
-# Each level holds a descriptor; deeper directories are moved to the top first.
+# Each level takes a descriptor; deeper directories are first moved to the top.
 _MAX_DEPTH = 64
 _MAX_ENTRIES = 100_000
 
 
 class Deletion:
-    """Deletes an entry; a link itself, never its target. `step` is repeated until it is true."""
+    """Deletes an entry, without following links. Call `step` until it returns True."""
 
     def __init__(self, tree: LocalTree, path: str, *, recursive: bool) -> None:
         self._tree = tree
@@ -29,7 +29,7 @@ class Deletion:
         self._until = 0.0
 
     def step(self) -> bool:
-        """Delete for about a second; whether the entry is gone. Raises DirectoryNotEmpty, PathNotFound."""
+        """Delete for about a second; True once the entry is deleted. Raises DirectoryNotEmpty, PathNotFound."""
         self._until = time.monotonic() + _STEP_S
         with self._tree.parent(self._path) as (parent, name):
             is_gone = self._is_gone(parent, name)
@@ -41,7 +41,7 @@ class Deletion:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             if self._has_begun:
-                return True  # another deletion of the same tree has helped
+                return True  # deleted by a concurrent deletion of the same tree
             raise
         self._has_begun = True
         if not stat.S_ISDIR(found.st_mode):
@@ -58,7 +58,7 @@ class Deletion:
         return True
 
     def _emptied(self, top: int, directory: int, *, depth: int) -> bool:
-        """Whether all that was found in it is gone before the time is over."""
+        """Delete the entries of a directory; False if the time is over before."""
         with os.scandir(directory) as found:
             for entry in found:
                 if time.monotonic() > self._until or not self._entry_is_gone(top, directory, entry, depth=depth):
@@ -66,7 +66,7 @@ class Deletion:
         return True
 
     def _entry_is_gone(self, top: int, directory: int, entry: os.DirEntry[str], *, depth: int) -> bool:
-        with suppress(FileNotFoundError):  # Two deletions of one tree at a time help each other.
+        with suppress(FileNotFoundError):  # Deleted by a concurrent deletion of the same tree.
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=directory)
                 return True
@@ -84,7 +84,7 @@ class Deletion:
 
 
 def _is_removed(parent: int, name: str) -> bool:
-    """False when a new entry came into it meanwhile."""
+    """Remove a directory; False if a new entry was created in it in the meantime."""
     try:
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:
@@ -102,9 +102,9 @@ def _is_removed(parent: int, name: str) -> bool:
 
 
 def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[ContentSummary | None]:
-    """Sums up what the caller may see: None after about every second, at last the summary.
+    """Summarize what the caller may see; yields None about every second, and finally the summary.
 
-    Links, pipes and devices count towards the limit only. Raises too_many_entries, SymlinkNotFollowed.
+    Links, pipes and devices only count towards the limit. Raises too_many_entries, SymlinkNotFollowed.
     """
     top = tree.stat(path)
     files, directories, size_bytes = (1, 0, top.size_bytes) if top.is_file else (0, 0, 0)
@@ -134,7 +134,7 @@ def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
 
 
 def _shown_in(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[tuple[str, os.stat_result | None]]:
-    """Paths and statuses of entries; None: it is gone meanwhile."""
+    """Paths and statuses of entries; the status is None if the entry has disappeared."""
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory, os.scandir(directory) as found:
         shown = (shown_name(entry.name) for entry in found)
@@ -146,7 +146,7 @@ def _shown_in(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
 
 
 def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False) -> int:
-    """Delete, or only count, orphaned files directly in a directory, last written before that time; how many."""
+    """Delete, or with `dry_run` count, old orphaned files directly in a directory; returns their number."""
     before, removed = time.time() - older_than_s, 0
     with tree.directory(path) as directory, os.scandir(directory) as found:
         for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:

@@ -1,4 +1,4 @@
-"""The local root: files below one directory of this machine, for one user or for this service itself."""
+"""The local root: files below a local directory, for one user or for the service itself."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ _FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
 _FLUSHED_BYTES = 128 * 1024 * 1024
 _WRITTEN_BYTES = 64 * 1024
 _SETTLED = frozenset({"", HOMES, SHARED})
-"""First names of the paths for which the directories of the user are made first."""
+"""First names of paths whose use creates the user's directories."""
 _SERVICE = AccessMap(StorageUser("", is_admin=True))
 
 T = TypeVar("T")
@@ -39,9 +39,9 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class FileThreads:
-    """At most `max_threads` calls at a time; one that takes longer than `timeout_s` raises StorageUnavailable.
+    """Runs at most `max_threads` calls at a time; one that takes longer than `timeout_s` raises StorageUnavailable.
 
-    To be closed by its owner.
+    The owner closes it.
     """
 
     def __init__(self, *, max_threads: int, timeout_s: float) -> None:
@@ -52,7 +52,7 @@ class FileThreads:
         self._timeout_s = timeout_s
 
     async def run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """The result of the call, whose OSErrors are about `path`. It goes on when its caller is cancelled."""
+        """Run a call, with OSErrors translated for `path`. The call continues if its caller is cancelled."""
 
         def translated() -> T:
             try:
@@ -67,9 +67,9 @@ class FileThreads:
             raise StorageUnavailable("The file system does not answer.") from error
 
     async def flush(self, call: Callable[[], None]) -> None:
-        """Run a call that waits for the disk in a thread of its own, beside all other calls.
+        """Run a call that waits for the disk in a thread reserved for such calls.
 
-        One after the other: each has the whole time, however long those before it take, left by their callers or not.
+        They run one at a time, and each has the full time limit, however long earlier ones take.
         """
 
         def counted() -> None:
@@ -90,7 +90,7 @@ class FileThreads:
             waiting.cancel()
 
     def start(self, call: Callable[[], None]) -> Future[None]:
-        """Run a call that only `close` waits for."""
+        """Start a call for which only `close` waits."""
         return self._threads.submit(call)
 
     async def close(self) -> None:
@@ -105,9 +105,9 @@ class FileThreads:
 async def flushed(
     threads: FileThreads, flush: Callable[[], None], body: AsyncIterator[bytes], *, size_bytes: int = _FLUSHED_BYTES
 ) -> AsyncGenerator[bytes]:
-    """The same bytes; `flush` runs for every `size_bytes` that were taken, while the next ones come.
+    """The same bytes; `flush` runs after every `size_bytes`, concurrently with the following ones.
 
-    A piece is given when all but a few KiB before it are written. Raises as `flush`.
+    A piece is passed on once all but a few KiB before it are written. Raises as `flush`.
     """
     unflushed, running = 0, None
     try:
@@ -128,7 +128,7 @@ async def flushed(
 
 
 class LocalStorage:
-    """The files of `tree` that `access` lets one user see and change. Owns nothing."""
+    """The files of `tree`, restricted to what `access` permits. Owns no resources."""
 
     def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap) -> None:
         self._tree = tree
@@ -143,7 +143,7 @@ class LocalStorage:
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """The order is the file system's own."""
+        """Lists entries in the file system's own order."""
         self._enter(path)
         batches, lock = listing(self._tree, path, self._access.shows, cursor, batch_size), Lock()
 
@@ -158,7 +158,7 @@ class LocalStorage:
                 if batch.cursor is None:
                     return
         finally:
-            # Not awaited: the generator may be closed while its loop ends. Closing the pool waits for it.
+            # Not awaited, because the generator may be closed while its loop ends. Closing the pool waits for it.
             self._threads.start(partial(alone, batches.close))
 
     async def read(
@@ -170,7 +170,7 @@ class LocalStorage:
         is_short = end - offset <= LEAST_BYTES
         try:
             with nullcontext() if is_short else sizes.reader():
-                # Read even if nothing is wanted, so that a missing file raises.
+                # Read even for an empty range, so that a missing file raises.
                 while piece := await self._run(
                     path, download.read, offset, min(end - offset, LEAST_BYTES if is_short else sizes.piece_bytes)
                 ):
@@ -184,7 +184,7 @@ class LocalStorage:
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
+        """Also raises InsufficientStorage if the disk is below its floor, or would be afterwards."""
         self._enter_to_change(path)
         upload = LocalUpload(
             self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account
@@ -193,22 +193,22 @@ class LocalStorage:
             return await self._take(path, upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Of several that make one directory at a time, one succeeds."""
+        """Of concurrent calls for one directory, only one succeeds."""
         self._enter_to_change(path)
         if not self._access.is_in_trash(path):
-            # Deleting goes on below the floor, and the trash has directories.
+            # Deleting must work below the floor, and creates directories in the trash.
             await self._run(path, self._tree.require_room)
         await self._run(path, self._tree.make_directory, path, permissions)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        # Before the parents of the target are made: a copy of nothing leaves nothing.
+        # Before the target's parents are created, so that a failing copy leaves nothing.
         found = await self.stat(source)
         must_be_file(source, found.kind)
         async with aclosing(self.read(source)) as body:
             return await self.write(target, body, overwrite=overwrite, size_bytes=found.size_bytes)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """A deletion that breaks off leaves a part of the tree."""
+        """An interrupted deletion leaves part of the tree."""
         self._enter_to_change(path)
         deletion = Deletion(self._tree, path, recursive=recursive)
         while not await self._run(path, deletion.step):  # each step has the whole time
@@ -218,7 +218,7 @@ class LocalStorage:
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """A link is renamed itself."""
+        """Rename an entry, without following links."""
         self._enter_to_change(source)
         self._enter_to_change(target)
         await self._run(source, partial(self._tree.rename, source, target, overwrite=overwrite))
@@ -231,12 +231,12 @@ class LocalStorage:
         return summary
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """Devices, pipes and sockets keep theirs: NotAFile."""
+        """Raises NotAFile for devices, pipes and sockets."""
         self._enter_to_change(path)
         await self._run(path, self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """The room for the whole file is taken at once. Raises InsufficientStorage."""
+        """Reserves space for the whole file. Raises InsufficientStorage."""
         self._enter_to_change(plan.path)
         return await self._run(plan.path, transfers.begin, self._tree, plan, self._account)
 
@@ -268,24 +268,24 @@ class LocalStorage:
         await self._run(plan.path, transfers.discard, self._tree, plan, staging)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """`older_than_s` must exceed the longest pause of a living write, of other processes too."""
+        """`older_than_s` must exceed the longest pause of an active write, including other processes."""
         self._enter(path)
         return await self._run(path, sweep, self._tree, path, older_than_s)
 
     def _enter(self, path: str) -> None:
-        """Raises PermissionDenied. To be called before a path is read."""
+        """Call before reading a path. Raises PermissionDenied."""
         self._access.check_read(path)
 
     def _enter_to_change(self, path: str) -> None:
-        """Raises PermissionDenied. To be called before the entry of a path comes, goes or changes."""
+        """Call before creating, deleting or changing an entry. Raises PermissionDenied."""
         self._access.check_change(path)
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """The result of a call about a path that was entered."""
+        """Run a call about a path that was checked by `_enter`."""
         return await self._threads.run(path, call, *arguments)
 
     async def _take(self, path: str, incoming: Incoming[T], body: AsyncIterator[bytes]) -> T:
-        """Store the bytes; small pieces are written together. A failure or a cancel leaves nothing behind."""
+        """Store the bytes, combining small pieces. A failure or cancellation leaves nothing behind."""
         try:
             await self._run(path, incoming.open)
             unwritten = b""
@@ -295,17 +295,17 @@ class LocalStorage:
                     await self._run(path, incoming.write, unwritten)
                     unwritten = b""
             return await self._run(path, incoming.commit, unwritten)
-        except BaseException:  # a cancel too: no part of a file may stay
+        except BaseException:  # cancellation too: no partial file may remain
             with suppress(QueryServerError):
                 await asyncio.shield(self._threads.run(path, incoming.abandon))
             raise
 
 
 class LocalFileSystem:
-    """Files below `root`, for users who share one account of the machine. To be closed by its owner.
+    """Files below `root`, for users who share one account of the machine. The owner closes it.
 
-    New files and directories have the modes that `umask` leaves, homes and trashes 0700. `max_bytes_per_user` 0: no
-    limit. Without `root` every call raises StorageUnavailable.
+    The modes of new files and directories are limited by `umask`; those of homes and trashes are 0700.
+    `max_bytes_per_user=0` means no limit. If `root` does not exist, every call raises StorageUnavailable.
     """
 
     scheme = Scheme.FILE
@@ -336,7 +336,7 @@ class LocalFileSystem:
 
 
 class UserStorage(LocalStorage):
-    """The local root as one user sees it; with a trash."""
+    """The local root as accessed by one user, with a trash."""
 
     def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap, quotas: UserQuotas) -> None:
         super().__init__(tree, threads, access)
@@ -349,20 +349,20 @@ class UserStorage(LocalStorage):
         return await self._threads.run("", self._quotas.left, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """With a quota, directories stay readable to the service."""
+        """With a quota, directories remain readable by the service."""
         if permissions is not None:
             permissions = self._quotas.readable(permissions, is_directory=True)
         await super().mkdir(path, permissions=permissions)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """With a quota, files and directories stay readable to the service."""
+        """With a quota, files and directories remain readable by the service."""
         if not self._quotas.is_off:
             is_directory = (await self.stat(path)).kind is EntryKind.DIRECTORY
             permissions = self._quotas.readable(permissions, is_directory=is_directory)
         await super().set_permissions(path, permissions)
 
     async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
-        """Raises trash_not_supported for a user who cannot have a home here."""
+        """Raises trash_not_supported for a user who cannot have a home directory here."""
         if not self._access.trash:
             raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
@@ -376,11 +376,11 @@ class UserStorage(LocalStorage):
         self._must_settle |= path.partition("/")[0] in _SETTLED
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Makes the home of the user, and `/shared`, before the first call about their directories."""
+        """Creates the user's home and `/shared` before the first call that concerns their parents."""
 
         def settled() -> T:
             for directory in (SHARED, self._access.home or HOMES):
-                # On a read-only store there is none: the call that needs it raises.
+                # Fails on a read-only store; the call that needs the directory then raises.
                 with suppress(QueryServerError, OSError):
                     self._tree.ensure_directory(directory)
             self._is_settled = True
@@ -392,10 +392,10 @@ class UserStorage(LocalStorage):
 
 
 class PrivateStorage(LocalStorage):
-    """Files below `root`, which is made when missing. Files get mode 0600, directories 0700.
+    """Files below `root`, which is created if missing, with mode 0600 for files and 0700 for directories.
 
-    All work on files is done by `max_threads` threads of its own; a call that the file system does not answer within
-    `timeout_s` raises StorageUnavailable. To be closed by its owner.
+    All file operations run in `max_threads` separate threads; one that takes longer than `timeout_s` raises
+    StorageUnavailable. The owner closes it.
     """
 
     def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
@@ -414,19 +414,19 @@ class PrivateStorage(LocalStorage):
         await self._threads.close()
 
     async def open_file(self, path: str) -> int:
-        """A descriptor for reading a file, which the caller closes. Raises PathNotFound, NotAFile, StorageError."""
+        """Open a file for reading; the caller closes the descriptor. Raises PathNotFound, NotAFile, StorageError."""
         opening = _Opening(self._tree, path)
         try:
             return await self._run(path, opening.open)
-        except BaseException:  # a cancel too: the thread may have opened it, or do so later
+        except BaseException:  # cancellation too: the thread may have opened the file, or may do so later
             opening.abandon()
             raise
 
     async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:
-        """As `sweep_orphans`, in all directories; or count only."""
+        """As `sweep_orphans`, in all directories; with `dry_run`, only counts."""
         waiting, removed = [""], 0
         while waiting:
-            # One short call per directory: a store of 100,000 directories holds up no other caller.
+            # One short call per directory, so that a store with 100,000 directories does not delay other callers.
             with suppress(PathNotFound):
                 path = waiting.pop()
                 waiting += await self._run(path, directories_in, self._tree, path)
@@ -435,7 +435,7 @@ class PrivateStorage(LocalStorage):
 
 
 class _Opening:
-    """A descriptor on its way from a thread to a caller that may leave before it is there."""
+    """Hands a descriptor from a thread to a caller that may be cancelled before it arrives."""
 
     def __init__(self, tree: LocalTree, path: str) -> None:
         self._tree = tree
@@ -460,10 +460,10 @@ class _Opening:
 
 
 class LocalUploadArea(PrivateStorage):
-    """The files of one directory, which is made when missing. To be closed by its owner."""
+    """The files of one directory, which is created if missing. The owner closes it."""
 
     def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
-        """Raises ConfigurationError: files cannot be kept there, or not in safety."""
+        """Raises ConfigurationError if files cannot be stored there, or not safely."""
         try:
             super().__init__(root, max_threads=max_threads, timeout_s=timeout_s, floor=floor)
             problem = _problem(root)
@@ -489,7 +489,7 @@ class LocalUploadArea(PrivateStorage):
 
 
 def _problem(root: Path) -> str:
-    """What is wrong with the directory. One that was there keeps its mode: it may be more than ours."""
+    """What is wrong with the directory, if anything. An existing one keeps its mode, because others may use it."""
     mode = root.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return "everybody may rename and delete files there"
@@ -499,7 +499,7 @@ def _problem(root: Path) -> str:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """None without `local_root`, which is never made. Raises ConfigurationError."""
+    """The local root; None without `local_root`, which is never created. Raises ConfigurationError."""
     filebrowser = settings.filebrowser
     root = filebrowser.local_root
     if root is None:

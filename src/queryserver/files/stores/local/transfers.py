@@ -1,7 +1,7 @@
 """Uploads, downloads and parts of the local store. Called in threads, as `tree`.
 
-A thread cannot be cancelled: when its caller is, the call goes on. So each transfer has a lock, and what ends it waits
-for the call that still uses the descriptor.
+A call in a thread continues when its caller is cancelled. So each transfer has a lock, and ending it waits for a call
+that still uses the descriptor.
 """
 
 import os
@@ -27,11 +27,11 @@ _MODE_BITS = 0o1777
 _STAGING = re.compile(re.escape(RESERVED_PREFIX) + r"parts_[0-9a-f]{32}")
 _PIECE_BYTES = 1024 * 1024
 
-Ended = TypeVar("Ended")
+OutcomeT = TypeVar("OutcomeT")
 
 
-class Incoming(ABC, Generic[Ended]):
-    """Bytes on their way into a file with a reserved name, until `commit`."""
+class Incoming(ABC, Generic[OutcomeT]):
+    """Writes bytes to a file with a reserved name, until `commit`."""
 
     def __init__(self, tree: LocalTree, path: str, name: str) -> None:
         self._tree = tree
@@ -44,7 +44,7 @@ class Incoming(ABC, Generic[Ended]):
         self._size_bytes = 0
 
     def open(self) -> None:
-        """Refuse what cannot end well before the first byte is taken."""
+        """Open the file, and raise foreseeable errors before the first byte is read."""
         with self._lock:
             self._ensure_open()
 
@@ -52,8 +52,8 @@ class Incoming(ABC, Generic[Ended]):
         with self._lock:
             self._write(piece)
 
-    def commit(self, last: bytes) -> Ended:
-        """Write the last bytes, if any, and end it."""
+    def commit(self, last: bytes) -> OutcomeT:
+        """Write the last bytes, if any, and complete the file."""
         with self._lock:
             self._write(last)
             outcome = self._keep()
@@ -61,7 +61,7 @@ class Incoming(ABC, Generic[Ended]):
             return outcome
 
     def abandon(self) -> None:
-        """Leave nothing behind. After `commit` nothing happens."""
+        """Delete the file, unless `commit` was called."""
         with self._lock:
             if self._file >= 0:
                 with suppress(OSError):
@@ -97,14 +97,14 @@ class Incoming(ABC, Generic[Ended]):
 
     @abstractmethod
     def _admit(self, size_bytes: int) -> None:
-        """Raises when so many bytes more are too many."""
+        """Check a limit before writing more bytes; raises if it is exceeded."""
 
     @abstractmethod
-    def _keep(self) -> Ended: ...
+    def _keep(self) -> OutcomeT: ...
 
 
 class LocalUpload(Incoming[FileStatus]):
-    """A whole file. `account`: whose bytes these are."""
+    """A whole file; its bytes count against `account`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class LocalUpload(Incoming[FileStatus]):
         self._name = ""
 
     def flush(self) -> None:
-        """Make durable what was written so far. Other calls may go on meanwhile."""
+        """Flush written bytes to disk; other calls may run concurrently."""
         try:
             with self._lock:
                 if self._file < 0:
@@ -136,7 +136,7 @@ class LocalUpload(Incoming[FileStatus]):
             raise file_error(self._path, error) from error
 
     def _begin(self) -> None:
-        # Before missing parents are made: what is refused leaves nothing.
+        # Before missing parents are created, so that a refusal leaves nothing.
         self._tree.require_room(self._announced_bytes)
         self._directory, self._name = self._tree.open_parent(self._path)
         refuse_taken(self._path, self._directory, self._name, overwrite=self._overwrite)
@@ -158,7 +158,7 @@ class LocalUpload(Incoming[FileStatus]):
 
 
 class Download:
-    """A plain file that `open_file` opens for the first read. With `version`, of exactly that content."""
+    """Reads a regular file, opened by `open_file` at the first read; with `version`, only exactly that content."""
 
     def __init__(self, path: str, open_file: Callable[[], int], version: FileStatus | None = None) -> None:
         self._path = path
@@ -169,14 +169,14 @@ class Download:
         self._file = -1
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset` on; none at the end."""
+        """Up to `length` bytes from `offset` on; empty at the end."""
         with self._lock:
             if self._ended:
                 raise StorageError(f"The reading of {self._path} was ended.")
             if self._file < 0:
                 self._file = self._open_file()
             piece = os.pread(self._file, length, offset)
-            # After the bytes, so that a change while they were read is seen, too.
+            # Checked after reading, to detect changes during the read, too.
             version = self._version
             if version is not None and not status_of(self._path, os.fstat(self._file)).is_same_content(version):
                 raise ChangedMeanwhile(f"{self._path} was changed meanwhile.")
@@ -193,9 +193,9 @@ class Download:
 def made_durable(
     tree: LocalTree, path: str, directory: int, name: str, file: int, size_bytes: int, *, overwrite: bool
 ) -> FileStatus:
-    """The open file, durable, with its mode; with `overwrite` it takes mode and owner of the file called `name`.
+    """Flush an open file and set its mode; with `overwrite`, copy mode and owner of the file it will replace.
 
-    Raises VerificationFailed when it has another size.
+    Raises VerificationFailed if its size is wrong.
     """
     former: os.stat_result | None = None
     if overwrite:
@@ -208,14 +208,14 @@ def made_durable(
         if former is not None:
             with suppress(PermissionError):
                 os.fchown(file, former.st_uid, former.st_gid)
-        # After the owner: a change of owner takes bits away.
+        # After the owner, because changing the owner clears mode bits.
         os.fchmod(file, tree.file_mode if former is None else stat.S_IMODE(former.st_mode) & _MODE_BITS)
     os.fsync(file)
     return status_of(path, os.fstat(file))
 
 
 def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -> str:
-    """Make the staging file with room for the whole file; its name. The directory must exist."""
+    """Create the staging file with space for the whole file and return its name. The directory must exist."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with tree.parent(plan.path) as (directory, _name):
         tree.require_room(plan.size_bytes)
@@ -229,7 +229,7 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
                 os.posix_fallocate(file, 0, plan.size_bytes)
             else:
                 os.ftruncate(file, plan.size_bytes)
-            # Several uploads may have taken the room of one.
+            # Concurrent uploads may together have exceeded the space.
             tree.require_room(anew=True)
         except (OSError, InsufficientStorage):
             os.unlink(staging, dir_fd=directory)
@@ -240,7 +240,7 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
 
 
 def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool) -> FileStatus:
-    """Give the file its name. Raises VerificationFailed, PathExists; the parts stay then."""
+    """Rename the staging file to the target. Raises VerificationFailed, PathExists, after which the parts remain."""
     _check_name(staging)
     sizes = {part.index: part.size_bytes for part in parts}
     if sizes != {index: plan.size_of(index) for index in range(plan.parts)}:
@@ -258,21 +258,21 @@ def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPa
 
 
 def open_staged(tree: LocalTree, plan: PartPlan, staging: str) -> int:
-    """A descriptor of the file with all parts, before it has its name. Raises PathNotFound when it is gone."""
+    """Open the staging file for reading. Raises PathNotFound if it no longer exists."""
     _check_name(staging)
     with tree.parent(plan.path) as (directory, _name):
         return os.open(staging, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
 
 
 def discard(tree: LocalTree, plan: PartPlan, staging: str) -> None:
-    """Remove the staging file and unfinished parts; nothing happens when the directory is gone."""
+    """Remove the staging file and unfinished parts, if the directory still exists."""
     _check_name(staging)
     with suppress(FileNotFoundError), tree.parent(plan.path) as (directory, _name):
         _remove_parts(directory, staging)
 
 
 def _remove_parts(directory: int, staging: str) -> None:
-    """Remove the staging file, and parts of it that a dead process left."""
+    """Remove the staging file, and unfinished parts of dead processes."""
     with os.scandir(directory) as found:
         names = [entry.name for entry in found if entry.name.startswith(staging)]
     for name in names:
@@ -281,7 +281,7 @@ def _remove_parts(directory: int, staging: str) -> None:
 
 
 class LocalPartUpload(Incoming[StoredPart]):
-    """A part; `commit` copies it into its place in the staging file."""
+    """A part, which `commit` copies to its position in the staging file."""
 
     def __init__(self, tree: LocalTree, plan: PartPlan, staging: str, index: int) -> None:
         _check_name(staging)
@@ -295,7 +295,7 @@ class LocalPartUpload(Incoming[StoredPart]):
         self._tree.require_room()
         self._directory, _ = self._tree.open_parent(self._path, make=False)
         os.stat(self._staging, dir_fd=self._directory, follow_symlinks=False)
-        # Read back through the same descriptor when it is complete.
+        # The completed part is read back through the same descriptor.
         flags = NEW_FILE & ~os.O_WRONLY | os.O_RDWR
         self._file = os.open(self._arriving, flags, PRIVATE_FILE, dir_fd=self._directory)
 
@@ -326,6 +326,6 @@ class LocalPartUpload(Incoming[StoredPart]):
 
 
 def _check_name(staging: str) -> None:
-    """Refuse a staging name from the database that is not one of ours. Raises StorageError."""
+    """Check a staging name read from the database. Raises StorageError if it is invalid."""
     if not _STAGING.fullmatch(staging):
         raise StorageError("The staging place of the upload is none of this store.")

@@ -1,6 +1,7 @@
-"""A directory tree that no path and no link leads out of.
+"""A directory tree that no path or link can escape.
 
-Everything here blocks, and raises OSError beside domain errors: it is called in threads, which make `file_error` of it.
+All calls block and may raise OSError as well as domain errors. They are made in threads, where `file_error` translates
+it.
 """
 
 import ctypes
@@ -59,7 +60,7 @@ _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY
 
 
 def shown_name(name: str) -> str | None:
-    """The name by which paths hold an entry of the file system: escaped when it is not UTF-8. None: one of our own."""
+    """The path name for a file name, which is escaped if it is not UTF-8; None for a reserved name."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -68,7 +69,7 @@ def shown_name(name: str) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """The name in the file system. Raises InvalidPath: an escape of what is UTF-8, or is no name."""
+    """The file name for a path name. Raises InvalidPath for an invalid escape, or one of a UTF-8 name."""
     if not is_escaped(name):
         return name
     raw = raw_name(name)
@@ -81,12 +82,12 @@ def file_name(name: str) -> str:
 
 
 def file_names(path: str) -> tuple[str, ...]:
-    """The names of a path in the file system. Raises InvalidPath."""
+    """The file names of a path. Raises InvalidPath."""
     return tuple(map(file_name, names_of(path, escapes=True)))
 
 
 def status_of(path: str, found: os.stat_result) -> FileStatus:
-    """The entry at `path`. Blocks: the names of owners may come from a directory service."""
+    """The entry at `path`. Blocks, because owner names may come from a directory service."""
     kind = kind_of(found)
     return FileStatus(
         path,
@@ -102,14 +103,14 @@ def status_of(path: str, found: os.stat_result) -> FileStatus:
 
 
 def kind_of(found: os.stat_result) -> EntryKind:
-    """Devices, pipes and sockets are unknown: they are never opened."""
+    """The kind of an entry; UNKNOWN for devices, pipes and sockets, which are never opened."""
     return _STATUS_KINDS.get(stat.S_IFMT(found.st_mode), EntryKind.UNKNOWN)
 
 
 def _moment(since_epoch_ns: int) -> datetime | None:
-    """None for a time that no calendar reaches: some file systems keep any number."""
+    """A time stamp; None if it is out of range, because some file systems store any number."""
     try:
-        # A float of seconds would round differently than the microseconds that are kept.
+        # Not from a float of seconds, which would round differently from the microseconds that are stored.
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)
     except OverflowError:
         return None
@@ -132,22 +133,22 @@ def _group_name(gid: int) -> str:
 
 
 _NO_REPLACE = 1  # linux/fs.h: RENAME_NOREPLACE
-# Errors without the call (libc below 2.28, another system), and from file systems without the flag.
+# Errors if the call is missing (libc before 2.28, other systems) or the file system lacks the flag.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
 def _rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> None:
-    """Rename an entry; FileExistsError when there is anything of the new name."""
+    """Rename an entry. Raises FileExistsError if the new name is taken."""
     if _renamed_at_once(old_parent, old, new_parent, new):
         return
     if not stat.S_ISDIR(os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode):
-        # rename(2) would replace a file that appears meanwhile; link(2) cannot.
+        # rename(2) would replace a file that appears in the meantime; link(2) would not.
         os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
         os.unlink(old, dir_fd=old_parent)
         return
     if _is_there(new_parent, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    # The target may appear meanwhile: an empty directory is then replaced, anything else refused.
+    # If the target appears in the meantime, an empty directory is replaced, and anything else refused.
     os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
 
 
@@ -163,7 +164,7 @@ def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bo
 
 
 def _is_there(parent: int, name: str) -> bool:
-    """Whether there is anything of that name, also a dangling link."""
+    """Whether the name is taken, even by a dangling link."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -172,17 +173,17 @@ def _is_there(parent: int, name: str) -> bool:
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# Where the system has it, a handle that touches nothing: opening a device can have effects, opening a pipe can hang.
+# O_PATH, if available, because opening a device can have side effects and opening a pipe can hang.
 _HANDLE = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _HAS_HANDLES = hasattr(os, "O_PATH")
 _PRIVATE = 0o700
 
 
 class LocalTree:
-    """The tree below `root`. `directory_mode` gives the mode of a new directory: 0700 without it.
+    """The tree below `root`. `directory_mode` returns the mode of a new directory; by default it is 0700.
 
     A path is walked name by name, each opened relative to its open parent and never through a link. So a directory
-    that turns into a link between the check and the use leads nowhere (Contract security T1, storage 10.5).
+    that is replaced by a link between check and use cannot be followed (Contract security T1, storage 10.5).
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class LocalTree:
         self._directory_mode = directory_mode
         self.file_mode = file_mode
         self.require_room = partial(floor.require, root)
-        """Raises InsufficientStorage when the disk would fall below its floor with so many bytes more."""
+        """Raises InsufficientStorage if that many more bytes would take the disk below its floor."""
 
     def stat(self, path: str) -> FileStatus:
         names = file_names(path)
@@ -206,18 +207,18 @@ class LocalTree:
             return status_of(path, found)
 
     def open_file(self, path: str) -> int:
-        """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
+        """Open a regular file for reading. Raises NotAFile, SymlinkNotFollowed."""
         with self._handle(path) as (handle, kind):
             must_be_file(path, kind)
             return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
     def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
-        """A descriptor of the directory of `path`, which is made when missing, and the last name."""
+        """A descriptor of the directory of `path`, which is created if missing, and the last name."""
         with self.parent(path, make=make) as (parent, name):
             return os.dup(parent), name
 
     def make_directory(self, path: str, permissions: int | None) -> None:
-        """Make one new directory and its missing parents, durably; all with `permissions` if given."""
+        """Create a new directory and its missing parents durably, all with `permissions` unless None."""
         names = file_names(path)
         if not names:
             raise errors.PathExists("The root of the store exists.")
@@ -237,11 +238,11 @@ class LocalTree:
         with self._handle(path) as (handle, kind):
             if kind is not EntryKind.DIRECTORY:
                 must_be_file(path, kind)
-            # fchmod(2) refuses such handles, and fchmodat(2) follows links.
+            # fchmod(2) rejects O_PATH handles, and fchmodat(2) follows links.
             os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
-        """Rename durably. Only a file replaces a file, only with `overwrite`, and in one step."""
+        """Rename durably. A file replaces a file atomically, if `overwrite`; anything else is refused."""
         if target.startswith(f"{source}/"):
             raise errors.TargetInsideSource(f"{target} lies inside {source}.")
         with self.parent(source) as (old_parent, old):
@@ -260,7 +261,7 @@ class LocalTree:
 
     @contextmanager
     def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
-        """The open directory that holds `path`, and the last name. The root has none: InvalidPath."""
+        """The open parent directory of `path`, and the last name. Raises InvalidPath for the root."""
         names = file_names(path)
         if not names:
             raise errors.InvalidPath("The root of the store cannot be used for this.")
@@ -297,7 +298,7 @@ class LocalTree:
 
     @contextmanager
     def _handle(self, path: str) -> Generator[tuple[int, EntryKind]]:
-        """A handle that stays the same entry, whatever becomes of its name, and the kind of the entry."""
+        """A handle that keeps referring to the same entry even if it is renamed, and the kind of the entry."""
         with self.parent(path) as (parent, name):
             if not _HAS_HANDLES:
                 kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
@@ -311,7 +312,7 @@ class LocalTree:
 
 
 def enter(parent: int, name: str) -> int:
-    """A descriptor of a directory in an open one. Raises SymlinkNotFollowed."""
+    """Open a directory relative to an open one. Raises SymlinkNotFollowed."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=parent)
     except OSError as error:
@@ -324,7 +325,7 @@ def enter(parent: int, name: str) -> int:
 
 
 def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool) -> None:
-    """Give a finished file its name, durably and in one step."""
+    """Rename a finished file to its final name, durably and atomically."""
     if overwrite:
         _refuse_all_but_file(path, directory, name)
         os.rename(old, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -334,7 +335,7 @@ def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool
 
 
 def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
-    """Raises as `take_name` would now."""
+    """Raises the error that `take_name` would raise now."""
     if overwrite:
         _refuse_all_but_file(path, directory, name)
     elif _is_there(directory, name):
@@ -342,7 +343,7 @@ def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> No
 
 
 def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
-    """Raises PathExists for what a file must not replace, SymlinkNotFollowed for a link."""
+    """Raises PathExists for an entry that a file must not replace, and SymlinkNotFollowed for a link."""
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         if kind is EntryKind.LINK:
@@ -354,7 +355,7 @@ def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
 def _make(parent: int, name: str, mode: int) -> None:
     os.mkdir(name, _PRIVATE, dir_fd=parent)
     if mode != _PRIVATE:
-        # mkdir(2) would take the umask of the process from it.
+        # mkdir(2) applies the umask of the process.
         made = enter(parent, name)
         try:
             os.fchmod(made, mode)
@@ -371,18 +372,18 @@ def must_be_file(path: str, kind: EntryKind) -> None:
 
 
 def _behind(handle: int) -> str:
-    """A path to exactly the entry of a handle."""
+    """A path that refers to exactly the entry of a handle."""
     return f"/proc/self/fd/{handle}"
 
 
 def listing(
     tree: LocalTree, path: str, shows: Callable[[str], bool], cursor: str | None, size: int
 ) -> Generator[Batch]:
-    """The entries of a directory, at most `size` in a batch, in the order that the file system gives them.
+    """The entries of a directory in the file system's order, at most `size` per batch.
 
-    Left out are our own names, and paths that `shows` is false for. A cursor is the number of
-    names before it and the last of them: a listing from a cursor starts again and skips these. Most file systems keep
-    their order when other entries come and go; if the named one is gone, the number counts.
+    Skips reserved names and paths for which `shows` is false. A cursor has the number of names before it and the last
+    of them; a listing from a cursor starts over and skips these. Most file systems keep their order when entries are
+    created or deleted; if the named entry no longer exists, the number is used.
     """
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory:
@@ -397,8 +398,8 @@ def listing(
         if cursor:
             passed, _, last = cursor.partition("/")
             with opened() as names:
-                places = (place for place, name in enumerate(names, start=1) if name == last)
-                count = next(places, int(passed) - 1)
+                positions = (position for position, name in enumerate(names, start=1) if name == last)
+                count = next(positions, int(passed) - 1)
         with opened() as names:
             ahead = next(islice(names, count, None), None)
             while True:
@@ -407,7 +408,7 @@ def listing(
                 ahead = next(names, None)
                 entries: list[FileStatus] = []
                 for name in batch:
-                    with suppress(FileNotFoundError):  # it is gone meanwhile
+                    with suppress(FileNotFoundError):  # deleted in the meantime
                         found = os.stat(file_name(name), dir_fd=directory, follow_symlinks=False)
                         entries.append(status_of(prefix + name, found))
                 yield Batch(tuple(entries), None if ahead is None else f"{count}/{batch[-1]}")

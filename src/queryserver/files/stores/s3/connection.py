@@ -1,4 +1,4 @@
-"""The connection to an S3 store: one driver client, and calls with a time limit whose errors are ours."""
+"""The connection to an S3 store: one client of the driver, calls with time limits, and error translation."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ _SLICE_BYTES = 512 * 1024
 
 
 class DirectSession(AIOHTTPSession):
-    """The driver's HTTP session. Redirects are not followed: they are answers like any other (security T8)."""
+    """The driver's HTTP session, without following redirects (security T8)."""
 
     def __init__(self, read_sizes: ReadSizes, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -46,29 +46,29 @@ class _DirectClient:
             method,
             data=_in_slices(data) if isinstance(data, bytes | bytearray) and len(data) > _SLICE_BYTES else data,
             allow_redirects=False,
-            # About twice as much is held; the 64 KiB of the library cost a third of the speed.
+            # Takes about twice as much memory; the library's default of 64 KiB would be a third slower.
             read_bufsize=self._read_sizes.piece_bytes,
             **options,
         )
 
 
 async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
-    """A large body, not copied as a whole, so that other tasks have their turn. Its length is in the headers."""
+    """A large body in slices, so that other tasks can run while it is sent. Its length is in the headers."""
     whole = memoryview(content)
     for start in range(0, len(whole), _SLICE_BYTES):
         yield whole[start : start + _SLICE_BYTES]
 
 
 Meanings = Mapping[str, type[errors.QueryServerError]]
-"""What codes of a store mean in a certain call."""
+"""Domain errors for error codes of a store in a particular call."""
 
 
 class UploadGone(errors.PathNotFound):
-    """The multipart upload was completed or aborted, or never was."""
+    """The multipart upload does not exist, or has been completed or aborted."""
 
 
 class PastTheEnd(errors.StorageError):
-    """No byte of the object is in the range."""
+    """The range is past the end of the object."""
 
 
 _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
@@ -79,7 +79,7 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
         "AccessDenied 403 AllAccessDisabled AccountProblem",
     ),
     (errors.PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
-    # The users did nothing wrong: 502, not 403.
+    # Not the users' fault, so 502 rather than 403.
     (
         errors.StorageError,
         "The store does not accept the credentials of this service.",
@@ -143,7 +143,7 @@ _OVERLOADED_FROM = 500
 
 @contextmanager
 def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[None]:
-    """Every error of the driver inside becomes a domain error about `path` as users write it."""
+    """Translate errors of the driver to domain errors about `path`, as written by users."""
     try:
         yield
     except botocore_errors.ClientError as error:
@@ -188,7 +188,7 @@ def _refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> 
 
 @dataclass(frozen=True, slots=True)
 class S3Keys:
-    """Credentials of the service, the same for all users."""
+    """Credentials of the service, used for all users."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -197,23 +197,23 @@ class S3Keys:
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Address and login of one store. Empty texts: the defaults of AWS."""
+    """Address and credentials of one store. Empty texts mean the defaults of AWS."""
 
     region: str = "us-east-1"
     endpoint: str = ""
-    """`https://host:port` of a store that is not AWS; without a scheme `is_secure` decides."""
+    """`https://host:port` of a store other than AWS; without a scheme, `is_secure` determines it."""
     is_secure: bool = True
     path_style: bool = False
     keys: S3Keys | None = None
-    """None: those of the environment, from its variables, its files, or the machine's role."""
+    """None for those of the environment: variables, files, or the machine's role."""
     buckets: tuple[str, ...] = ()
-    """The buckets that the root shows; empty: all that the store lists."""
+    """The buckets shown in the root; empty for all that the store lists."""
     allow_bucket_creation: bool = False
     encryption: str = ""
-    """`x-amz-server-side-encryption` of new objects; empty: as the bucket says."""
+    """`x-amz-server-side-encryption` of new objects; empty for the bucket's default."""
     max_connections: int = 50
     timeout_s: float = 30.0
-    """How long the store may be silent. Calls that move bytes get more, in proportion."""
+    """How long the store may be silent. Calls that transfer bytes get proportionally more time."""
 
     @property
     def endpoint_url(self) -> str | None:
@@ -225,9 +225,9 @@ class S3Options:
 
 
 _CONNECT_TIMEOUT_S = 5.0
-# A slower store counts as dead.
+# A slower store counts as unavailable.
 _SLOWEST_BYTES_PER_S = 256 * 1024
-# Silence of the store in the middle of a call that may take long, such as the joining of parts.
+# Limit of silence during a call that may take long, such as joining parts.
 _SILENCE_S = 300.0
 _READ_BYTES = 512 * 1024
 _TRIES = 3
@@ -238,10 +238,10 @@ _NO_MEANINGS: Meanings = MappingProxyType({})
 
 
 class S3Connection:
-    """A client of the driver, made by the first call. To be closed by its owner.
+    """A client of the driver, created by the first call. The owner closes it.
 
-    It sends a call once; `ask` repeats those that are harmless twice. It connects only to the configured store:
-    redirects are not followed, and no bucket's region is looked up.
+    The client sends each call once; `ask` retries idempotent ones. It only connects to the configured store: redirects
+    are not followed, and regions of buckets are not looked up.
     """
 
     def __init__(self, options: S3Options) -> None:
@@ -254,7 +254,7 @@ class S3Connection:
         self._without_conditions = set[str]()
 
     def time_for(self, size_bytes: int) -> float:
-        """Seconds after which a call that moves so many bytes has failed."""
+        """The time limit in seconds for a call that transfers that many bytes."""
         return self.options.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
 
     async def ask(
@@ -267,10 +267,10 @@ class S3Connection:
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """One call of the API and its answer. `operation` and `arguments` have the driver's names.
+        """Make one call of the API and return its response. `operation` and `arguments` have the driver's names.
 
-        `about` is the path for messages. A `repeatable` call is tried three times when the store does not answer or is
-        overloaded, all within `timeout_s`, by default that of the options. Raises as `s3_errors`.
+        `about` is the path for messages. A `repeatable` call is tried up to three times if the store does not respond
+        or is overloaded, all within `timeout_s`, by default that of the options. Raises as `s3_errors`.
         """
         if self.options.encryption and operation in _CREATING:
             arguments = {**arguments, "ServerSideEncryption": self.options.encryption}
@@ -296,9 +296,9 @@ class S3Connection:
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """As `ask`; without `overwrite` on the condition that there is no object of that key, and sent once.
+        """As `ask`; without `overwrite`, on the condition that the key is free, and sent only once.
 
-        A store that does not know the condition gets the call without it: callers check before.
+        A store without support for conditions gets the call without it; callers check the key before.
         """
         if overwrite:
             return await self.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=repeatable)
@@ -313,7 +313,7 @@ class S3Connection:
     async def pages(
         self, operation: str, arguments: Mapping[str, object], *, about: str, follow: Mapping[str, str]
     ) -> AsyncGenerator[Mapping[str, Any]]:
-        """The answers of a listing. `follow`: the arguments of the next call, and their keys in the answer."""
+        """The responses of a listing. `follow` maps arguments of the next call to their keys in the response."""
         while True:
             page = await self.ask(operation, arguments, about=about)
             if not page.get("IsTruncated"):
@@ -326,14 +326,14 @@ class S3Connection:
             arguments = {**arguments, **following}
 
     async def close(self) -> None:
-        """End all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         self._closed = True
         async with self._opening:
             self._client = None
             await self._resources.aclose()
 
     async def _opened(self) -> Any:
-        """The client. Making it reads the driver's description of the API in threads."""
+        """The client, whose creation loads the driver's API description in threads."""
         async with self._opening:
             if self._closed:
                 raise errors.StorageError("The store is closed.")
@@ -359,7 +359,7 @@ class S3Connection:
 def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
     return AioConfig(
         signature_version="s3v4",
-        # Payloads are signed, so that a store notices every changed byte; checksums beside that cost time only.
+        # Signed payloads already protect every byte, so additional checksums would only take time.
         s3={"addressing_style": "path" if options.path_style else "auto", "payload_signing_enabled": True},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
@@ -367,7 +367,7 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_SILENCE_S,
         max_pool_connections=options.max_connections,
-        # With keys of the settings the environment has no say, not even about the address.
+        # With configured keys, the environment is ignored, including its endpoint.
         ignore_configured_endpoint_urls=options.keys is not None,
         http_session_cls=partial(DirectSession, read_sizes),
         warm_up_loader_caches=True,
@@ -375,13 +375,13 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
 
 
 def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
-    """Keep the driver from looking up the region of a bucket: it counts as redirected already."""
+    """Keep the driver from looking up the region of a bucket, by marking the call as already redirected."""
     params["context"].get("s3_redirect", {})["redirected"] = True
 
 
 MAX_KEY_BYTES = 1024
-# By the widest of the stores' rules. Other names are not buckets: access points have addresses, and directory buckets
-# list in no order.
+# The most permissive of the stores' rules. It excludes access points, which have separate addresses, and directory
+# buckets, which list in no order.
 BUCKET_NAME = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 DIRECTORY_PERMISSIONS = 0o777
@@ -390,17 +390,17 @@ FILE_PERMISSIONS = 0o666
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """A path as bucket and segments of a key. The root has no bucket; a bucket has no segments."""
+    """A path split into bucket and key segments. The root has no bucket; a bucket has no segments."""
 
     path: str
     bucket: str
     segments: tuple[str, ...] = ()
     is_object: bool = False
-    """Whether the path names an object and never a directory of the same name."""
+    """Whether the path denotes an object even if a directory has the same name."""
 
     @property
     def key(self) -> str:
-        """Empty for the root and for buckets, and for the directory of all keys that begin with a slash."""
+        """The key; empty for the root and buckets, and for the directory of all keys that start with a slash."""
         return "/".join(self.segments)
 
     @property
@@ -410,7 +410,7 @@ class ObjectPlace:
 
     @property
     def marker(self) -> "ObjectPlace":
-        """What the marker of this directory holds."""
+        """The object that is the marker of this directory."""
         return ObjectPlace(f"{self.path}/{MARKER}", self.bucket, (*self.segments, ""), is_object=True)
 
     @property
@@ -419,12 +419,12 @@ class ObjectPlace:
 
     @property
     def names(self) -> dict[str, object]:
-        """As arguments of calls."""
+        """Bucket and key as arguments of calls."""
         return {"Bucket": self.bucket, "Key": self.key}
 
     @property
     def prefix(self) -> str:
-        """The start of the keys of all entries below; the key of the directory's own marker."""
+        """The prefix of the keys of all entries below, which is also the key of the directory's marker."""
         return f"{self.key}/" if self.segments else ""
 
     @property
@@ -432,7 +432,7 @@ class ObjectPlace:
         return ObjectPlace(self.path.rpartition("/")[0], self.bucket, self.segments[:-1])
 
     def path_of(self, key: str) -> str | None:
-        """The path of a key below, of a directory also with its slash. None: its name is reserved."""
+        """The path of a key below, which may be a directory's with a slash; None if its name is reserved."""
         below = path_below(key[len(self.prefix) :])
         return None if below is None else f"{self.path}/{below}"
 
@@ -442,7 +442,7 @@ def label(path: str) -> str:
 
 
 def place_of(path: str) -> ObjectPlace:
-    """Raises InvalidPath; PathNotFound where no bucket can have that name."""
+    """Parse a path. Raises InvalidPath, and PathNotFound for an invalid bucket name."""
     names = names_of(path, escapes=True)
     if not names:
         return ObjectPlace("", "")
@@ -456,7 +456,7 @@ def place_of(path: str) -> ObjectPlace:
 
 
 def object_place(path: str) -> ObjectPlace:
-    """The place of an object. Raises as `place_of`, and InvalidPath for the root and for buckets."""
+    """Parse the path of an object. Raises as `place_of`, and InvalidPath for the root and buckets."""
     place = place_of(path)
     if not place.key:
         raise errors.InvalidPath(f"{place.label} cannot be used for this: files lie in buckets.")
@@ -464,5 +464,5 @@ def object_place(path: str) -> ObjectPlace:
 
 
 def directory(path: str) -> FileStatus:
-    """A bucket or a prefix, which have no times."""
+    """A bucket or prefix, which have no times."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=DIRECTORY_PERMISSIONS)

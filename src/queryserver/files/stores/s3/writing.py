@@ -1,4 +1,4 @@
-"""Uploads, copies and deletions of S3: small files in one call, larger ones in parts with bounded memory."""
+"""Uploads, copies and deletions in S3: small files in one call, larger ones in parts with bounded memory."""
 
 import asyncio
 import hashlib
@@ -22,9 +22,9 @@ P = ParamSpec("P")
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
 MAX_PARTS = 10_000
-# No object is larger: a larger announced size would only make this process hold larger parts.
+# Largest size of an object, which limits part sizes for announced sizes that are too large.
 _MAX_OBJECT_BYTES = 5 * MIB * MIB
-# Of a body of unknown size each part may be a thousandth of what came before: 10,000 parts are 40 TiB then.
+# For a body of unknown size, each part has a thousandth of the bytes so far, so 10,000 parts can have 40 TiB.
 _GROWTH = 1000
 # S3 may take minutes to join many parts.
 _JOIN_TIMES = 10
@@ -35,7 +35,7 @@ _TAG_LENGTH = 32
 
 @dataclass(frozen=True, slots=True)
 class SentPart:
-    """A part that the store has. Numbers count from 1 and may have gaps."""
+    """A stored part. Numbers start at 1 and may have gaps."""
 
     number: int
     size_bytes: int
@@ -43,7 +43,7 @@ class SentPart:
 
 
 def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Coroutine[Any, Any, SentPart]]:
-    """Sends a part. A cancel gives it a moment to arrive: one that arrives after the abort would be left behind."""
+    """On cancellation, wait briefly for a part being sent, because one that arrives after the abort would remain."""
 
     @wraps(send)
     async def landed(*arguments: P.args, **options: P.kwargs) -> SentPart:
@@ -60,7 +60,7 @@ def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Cor
 
 
 class MultipartUpload:
-    """One upload under way. It ends by `complete` or `abort`; until then it shows nowhere."""
+    """A multipart upload, which is invisible until `complete`, and ends with that or `abort`."""
 
     def __init__(self, objects: Objects, place: ObjectPlace, upload_id: str) -> None:
         self._connection = objects.connection
@@ -72,30 +72,30 @@ class MultipartUpload:
     async def begin(
         cls, objects: Objects, place: ObjectPlace, attributes: Mapping[str, object] | None = None
     ) -> "MultipartUpload":
-        """A new upload. `attributes` are those of the object to be, such as ContentType."""
+        """Begin an upload. `attributes` are those of the new object, such as ContentType."""
         arguments = {**place.names, **(attributes or {})}
         call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
         return cls(objects, place, str((await call)["UploadId"]))
 
     async def stored(self) -> Sequence[SentPart]:
-        """The parts that the store has, by number. Raises UploadGone."""
+        """The stored parts by number. Raises UploadGone."""
         return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._listed_parts()]
 
     async def last_sent_at(self, begun_at: datetime) -> datetime:
-        """When the last part arrived; `begun_at` without any. Raises UploadGone."""
+        """When the last part was stored; `begun_at` if there is none. Raises UploadGone."""
         return max([begun_at, *[part["LastModified"] async for part in self._listed_parts() if "LastModified" in part]])
 
     async def complete(self, parts: Sequence[SentPart], *, overwrite: bool) -> FileStatus:
-        """The object, of these parts in this order.
+        """Join these parts, in this order, to the object.
 
-        Raises PathExists (without `overwrite`), VerificationFailed (before: the store has others or other sizes).
+        Raises PathExists (without `overwrite`), and VerificationFailed if the store has different parts or sizes.
         """
         if not set(parts) <= set(await self.stored()):
             raise errors.VerificationFailed(f"The store has not the parts of {self._place.label} that were sent.")
         try:
             await self._join(parts, overwrite=overwrite)
         except errors.StorageUnavailable:
-            # The answer may be lost and the object complete.
+            # The response may be lost although the object is complete.
             if not await self.is_complete(parts):
                 raise
         status = await self._objects.status(self._place)
@@ -104,10 +104,10 @@ class MultipartUpload:
         return status
 
     async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
-        """The object of the parts that are sent. A failure and a cancel leave nothing, also when cancelled again."""
+        """Send the parts and complete the object. A failure or cancellation, even repeated, leaves nothing."""
         try:
             return await self.complete(await sending, overwrite=overwrite)
-        except BaseException:  # a cancel too: the parts must not stay
+        except BaseException:  # cancellation too: the parts must not remain
             ending = asyncio.ensure_future(self.abort())
             try:
                 await asyncio.shield(ending)
@@ -117,14 +117,14 @@ class MultipartUpload:
             raise
 
     async def is_complete(self, parts: Sequence[SentPart]) -> bool:
-        """Whether the object is there and made of these parts."""
+        """Whether the object exists and consists of these parts."""
         found = await self._objects.find(self._place)
         return found is not None and found.tag == joined_tag(parts) != ""
 
     async def abort(self) -> None:
-        """Remove all parts. Nothing happens when the upload is gone, and what cannot be removed now stays.
+        """Remove all parts, if the upload still exists; errors are ignored.
 
-        A part that is being sent may be kept all the same, so it is repeated until the store does not know the upload.
+        A part that is being sent may survive, so this is repeated until the store no longer knows the upload.
         """
         with suppress(errors.QueryServerError):
             for _ in range(_ABORTS):
@@ -132,7 +132,7 @@ class MultipartUpload:
                 await self.stored()
 
     async def discard(self) -> None:
-        """Remove all parts that arrived. Nothing happens when the upload is gone."""
+        """Remove all stored parts, if the upload still exists."""
         with suppress(UploadGone):
             await self._connection.ask("abort_multipart_upload", self._names, about=self._place.label)
 
@@ -144,7 +144,7 @@ class MultipartUpload:
 
     @_landed
     async def send(self, number: int, block: bytearray) -> SentPart:
-        """Store a part. Another one of the same number is replaced. Raises UploadGone."""
+        """Store a part, replacing one with the same number. Raises UploadGone."""
         try:
             sent = await self._connection.ask(
                 "upload_part",
@@ -153,14 +153,14 @@ class MultipartUpload:
                 timeout_s=self._connection.time_for(len(block)),
             )
         except errors.StorageUnavailable:
-            # A store that refuses a part without reading it may close the connection before its answer arrives.
+            # A store that rejects a part without reading it may close the connection before its response arrives.
             await self.stored()
             raise
         return SentPart(number, len(block), tag_of(sent))
 
     @_landed
     async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
-        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
+        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile if that has another tag."""
         copied = await self._connection.ask(
             "upload_part_copy",
             {
@@ -194,7 +194,7 @@ class MultipartUpload:
 
 
 def joined_tag(parts: Sequence[SentPart]) -> str:
-    """The tag that S3 gives an object of these parts; empty where their own tags are no MD5 sums."""
+    """The tag that S3 gives an object of these parts; empty if their tags are not MD5 sums."""
     try:
         sums = [bytes.fromhex(part.tag) for part in parts if len(part.tag) == _TAG_LENGTH]
     except ValueError:
@@ -205,7 +205,7 @@ def joined_tag(parts: Sequence[SentPart]) -> str:
 
 
 def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
-    """Size of the next part of a body, so that 10,000 parts suffice. What was announced counts until it is wrong."""
+    """Size of the next part of a body, such that 10,000 parts suffice, based on the announced size while it holds."""
     if announced_bytes is not None and sent_bytes < announced_bytes:
         wanted = -(-min(announced_bytes, _MAX_OBJECT_BYTES) // MAX_PARTS)
     else:
@@ -214,24 +214,24 @@ def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
 
 
 UPLOAD_BYTES = 16 * MIB
-"""Memory of one upload: the parts on their way and the one that is filled. A single part may need more."""
+"""Memory of one upload, for parts being sent and the one being filled. A single part may need more."""
 
 SINGLE_COPY_BYTES = 128 * MIB
-"""Larger objects are copied in parts, side by side. S3 demands it above 5 GiB."""
+"""Larger objects are copied in parallel parts, which S3 requires above 5 GiB."""
 _PART_BYTES = 64 * MIB
 _AT_ONCE = 8
 _ATTRIBUTES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 
 _BATCH_TIMEOUT_S = 120.0
-# Stores on file systems keep a directory's marker until its entries are gone.
+# Stores based on file systems keep a directory's marker until its entries are deleted.
 _PASSES = 3
 _FIRST_PRINTABLE = " "
-# XML, in which keys are deleted by the thousand, has no way to write these.
+# Cannot be represented in XML, which is used for deleting many keys at once.
 _NOT_IN_XML = frozenset("\ufffe\uffff")
 
 
 class S3Upload:
-    """One body that becomes one object."""
+    """Uploads one body as one object."""
 
     def __init__(self, objects: Objects, place: ObjectPlace, *, overwrite: bool, announced_bytes: int | None) -> None:
         self._connection = objects.connection
@@ -243,10 +243,10 @@ class S3Upload:
         self._block = bytearray()
 
     async def run(self, body: AsyncIterator[bytes]) -> FileStatus:
-        """Store it. A body that raises, and a cancel, leave nothing. Raises PathExists, VerificationFailed."""
+        """Store the body. If it raises, or on cancellation, nothing is left. Raises PathExists, VerificationFailed."""
         blocks = Blocks(body)
         size = part_bytes(0, self._announced_bytes)
-        # The only reference, so that a block is freed as soon as it was sent.
+        # The only reference, so that a block is freed as soon as it has been sent.
         self._block = await blocks.take(size)
         if len(self._block) < size:
             return await self._put(self._block)
@@ -266,7 +266,7 @@ class S3Upload:
         status = await self._objects.find(self._place)
         if status is None:
             raise errors.StorageError(f"{about} is gone as soon as it was stored.")
-        # With another tag another client has replaced it since.
+        # A different tag means that another client has replaced it since.
         if status.tag == tag_of(stored) and status.size_bytes != len(content):
             raise errors.VerificationFailed(f"{about} has another size than what was sent.")
         return status
@@ -293,7 +293,7 @@ class S3Upload:
 
 
 async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, overwrite: bool) -> FileStatus:
-    """Copy an object with its attributes. The store refuses when it changes meanwhile.
+    """Copy an object with its attributes. Fails if the source changes in the meantime.
 
     Raises PathNotFound, NotAFile, PathExists, ChangedMeanwhile, VerificationFailed.
     """
@@ -324,7 +324,7 @@ async def _copy_at_once(
             "copy_object", arguments, about=source.label, overwrite=overwrite, timeout_s=timeout_s
         )
     except errors.ChangedMeanwhile:
-        # One code for both conditions, that of the source and that of the target.
+        # The same code is used for the conditions on source and target.
         if not overwrite and await objects.find(target):
             raise errors.PathExists(f"{target.label} exists.") from None
         raise
@@ -346,14 +346,14 @@ async def _copy_parts(upload: MultipartUpload, source: ObjectPlace, found: FileS
 
 
 def copy_ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """First byte of each part and the one behind its last, in at most 10,000 parts of at most 5 GiB."""
+    """Start and end (exclusive) of each part, with at most 10,000 parts of at most 5 GiB."""
     part = max(_PART_BYTES, -(-size_bytes // MAX_PARTS))
     for start in range(0, size_bytes, part):
         yield start, min(start + part, size_bytes)
 
 
 async def delete(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
-    """Delete an entry; the directory that held it stays. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
+    """Delete an entry, preserving its parent. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
     if await objects.head(place) is not None:
         if recursive and await objects.keys_below(place, 1):
             raise ambiguous(place.label)
@@ -380,7 +380,7 @@ async def _delete_directory(objects: Objects, place: ObjectPlace, *, recursive: 
 
 
 async def _delete_keys(objects: Objects, place: ObjectPlace, keys: Sequence[str]) -> None:
-    """Delete up to 1000 keys, the deepest first. Raises PermissionDenied."""
+    """Delete up to 1000 keys, deepest first. Raises PermissionDenied."""
     for key in filter(_is_odd, keys):
         await _delete_key(objects, place, key)
     if not (batch := [{"Key": key} for key in sorted(keys, reverse=True) if not _is_odd(key)]):

@@ -1,4 +1,4 @@
-"""HTTP calls to name nodes and gateways: identities, the choice of the name node, retries, redirects to data nodes."""
+"""HTTP calls to name nodes and gateways: identities, selection of the name node, retries, redirects to data nodes."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ from queryserver.platform.lru_cache import LruCache
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. Each wait of a stream has `silence_s`, a call without a stream `call_s` with all its tries."""
+    """Timeouts in seconds: `silence_s` for each wait of a stream, `call_s` for other calls including retries."""
 
     connect_s: float = 5.0
     silence_s: float = 30.0
@@ -34,34 +34,34 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class WebHdfsAddress:
-    """One cluster, or one gateway."""
+    """The address of a cluster or gateway."""
 
     urls: Sequence[str]
-    """One for each name node, each ending in `/webhdfs/v1`; tried in turn."""
+    """One URL per name node, each ending in `/webhdfs/v1`; tried in turn."""
     service_user: str
-    """The login of this service, which acts for its callers."""
+    """The user of this service, which acts on behalf of its callers."""
     tls: ssl.SSLContext | bool = True
-    """How certificates are checked; False: not at all."""
+    """How certificates are checked; False for no check."""
     uses_tokens: bool = False
-    """Whether callers are named by delegation tokens, which the service gets with its Kerberos ticket."""
+    """Whether callers are identified by delegation tokens, which the service obtains with its Kerberos ticket."""
     redirect_hosts: Sequence[str] = ()
-    """Hosts besides those of `urls` to which reads and writes may be sent on; `*.domain` for all of a domain."""
+    """Hosts, besides those of `urls`, to which reads and writes may be redirected; `*.domain` for a whole domain."""
     umask: int = 0o022
     timeouts: Timeouts = Timeouts()
 
 
 _RENEWED_AFTER_S = 8 * 3600.0
-"""Tokens live for a day after each renewal by default (dfs.namenode.delegation.token.renew-interval)."""
+"""Tokens are valid for a day after each renewal by default (dfs.namenode.delegation.token.renew-interval)."""
 _REPLACED_AFTER_S = 5 * 24 * 3600.0
-"""Within the seven days after which they are not renewed (dfs.namenode.delegation.token.max-lifetime)."""
+"""Less than the seven days for which tokens can be renewed (dfs.namenode.delegation.token.max-lifetime)."""
 _MOST_TOKENS = 10_000
 
-# Hadoop shortens `name/host@REALM` to `name`: such a user would become another one.
+# Hadoop shortens `name/host@REALM` to `name`, so such a user name would denote another user.
 _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
 
 
 def acting_name(name: str) -> str:
-    """The name of a caller for the store. Raises PermissionDenied: the store would read it as another user's."""
+    """The caller's user name for the store. Raises PermissionDenied if the store would map it to another user."""
     if not name or _PRINCIPAL.search(name):
         raise errors.PermissionDenied("Users of this name have no access to the store.")
     return name
@@ -75,7 +75,7 @@ class _Token:
 
 
 class Tokens:
-    """A delegation token for each caller, obtained and renewed with the service's own login."""
+    """Delegation tokens per caller, obtained and renewed with the service's own login."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Tokens:
         return token.text
 
     def refused(self, user: str) -> bool:
-        """The store refused the token; whether another one may be accepted."""
+        """Discard a token that the store refused; returns whether a new one may be accepted."""
         return self._tokens.pop(user) is not None
 
 
@@ -129,7 +129,7 @@ class WebHdfsCall:
     path: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     is_repeatable: bool = False
-    """Whether it may be repeated when the store did not answer."""
+    """Whether the call may be retried if the store did not respond."""
 
 
 def encoded(path: str) -> str:
@@ -137,7 +137,7 @@ def encoded(path: str) -> str:
 
 
 class Gateway:
-    """The name nodes of one cluster, or its gateway. To be closed by its owner."""
+    """The name nodes of one cluster, or its gateway. The owner closes it."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Gateway:
         auth: httpx.Auth | None = None,
         error_of: ErrorOf = RemoteFailure.error,
     ) -> None:
-        """Without `tokens` calls name the service's login and the caller, for clusters without Kerberos."""
+        """Without `tokens`, for clusters without Kerberos, calls pass the names of the service user and the caller."""
         self._service_user = address.service_user
         self._urls = [url.rstrip("/") for url in address.urls]
         self._active = 0
@@ -173,10 +173,10 @@ class Gateway:
         await self._client.aclose()
 
     async def answer(self, user: str, call: WebHdfsCall) -> bytes:
-        """The body of the answer, at most 1 MiB. Raises the domain error that the store's failure means."""
+        """The body of the response, at most 1 MiB. Raises the domain error for a failure of the store."""
 
         async def once() -> bytes:
-            response = await self._asked(user, call)
+            response = await self._first_response(user, call)
             body = await _whole(response)
             if response.status_code == _REDIRECTED:
                 raise errors.StorageError("The store sends a call elsewhere that has no data.")
@@ -185,19 +185,19 @@ class Gateway:
         return await self._tried(call, once)
 
     async def ask(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
-        """The value below those keys in the JSON of the answer."""
+        """The value under `keys` in the JSON of the response."""
         return value_of(await self.answer(user, call), *keys)
 
     @asynccontextmanager
     async def reading(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
-        """The open answer to a call for data, after the store's redirect."""
+        """The open response to a read, after the store's redirect."""
 
         async def once() -> httpx.Response:
-            response = await self._asked(user, call)
+            response = await self._first_response(user, call)
             if response.status_code != _REDIRECTED:
                 return response
             await response.aclose()
-            url = self._place_of_data(response.headers.get("location", ""), response.request.url, call)
+            url = self._data_url(response.headers.get("location", ""), response.request.url, call)
             return await self._checked(self._client.build_request("GET", url), call)
 
         response = await self._tried(call, once)
@@ -208,16 +208,16 @@ class Gateway:
             await response.aclose()
 
     async def upload(self, user: str, call: WebHdfsCall, body: AsyncIterator[bytes]) -> None:
-        """Send a body to the address that the store gives for it."""
+        """Send a body to the URL that the store provides."""
         for tries_left in reversed(range(_TRIES)):
-            url = await self._tried(replace(call, is_repeatable=True), lambda asked=call: self._target(user, asked))
+            url = await self._tried(replace(call, is_repeatable=True), lambda request=call: self._target(user, request))
             request = self._client.build_request("PUT", url, content=body, headers=_BODY_HEADERS)
             try:
                 await _whole(await self._checked(request, call))
             except _Failed as error:
                 raise error.failure from error
             except _Unconnected as error:
-                # The body is untouched: its first piece is read after the connection is made.
+                # The body has not been read, because its first piece is read after connecting.
                 if not tries_left:
                     raise errors.StorageUnavailable("A part of the store does not answer.") from error
                 node = url.netloc.decode()
@@ -227,7 +227,7 @@ class Gateway:
 
     async def _target(self, user: str, call: WebHdfsCall) -> httpx.URL:
         asking = replace(call, parameters={**call.parameters, "noredirect": "true"})
-        response = await self._asked(user, asking)
+        response = await self._first_response(user, asking)
         location = response.headers.get("location", "")
         body = await _whole(response)
         if response.status_code != _REDIRECTED:
@@ -235,10 +235,10 @@ class Gateway:
                 location = json.loads(body)["Location"]
             except (ValueError, LookupError, TypeError) as error:
                 raise errors.StorageError("The store does not say where it wants the data.") from error
-        return self._place_of_data(location, response.request.url, call)
+        return self._data_url(location, response.request.url, call)
 
-    async def _asked(self, user: str, call: WebHdfsCall) -> httpx.Response:
-        """The open answer of the first active name node."""
+    async def _first_response(self, user: str, call: WebHdfsCall) -> httpx.Response:
+        """The open response of the first active name node."""
         failure: errors.QueryServerError = errors.StorageUnavailable("The store has no address.")
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
@@ -246,7 +246,7 @@ class Gateway:
                 if self._tokens:
                     identity = {"delegation": await self._tokens.of(user)}
                 else:
-                    # Acting for oneself needs a right, too, where the store is told so.
+                    # Omitted for the service user, which would need permission to act for itself.
                     acting = {} if user == self._service_user else {"doas": user}
                     identity = {"user.name": self._service_user, **acting}
                 parameters = {"op": call.op, **call.parameters, **identity}
@@ -280,29 +280,29 @@ class Gateway:
             remote = RemoteFailure.of(response.status_code, await _whole(response))
         raise _Failed(remote.name, self._error_of(remote, call.path))
 
-    def _place_of_data(self, location: str, asked: httpx.URL, call: WebHdfsCall) -> httpx.URL:
-        """The checked address of data (Contract storage 12, S12): https is never redirected to http.
+    def _data_url(self, location: str, origin: httpx.URL, call: WebHdfsCall) -> httpx.URL:
+        """The checked URL of a redirect (Contract storage 12, S12); https is never redirected to http.
 
-        Its path is built anew: WebHDFS does not encode some characters. Raises StorageError.
+        The path is rebuilt, because WebHDFS leaves some characters unencoded. Raises StorageError.
         """
         try:
             parts = urlsplit(location)
             host = parts.hostname or ""
             authority = (f"[{host}]" if ":" in host else host) + (f":{parts.port}" if parts.port else "")
-            # A path that is no WebHDFS path is a gateway's own and stays.
+            # Any other path than one of WebHDFS is the gateway's own and left unchanged.
             path = _DATA_ROOT + encoded(call.path) if parts.path.startswith(_DATA_ROOT) else parts.path
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
             raise errors.StorageError("The store does not say where its data is.") from error
         is_known = host in self._redirect_hosts or host.endswith(self._redirect_domains)
-        if not is_known or parts.scheme not in {asked.scheme, "https"}:
+        if not is_known or parts.scheme not in {origin.scheme, "https"}:
             raise errors.StorageError(
                 "The store sends its data by a host that is not among the redirect_hosts of its settings."
             )
         return url
 
     async def _tried(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
-        """The outcome of a call, repeated a few times if it may be, within its time."""
+        """The result of a call, retried within its time limit if it may be."""
 
         async def attempt() -> T:
             try:
@@ -321,7 +321,7 @@ class Gateway:
 
 
 class _Unconnected(Exception):
-    """There was no connection, so nothing happened."""
+    """No connection was made, so the call had no effect."""
 
 
 class _Failed(Exception):
@@ -334,7 +334,7 @@ class _Failed(Exception):
 
 
 def value_of(body: bytes, *keys: str) -> Any:
-    """The value below those keys in JSON. Raises StorageError."""
+    """The value under `keys` in JSON. Raises StorageError."""
     try:
         found = json.loads(body)
         for key in keys:
@@ -358,7 +358,7 @@ async def _whole(response: httpx.Response) -> bytes:
 
 
 class Negotiate(httpx.Auth):
-    """Answers the challenge of a host with a ticket for `HTTP@host`, which a thread gets."""
+    """Responds to the challenge of a host with a Kerberos ticket for `HTTP@host`, obtained in a thread."""
 
     def __init__(self) -> None:
         """Raises ConfigurationError."""

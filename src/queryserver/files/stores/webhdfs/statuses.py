@@ -1,4 +1,4 @@
-"""Entries, summaries and failures of WebHDFS's JSON as ours. Its times are milliseconds."""
+"""Converts entries, summaries and failures from WebHDFS's JSON, in which times are milliseconds."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _SUMMARY_FIELDS = frozenset(
 
 
 def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
-    """The entry at `path`, from a `FileStatus`. Raises StorageError: it is none."""
+    """The entry at `path`, from a `FileStatus`. Raises StorageError if that is invalid."""
     try:
         kind = _KINDS.get(found["type"], EntryKind.UNKNOWN)
         return FileStatus(
@@ -43,7 +43,7 @@ def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
 
 
 class ListedStatuses(Sequence[FileStatus]):
-    """Entries that are parsed when they are used: of a batch of a thousand, a page shows thirty."""
+    """Entries that are parsed on access, because a page shows only thirty of a batch of a thousand."""
 
     def __init__(self, listed: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         self._listed = listed
@@ -70,7 +70,7 @@ def _status_of(entry: tuple[str, Mapping[str, Any]]) -> FileStatus:
 
 
 def content_summary(found: Mapping[str, Any]) -> ContentSummary:
-    """From a `ContentSummary`. Raises StorageError: it is none."""
+    """Convert a `ContentSummary`. Raises StorageError if it is invalid."""
     try:
         return ContentSummary(
             directory_count=int(found["directoryCount"]),
@@ -86,7 +86,7 @@ def content_summary(found: Mapping[str, Any]) -> ContentSummary:
 
 
 def _time(milliseconds: int) -> datetime | None:
-    """None for a time that no calendar reaches: writers may set any."""
+    """A time; None if it is out of range, because writers may set any value."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -97,7 +97,7 @@ _LONGEST_MESSAGE = 500
 _BUSY = frozenset({429, 502, 503, 504})
 _UNAUTHORIZED = 401
 
-# Names of exceptions, without packages. Where there is a text, it stands in place of the store's.
+# By exception name without package; a text here replaces the store's message.
 _ERRORS_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
     "FileAlreadyExistsException": (errors.PathExists, "{path} exists."),
@@ -124,7 +124,7 @@ _ERRORS_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "ConnectException": (errors.StorageUnavailable, "A part of the store does not answer."),
     "UnsupportedOperationException": (errors.NotSupported, "The store does not support this."),
 }
-# Where one name stands for several failures, the text distinguishes them.
+# Failures that share an exception name and are distinguished by the message.
 _BY_TEXT: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
     ("is not a directory)", errors.NotADirectory, "A part of {path} is a file."),
     ("Path is not a file", errors.NotAFile, "{path} is no file."),
@@ -133,7 +133,7 @@ _BY_TEXT: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
     ("Name node is in safe mode", errors.StorageUnavailable, "The store is in safe mode."),
 )
 MOVE_ON = frozenset({"StandbyException", "RetriableException"})
-"""Another name node may answer better."""
+"""Exceptions after which another name node is tried."""
 BAD_TOKEN = frozenset({"InvalidToken", "AuthenticationException", "TokenExpiredException"})
 
 _CLASS_NAME = re.compile(r"(?:[A-Za-z_$][\w$]*\.){2,}[A-Z][\w$]*(?:\(\S*\))?:?\s*|\b[A-Z]\w*(?:Exception|Error):\s*")
@@ -144,7 +144,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RemoteFailure:
-    """A failure as the store reports it. `name` is that of the exception, empty when the answer has none."""
+    """A failure reported by the store. `name` is the exception's, empty if the response has none."""
 
     status: int
     name: str
@@ -176,7 +176,7 @@ class RemoteFailure:
 
 
 def shown(message: str) -> str:
-    """The first line for a person: no names of classes, no hosts."""
+    """The first line of a message, without class names and hosts."""
     first = message.strip().partition("\n")[0]
     first = _HOST.sub("the store", _CLASS_NAME.sub("", first)).strip()
     return first[:_LONGEST_MESSAGE] or "The store failed."
@@ -184,7 +184,7 @@ def shown(message: str) -> str:
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """What goes wrong on the way to the store becomes a domain error."""
+    """Translate transport errors to domain errors."""
     try:
         yield
     except httpx.TimeoutException as error:

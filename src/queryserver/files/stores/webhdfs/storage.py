@@ -1,8 +1,7 @@
-"""HDFS over WebHDFS or HttpFS: the Storage as one user sees it, with its trash, and the cluster.
+"""HDFS over WebHDFS or HttpFS: the Storage for one user, with a trash, and the cluster.
 
-Parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` beside the target. They become one
-file by CONCAT, which moves blocks and copies nothing, or where the store refuses that, by a streamed join. Both can be
-continued where they stopped.
+Parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` next to the target. They are joined
+by CONCAT, which moves blocks without copying or, if the store refuses that, by streaming. Both can be resumed.
 """
 
 import asyncio
@@ -48,19 +47,19 @@ from queryserver.platform.settings.tree import Settings
 _MOST_IN_BATCH = 1000
 _FACTS_S = 2.0
 _JOINED = "joined"
-# These errors are no refusal of CONCAT: a streamed join would fail with them, too.
+# Errors that do not mean that CONCAT is refused, because streaming would fail with them, too.
 _NO_REFUSALS = (errors.StorageUnavailable, errors.PermissionDenied, errors.StoreQuotaExceeded)
 
 
 class GatewayStorage(ABC):
-    """What HDFS and Ozone have in common."""
+    """The common part of HDFS and Ozone."""
 
     @abstractmethod
     def at(self, path: str) -> tuple[WebHdfsTree, str]:
-        """The tree that holds `path`, and the path there. Raises InvalidPath, PathNotFound, NotSupported."""
+        """The tree that contains `path`, and the path within it. Raises InvalidPath, PathNotFound, NotSupported."""
 
     def at_file(self, path: str) -> tuple[WebHdfsTree, str]:
-        """As `at`, for a file that is or will be there."""
+        """As `at`, for an existing or new file."""
         return self.at(path)
 
     async def stat(self, path: str) -> model.FileStatus:
@@ -70,10 +69,10 @@ class GatewayStorage(ABC):
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """A cursor is the last name.
+        """The entries of a directory. A cursor is the last name.
 
-        HDFS compares names as signed bytes, so that names beyond ASCII come first. A directory of one batch is sorted
-        by code points; larger ones keep the order of the store.
+        HDFS compares names as signed bytes, so non-ASCII names come first. A directory that fits one batch is sorted by
+        code points; larger ones keep the store's order.
         """
         tree, path = self.at(path)
         most, is_first = max(batch_size, _MOST_IN_BATCH), cursor is None
@@ -90,7 +89,7 @@ class GatewayStorage(ABC):
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: model.FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        """The last piece is given only if the file is still that version."""
+        """Yields the last piece only if the file is still that version."""
         tree, path = self.at(path)
         status = version or await tree.stat(path)
         if not status.is_file:
@@ -107,7 +106,7 @@ class GatewayStorage(ABC):
                         yield held
                     held = piece
         except (errors.StorageError, errors.PathNotFound):
-            # A file that became shorter fails in several ways.
+            # Reading a file that became shorter fails in several ways.
             await _check(tree, path, version)
             raise
         await _check(tree, path, version)
@@ -117,7 +116,7 @@ class GatewayStorage(ABC):
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> model.FileStatus:
-        del size_bytes  # the body is sent in chunks, which need no announcement
+        del size_bytes  # the body is sent in chunks, which need no size
         tree, path = self.at_file(path)
         former = await _replaceable(tree, path, overwrite=overwrite)
         return await _write(tree, path, body, former, _new_file(tree, former))
@@ -130,7 +129,7 @@ class GatewayStorage(ABC):
         await tree.ways.renaming.make_directory(tree, path, wanted)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> model.FileStatus:
-        """The bytes go through this server."""
+        """Copy by streaming through this server."""
         tree, path = self.at(target)
         status = await self.stat(source)
         if not status.is_file:
@@ -169,7 +168,7 @@ class GatewayStorage(ABC):
         except errors.StorageUnavailable:
             raise
         except errors.StorageError as error:
-            # The bounds are the cluster's own; only the text names them.
+            # The bounds are configured in the cluster, and only reported in the message.
             if "replication" in error.message.lower():
                 raise errors.InvalidParameter(error.message) from error
             raise
@@ -189,7 +188,7 @@ class GatewayStorage(ABC):
         await tree.set_owner(path, owner, group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """The staging place is the hex of the directory's name."""
+        """The name of the staging area is the hexadecimal part of the directory's name."""
         tree, path = self.at_file(plan.path)
         parent = path.rpartition("/")[0]
         if not (await tree.stat(parent)).is_directory:
@@ -199,7 +198,7 @@ class GatewayStorage(ABC):
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Each try has a name of its own, which is the receipt."""
+        """Each attempt has a separate file name, which is the receipt."""
         tree, path = self.at_file(plan.path)
         directory = _parts_directory(path, staging)
         if await tree.find(directory) is None:
@@ -236,7 +235,7 @@ class GatewayStorage(ABC):
         await tree.remove(_parts_directory(path, staging), recursive=True)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """A file that was moved aside for a new one is brought back if that never came."""
+        """Also restores a file that was moved aside for a new one that never arrived."""
         tree, path = self.at(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         count = 0
@@ -252,7 +251,7 @@ class GatewayStorage(ABC):
 
 
 class WebHdfsStorage(GatewayStorage):
-    """HDFS as one user sees it, with a trash."""
+    """HDFS as accessed by one user, with a trash."""
 
     def __init__(self, tree: WebHdfsTree) -> None:
         self.tree = tree
@@ -262,7 +261,7 @@ class WebHdfsStorage(GatewayStorage):
         return self.tree, path
 
     async def trash_root(self, path: str) -> str:
-        """Encryption zones have a trash of their own."""
+        """Encryption zones have their own trash."""
         model.names_of(path)
         try:
             root = await self.tree.ask("GETTRASHROOT", path, "Path")
@@ -274,21 +273,21 @@ class WebHdfsStorage(GatewayStorage):
 async def _write(
     tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], former: model.FileStatus | None, new: NewFile
 ) -> model.FileStatus:
-    """By a file beside the target, which a failure and a cancel delete. Raises as `write`."""
+    """Write via a temporary file next to the target, deleted on failure or cancellation. Raises as `write`."""
     beside_it = beside(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}upload_{uuid4().hex}")
     try:
         status = await write_verified(tree, beside_it, body, new)
         if former is not None:
             await keep_owner(tree, beside_it, status, former)
         return await tree.ways.renaming.give_name(tree, beside_it, path, former)
-    except BaseException:  # a cancel too: no part of a file may stay
+    except BaseException:  # cancellation too: no partial file may remain
         with suppress(errors.QueryServerError):
             await finished(remove_broken(tree, beside_it))
         raise
 
 
 async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> model.FileStatus | None:
-    """The file that a new one is to replace; None: there is none. Raises PathExists."""
+    """The file that a new one will replace; None if there is none. Raises PathExists."""
     if not path:
         raise errors.PathExists("The root exists.")
     former = await tree.find(path)
@@ -305,7 +304,7 @@ def _new_file(tree: WebHdfsTree, former: model.FileStatus | None) -> NewFile:
 
 
 async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None) -> None:
-    """Raises ChangedMeanwhile."""
+    """Raises ChangedMeanwhile if the file is no longer that version."""
     if version is None:
         return
     with suppress(errors.PathNotFound, errors.NotADirectory):
@@ -315,7 +314,7 @@ async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None)
 
 
 async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequence[StoredPart], new: NewFile) -> str:
-    """One file of all parts, still in the staging directory. Raises VerificationFailed, PathNotFound."""
+    """Join all parts to one file in the staging directory. Raises VerificationFailed, PathNotFound."""
     joined = f"{directory}/{_JOINED}"
     stored = await _stored(tree, directory)
     missing = _not_joined(parts, stored)
@@ -337,7 +336,7 @@ async def _append(tree: WebHdfsTree, directory: str, sources: Sequence[str], new
     except _NO_REFUSALS:
         raise
     except errors.QueryServerError:
-        # Encryption zones, erasure coding and Ozone refuse it, each with texts of its own.
+        # Encryption zones, erasure coding and Ozone refuse CONCAT, each with different messages.
         left = {entry.path: entry async for entry in tree.all_entries(directory)}
         files = [left[source] for source in (joined, *sources) if source == joined or source in left]
         copy = f"{directory}/{_JOINED}_{uuid4().hex}"
@@ -359,14 +358,14 @@ async def _streamed(tree: WebHdfsTree, files: Sequence[model.FileStatus]) -> Asy
 
 
 def _parts_directory(path: str, staging: str) -> str:
-    """Raises InvalidParameter: a foreign staging place."""
+    """The staging directory. Raises InvalidParameter for an invalid name."""
     if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
         raise errors.InvalidParameter("This is no upload of parts.")
     return beside(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}parts_{staging}")
 
 
 def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStatus]) -> Sequence[StoredPart]:
-    """The parts, in order, that no earlier call has joined. Raises VerificationFailed."""
+    """The parts not yet joined by an earlier call, in order. Raises VerificationFailed."""
     parts = sorted(parts, key=lambda part: part.index)
     done = stored[_JOINED].size_bytes if _JOINED in stored else 0
     start = 0
@@ -383,13 +382,13 @@ def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStat
 
 
 def _exact(remaining: int | None, last: str) -> int | None:
-    """How many entries follow; None where reserved names may be among them, which begin with an ASCII dot."""
+    """How many entries follow; None if reserved names may be among them, which start with an ASCII dot."""
     is_behind_ours = last[:1].isascii() and last > f"{model.RESERVED_PREFIX}\U0010ffff"
     return remaining if remaining == 0 or is_behind_ours else None
 
 
 class WebHdfsCluster:
-    """Connections to one cluster or gateway. To be closed by its owner."""
+    """Connections to one cluster or gateway. The owner closes it."""
 
     def __init__(
         self,
@@ -400,7 +399,7 @@ class WebHdfsCluster:
         has_attributes: bool = True,
         listing: ListingOperation | None = None,
     ) -> None:
-        """`login`: how the service logs in to get tokens; None: by Kerberos. Raises ConfigurationError."""
+        """`login` is how the service logs in to obtain tokens; None for Kerberos. Raises ConfigurationError."""
         if address.uses_tokens:
             self._login = Gateway(address, auth=login or Negotiate(), error_of=error_of)
             self.gateway = Gateway(address, Tokens(self._obtain, self._renew), error_of=error_of)
@@ -410,7 +409,7 @@ class WebHdfsCluster:
         self._ways = ClusterWays(address.umask, has_attributes, listing or ListingOperation())
 
     def tree(self, user: model.StorageUser) -> WebHdfsTree:
-        """Raises PermissionDenied: a name that the store would read as another user's."""
+        """The tree as accessed by a user. Raises PermissionDenied if the store would map the name to another user."""
         return WebHdfsTree(self.gateway, acting_name(user.name), self._ways)
 
     async def close(self) -> None:
@@ -446,7 +445,7 @@ class WebHdfsFileSystem(WebHdfsCluster):
         trash_interval_min: int = 0,
         login: httpx.Auth | None = None,
     ) -> None:
-        """Connects to nothing. `trash_interval_min` 0: that of the cluster. Raises ConfigurationError."""
+        """Does not connect. `trash_interval_min=0` means that of the cluster. Raises ConfigurationError."""
         super().__init__(address, login=login)
         self._superuser = superuser
         self._supergroup = supergroup
@@ -457,7 +456,7 @@ class WebHdfsFileSystem(WebHdfsCluster):
         return WebHdfsStorage(self.tree(user))
 
     async def facts(self, user: model.StorageUser) -> model.ClusterFacts:
-        """The superuser is the owner of the root."""
+        """Information about the cluster; its superuser is the owner of the root."""
         tree = self.tree(user)
         try:
             async with asyncio.timeout(_FACTS_S):
@@ -496,7 +495,7 @@ def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Se
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """None without any. Raises ConfigurationError."""
+    """The first configured cluster; None without one. Raises ConfigurationError."""
     for name, cluster in settings.hadoop.hdfs_clusters.items():
         return WebHdfsFileSystem(
             address(f"hadoop.hdfs_clusters.{name}", cluster, settings),

@@ -1,4 +1,4 @@
-"""The transport of WebHDFS: HTTP/1.1 by httpx, with pieces of a body as large as the readers of the store share out."""
+"""The transport of WebHDFS: HTTP/1.1 by httpx, with read sizes that depend on the number of readers."""
 
 import ssl
 from typing import Any, cast
@@ -12,7 +12,7 @@ _KEEPALIVE_S = 5.0
 
 
 class WideReadsTransport(httpx.AsyncHTTPTransport):
-    """As its base, HTTP/1.1 without proxies, with pieces as large as `sizes` says."""
+    """HTTP/1.1 without proxies, with read sizes determined by `sizes`."""
 
     def __init__(self, tls: ssl.SSLContext | bool, sizes: ReadSizes, *, max_connections: int) -> None:
         super().__init__(trust_env=False)
@@ -28,7 +28,7 @@ class WideReadsTransport(httpx.AsyncHTTPTransport):
 class _Network(httpcore.AsyncNetworkBackend):
     def __init__(self, sizes: ReadSizes) -> None:
         self._sizes = sizes
-        # Its type is left open where anyio is not installed; httpx itself needs it.
+        # The cast is needed for type checking without anyio, which httpx itself requires.
         self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(self, *place: Any, **options: Any) -> httpcore.AsyncNetworkStream:

@@ -1,6 +1,6 @@
-"""The operations of WebHDFS as one user, and writes and renames that no crash leaves half done.
+"""The operations of WebHDFS for one user, and crash-safe writes and renames.
 
-Paths are not checked here: reserved names are allowed. New files get their name by a rename.
+Paths are not checked here, and reserved names are allowed. New files get their final name by a rename.
 """
 
 import asyncio
@@ -28,11 +28,13 @@ _NEXT = re.compile(r"[^\s,]")
 _BORDERS, _BETWEEN = ("},{", "},\n{"), " \t\r\n,"
 _REMAINING = re.compile(r'"remainingEntries"\s*:\s*(\d+)')
 _MOST_PENDING = 1024 * 1024
-"""Characters of an unfinished entry: a name has at most a few thousand bytes."""
+"""Most characters of an incomplete entry, whose name has at most a few thousand bytes."""
 
 
 class ListingScanner:
-    """Reads an answer in pieces and gives the objects of its array `FileStatus`. Holds a piece and an entry at most."""
+    """Parses a response incrementally, yielding the objects of its array `FileStatus`; keeps one piece and one
+    entry.
+    """
 
     def __init__(self) -> None:
         self._characters = codecs.getincrementaldecoder("utf-8")()
@@ -42,7 +44,7 @@ class ListingScanner:
         self._remaining = 0
 
     def feed(self, piece: bytes) -> Iterator[Mapping[str, Any]]:
-        """The entries that end in this piece. Raises StorageError: this is no listing."""
+        """The entries completed by this piece. Raises StorageError if the response is not a listing."""
         try:
             self._pending += self._characters.decode(piece)
         except UnicodeDecodeError as error:
@@ -60,7 +62,7 @@ class ListingScanner:
             raise _no_listing()
 
     def end(self) -> int:
-        """How many entries the store keeps for further calls. Raises StorageError: the answer is cut."""
+        """How many entries remain for further calls. Raises StorageError if the response is truncated."""
         if not self._after:
             raise _no_listing()
         return self._remaining
@@ -80,7 +82,7 @@ class ListingScanner:
             raise _no_listing()
 
     def _many_objects(self) -> Sequence[Mapping[str, Any]]:
-        """All but the last entry at once, which is several times faster; none where the cut gives no JSON."""
+        """Parse all but the last entry at once, which is several times faster; empty if the split is not valid JSON."""
         cut = max(map(self._pending.rfind, _BORDERS))
         if cut < 0:
             return []
@@ -105,11 +107,11 @@ def _no_listing() -> errors.StorageError:
 ListedEntry = tuple[str, Mapping[str, Any]]
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _LONGEST_QUERY = 12_000
-"""Characters of paths in one call; servers refuse headers above 64 KiB, proxies above 8 or 16."""
+"""Limit of path characters in one call; servers reject headers above 64 KiB, proxies above 8 or 16."""
 
 
-class Renamed(Enum):
-    """The answer to RENAME."""
+class RenameOutcome(Enum):
+    """The outcome of RENAME."""
 
     AS_ASKED = "the store knows the option, and has done it"
     WITHOUT_OPTION = "done, but the option was ignored"
@@ -118,7 +120,7 @@ class Renamed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """The attributes of a new file; None: the store's defaults."""
+    """The attributes of a new file; None for the store's defaults."""
 
     permissions: int
     replication: int | None = None
@@ -132,17 +134,17 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries of a directory, with reserved names."""
+    """Consecutive entries of a directory, including reserved names."""
 
     listed: Sequence[ListedEntry]
     """Names, and the store's description of each."""
     last: str
-    """The last name, where the listing goes on."""
+    """The last name, after which the listing continues."""
     remaining: int | None
-    """How many follow; None: some, perhaps."""
+    """How many follow; None if unknown."""
 
     def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ListedStatuses:
-        """The entries of the directory at `path` with the names that are shown."""
+        """The entries of the directory at `path` whose names are shown."""
         before, listed = f"{path}/" if path else "", self.listed
         if by_name:
             listed = sorted(listed, key=itemgetter(0))
@@ -150,9 +152,9 @@ class Entries:
 
 
 class ListingOperation:
-    """How directories are listed: in batches, or all at once on gateways without these.
+    """How directories are listed: in batches, or completely on gateways that do not support batches.
 
-    HDFS compares the bytes of names as numbers from -128 to 127, so that other letters come before ASCII.
+    HDFS compares names as signed bytes, from -128 to 127, so non-ASCII characters come before ASCII.
     """
 
     def __init__(self, *, is_signed: bool = True) -> None:
@@ -165,18 +167,18 @@ class ListingOperation:
         return raw.translate(_SIGNED) if self._is_signed else raw
 
     def call(self, path: str, after: str | None) -> WebHdfsCall:
-        """The call for the entries behind a name."""
+        """The call for the entries after a name."""
         parameters = {} if after is None else {"startAfter": after}
         return WebHdfsCall("GET", self._op, path, parameters, is_repeatable=True)
 
     def give_up_batches(self) -> bool:
-        """Change to the other call; whether there is one."""
+        """Switch to listing completely; False if already done."""
         former, self._op = self._op, "LISTSTATUS"
         return former != self._op
 
 
 class WebHdfsTree:
-    """Files of a cluster as `user` sees them. Paths are relative to the root."""
+    """The files of a cluster, accessed as `user`. Paths are relative to the root."""
 
     def __init__(self, gateway: Gateway, user: str, ways: "ClusterWays") -> None:
         self._gateway = gateway
@@ -184,7 +186,7 @@ class WebHdfsTree:
         self.ways = ways
 
     async def ask(self, op: str, path: str, *keys: str) -> Any:
-        """The answer to a reading operation, below those keys."""
+        """The value under `keys` in the response to a reading operation."""
         return await self._gateway.ask(self.user, WebHdfsCall("GET", op, path, is_repeatable=True), *keys)
 
     async def stat(self, path: str) -> FileStatus:
@@ -197,24 +199,24 @@ class WebHdfsTree:
             return None
 
     async def make_directory(self, path: str, permissions: int) -> bool:
-        """Make it and its parents; an existing one counts as made."""
+        """Create a directory and its parents; succeeds if it exists."""
         made = await self._agreed("PUT", "MKDIRS", path, permission=f"{permissions:o}")
-        # HttpFS removes the bits of its own umask.
+        # HttpFS applies its own umask.
         if made and permissions & 0o022 and self.ways.has_attributes:
             await self.set_permissions(path, permissions)
         return made
 
     async def remove(self, path: str, *, recursive: bool) -> bool:
-        """False: it does not exist. Raises DirectoryNotEmpty."""
+        """Delete an entry; False if it does not exist. Raises DirectoryNotEmpty."""
         return await self._agreed("DELETE", "DELETE", path, recursive=str(recursive).lower())
 
-    async def rename(self, source: str, target: str, *, overwrite: bool) -> Renamed:
-        """RENAME with one of its options. A store that ignores them moves into a target that is a directory."""
+    async def rename(self, source: str, target: str, *, overwrite: bool) -> RenameOutcome:
+        """RENAME with an option. A store that ignores options moves the source into an existing target directory."""
         option = "OVERWRITE" if overwrite else "NONE"
         body = await self._change("PUT", "RENAME", source, destination=f"/{target}", renameoptions=option)
         if not body.strip():
-            return Renamed.AS_ASKED
-        return Renamed.WITHOUT_OPTION if value_of(body, "boolean") is True else Renamed.REFUSED
+            return RenameOutcome.AS_ASKED
+        return RenameOutcome.WITHOUT_OPTION if value_of(body, "boolean") is True else RenameOutcome.REFUSED
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         await self._change("PUT", "SETPERMISSION", path, permission=f"{permissions:o}")
@@ -224,11 +226,11 @@ class WebHdfsTree:
         await self._change("PUT", "SETOWNER", path, **{name: value for name, value in given.items() if value})
 
     async def set_replication(self, path: str, factor: int) -> bool:
-        """False: it is no file, or does not exist."""
+        """Set the replication factor; False if it is not a file or does not exist."""
         return await self._agreed("PUT", "SETREPLICATION", path, replication=str(factor))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Append files to one; they are gone afterwards. In several calls when their names are long."""
+        """Append files to another one, which consumes them. Uses several calls if their names are long."""
         batch, length = list[str](), 0
         for source in sources:
             size = len(encoded(source)) + 3
@@ -241,7 +243,7 @@ class WebHdfsTree:
             await self._change("POST", "CONCAT", target, sources=",".join(batch))
 
     async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
-        """Write a file; how many bytes the body had. Parents are made. Raises PathExists without `overwrite`."""
+        """Write a file and return the size of the body. Creates parents. Raises PathExists without `overwrite`."""
         sent = 0
 
         async def counted() -> AsyncGenerator[bytes]:
@@ -255,7 +257,7 @@ class WebHdfsTree:
         return sent
 
     async def content(self, path: str, offset: int, length: int) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length), which the file has. Raises StorageError when fewer come."""
+        """Bytes [offset, offset + length), which must exist. Raises StorageError if fewer arrive."""
         parameters = {"offset": str(offset), "length": str(length)}
         left, held, held_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
         call = WebHdfsCall("GET", "OPEN", path, parameters, is_repeatable=True)
@@ -274,7 +276,7 @@ class WebHdfsTree:
         yield b"".join(held)
 
     async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
-        """One call for entries behind a name. Raises NotADirectory."""
+        """List the entries after a name with one call. Raises NotADirectory."""
         scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self.ways.listing.key
         async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
@@ -282,9 +284,9 @@ class WebHdfsTree:
                     name = entry.get("pathSuffix")
                     if not isinstance(name, str):
                         raise _no_listing()
-                    if not name:  # a file is listed as its only entry, without a name
+                    if not name:  # a file is listed as a single entry without a name
                         raise errors.NotADirectory(f"/{path} is no directory.")
-                    # HttpFS ignores where to begin.
+                    # HttpFS ignores `startAfter`.
                     if after is not None and key(name) <= key(after):
                         continue
                     if len(found) >= most:
@@ -311,7 +313,7 @@ class WebHdfsTree:
             yield answer
 
     async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
-        """Every entry of a directory, with reserved names."""
+        """All entries of a directory, including reserved names."""
         after: str | None = None
         while True:
             remaining: int | None = None
@@ -334,9 +336,9 @@ T = TypeVar("T")
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """The outcome of steps that go on when the caller is cancelled; the cancel is raised after them.
+    """Run steps to completion even if the caller is cancelled, which is raised afterwards.
 
-    Every call in `work` must have a time-out.
+    Every call in `work` must have a timeout.
     """
     task, cancel = asyncio.create_task(work), None
     while not task.done():
@@ -357,7 +359,7 @@ _PAUSE_S = 0.3
 
 
 class Renaming:
-    """RENAME of one store, with what was learned about its options."""
+    """RENAME for one store, with what is known about its support of options."""
 
     def __init__(self) -> None:
         self._knows_options: bool | None = None
@@ -374,21 +376,21 @@ class Renaming:
         return await self._replace(tree, source, target)
 
     async def give_name(self, tree: WebHdfsTree, source: str, target: str, former: FileStatus | None) -> FileStatus:
-        """Rename a new file of ours, over `former` if there was one; the entry then. Raises PathExists."""
+        """Rename a new temporary file to its target, replacing `former` if not None. Raises PathExists."""
         if former is None:
             await self._rename_new(tree, source, target)
         else:
             await self._replace(tree, source, target)
         status = await tree.stat(target)
         if status.is_directory:
-            # A directory of that name was made meanwhile, and the file went into it.
+            # A directory with that name was created in the meantime, and the file was moved into it.
             with suppress(errors.QueryServerError):
                 await finished(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
             raise errors.PathExists(f"/{target} exists.")
         return status
 
     async def make_directory(self, tree: WebHdfsTree, path: str, permissions: int) -> None:
-        """Make a directory that did not exist, which MKDIRS does not check. Raises PathExists."""
+        """Create a directory that must not exist, which MKDIRS does not check. Raises PathExists."""
         if await tree.find(path) is not None:
             raise errors.PathExists(f"/{path} exists.")
         made = beside(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
@@ -396,7 +398,7 @@ class Renaming:
             raise errors.StorageError("The store does not make this directory.")
         try:
             await self._rename_new(tree, made, path)
-        except BaseException:  # a cancel too: the directory beside must not stay
+        except BaseException:  # cancellation too: the temporary directory must not remain
             with suppress(errors.QueryServerError):
                 await finished(tree.remove(made, recursive=False))
             raise
@@ -408,25 +410,25 @@ class Renaming:
     async def _replace(self, tree: WebHdfsTree, source: str, target: str) -> None:
         if self._knows_options is not False:
             outcome = await tree.rename(source, target, overwrite=True)
-            self._knows_options = outcome is Renamed.AS_ASKED
-            if outcome is not Renamed.REFUSED:
+            self._knows_options = outcome is RenameOutcome.AS_ASKED
+            if outcome is not RenameOutcome.REFUSED:
                 return
         await finished(_replace_in_steps(tree, source, target))
 
     async def _rename_new(self, tree: WebHdfsTree, source: str, target: str) -> None:
         outcome = await tree.rename(source, target, overwrite=False)
-        self._knows_options = outcome is Renamed.AS_ASKED
-        if outcome is Renamed.REFUSED:
+        self._knows_options = outcome is RenameOutcome.AS_ASKED
+        if outcome is RenameOutcome.REFUSED:
             raise await _why_refused(tree, source, target)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterWays:
-    """What differs from cluster to cluster; some of it is learned from answers."""
+    """Differences between clusters, some of which are detected from responses."""
 
     umask: int
     has_attributes: bool = True
-    """Whether files have modes, owners and replication factors of their own."""
+    """Whether files have their own modes, owners and replication factors."""
     listing: ListingOperation = field(default_factory=ListingOperation)
     renaming: Renaming = field(default_factory=Renaming)
 
@@ -436,11 +438,11 @@ async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None
     aside = beside(parent, f"{OLD_PREFIX}{uuid.uuid4().hex}")
     old = f"{aside}/{_name_of(target)}"
     await tree.make_directory(aside, 0o700)
-    if await tree.rename(target, old, overwrite=False) is Renamed.REFUSED:
+    if await tree.rename(target, old, overwrite=False) is RenameOutcome.REFUSED:
         await tree.remove(aside, recursive=False)
         raise await _why_refused(tree, source, target)
     try:
-        if await tree.rename(source, target, overwrite=False) is Renamed.REFUSED:
+        if await tree.rename(source, target, overwrite=False) is RenameOutcome.REFUSED:
             raise await _why_refused(tree, source, target)
     except errors.QueryServerError:
         await tree.rename(old, target, overwrite=False)
@@ -450,7 +452,7 @@ async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None
 
 
 async def restore(tree: WebHdfsTree, parent: str, aside: str) -> None:
-    """After a crash: bring back the file that was moved aside, unless there is a new one, and delete the rest."""
+    """After a crash, restore the file that was moved aside, unless there is a new one, and delete the rest."""
     async for old in tree.all_entries(aside):
         target = beside(parent, old.name)
         if await tree.find(target) is None:
@@ -490,14 +492,14 @@ async def write_verified(
         raise errors.VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
     if status.permissions == new.permissions or not tree.ways.has_attributes:
         return status
-    # HttpFS removes the bits of its own umask.
+    # HttpFS applies its own umask.
     with suppress(errors.PermissionDenied):
         await tree.set_permissions(path, new.permissions)
     return await tree.stat(path)
 
 
 async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: FileStatus) -> None:
-    """Owner and group of a file that is replaced, as far as the store lets the user set them."""
+    """Preserve owner and group of a replaced file, as far as the user may set them."""
     if not tree.ways.has_attributes:
         return
     owner = former.owner if former.owner != status.owner else None
@@ -512,7 +514,7 @@ async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: F
 
 
 async def remove_broken(tree: WebHdfsTree, path: str) -> None:
-    """Delete the file of a broken upload, which the store may make a moment later."""
+    """Delete the file of a failed upload, which the store may still create a moment later."""
     for _ in range(_TIMES_TO_REMOVE):
         if await tree.remove(path, recursive=False):
             return
