@@ -77,7 +77,7 @@ class TestDuckdbFile:
 
 async def test_a_session_has_its_database_whichever_server_opens_it(small_api: ApiOpener):
     async with small_api() as first, small_api() as second:
-        ana, held = await first.user(), first.services.statements.sessions.runner.held
+        ana, held = await first.user(), first.services.statements.sessions.runner.sessions
         await ana.run("duckdb", "CREATE SCHEMA warehouse; SELECT 1")
         for caller in (ana, Caller(second, ana.username, ana.headers)):
             fields = {"session": {"type": "duckdb"}, "database": "warehouse"}
@@ -117,14 +117,14 @@ async def test_no_session_stays_open_whose_caller_has_left(small_api: ApiOpener,
         new = NewSession(connector="duckdb", properties=(), settings={}, credentials=None)
         asked = asyncio.create_task(second.services.statements.sessions.create(user, new))
         await is_open.wait()
-        assert holder.runner.held.ids()
+        assert holder.runner.sessions.ids()
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         goes_on.set()
 
         async def is_closed() -> bool:
             recorded = await first.database.value("select count(*) from sessions where named and closed_at is null")
-            return not recorded and not holder.runner.held.ids()
+            return not recorded and not holder.runner.sessions.ids()
 
         await until(is_closed)
 

@@ -197,8 +197,8 @@ async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(
     refused = await servers.there.post(f"editor/execute/{made['id']}", statement=_WHO)
     assert refused.json()["code"] == "driver_not_installed"
     assert await rows(servers.ana, made["id"], _WHO) == [[f"{name}-new"]]
-    for hear in (servers.second.services.statements.sessions.runner.claim, _is_unheard):
-        monkeypatch.setattr(servers.second.services.statements.sessions.runner, "claim", hear)
+    for hear in (servers.second.services.statements.sessions.runner.claims.claim, _is_unheard):
+        monkeypatch.setattr(servers.second.services.statements.sessions.runner.claims, "claim", hear)
         found = await servers.ana.run(made["id"], _WHO, session_id=session)
         assert (await servers.ana.page(found["history_uuid"]))["data"] == [[name]]
 
