@@ -20,8 +20,8 @@ from queryserver.identity.model import User
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.positions import Position, behind, position_of, without_prefix
 from queryserver.sql.splitter import Choosing, bind
-from queryserver.statements.engine_sessions import HeldSessions
-from queryserver.statements.parameters import ParameterBook, checked
+from queryserver.statements.open_sessions import OpenSessions
+from queryserver.statements.parameters import ParameterSealer, checked
 from queryserver.statements.session_repository import SessionRecords
 
 _MAX_LINES = 10_000
@@ -64,9 +64,9 @@ class Explanations:
     lookups: Lookups
     connectors: Connectors
     sessions: SessionRecords
-    held: HeldSessions
+    held: OpenSessions
     choosing: Choosing
-    parameters: ParameterBook
+    parameters: ParameterSealer
     max_bytes: int
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from queryserver.identity.model import User
 from queryserver.platform.fair_queue import Slots
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.single_flight import SingleFlight
-from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.session_reach import Reach
 
@@ -49,7 +49,7 @@ class Lookups:
     """
 
     connectors: Connectors
-    credentials: CredentialBook
+    credentials: SessionCredentials
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
     forwarding: Forwarding

@@ -36,7 +36,7 @@ from queryserver.imports.model import (
 )
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
-from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.import_submission import ImportSubmissions, NewImport
 from queryserver.statements.model import RecordedStatement
 
@@ -330,7 +330,7 @@ class TableCreations:
     sources: ImportSources
     previews: Previews
     connectors: Connectors
-    credentials: CredentialBook
+    credentials: SessionCredentials
     submissions: ImportSubmissions
     lookups: Lookups
 

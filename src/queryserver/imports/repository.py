@@ -16,7 +16,7 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database
 from queryserver.platform.threads import background
-from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.credentials import SessionCredentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class ImportJanitor:
     unfinished: UnfinishedTables
     users: UserDirectory
     connectors: Connectors
-    credentials: CredentialBook
+    credentials: SessionCredentials
     may_hold: Callable[[str], Awaitable[bool]]
     wanted: asyncio.Event
 

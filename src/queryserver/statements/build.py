@@ -27,16 +27,17 @@ from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
+from queryserver.statements.credentials import SessionCredentials
+from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
 from queryserver.statements.downloads import Downloads
-from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.import_submission import ImportSubmissions
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.paging import CursorMoves, ResultReader
-from queryserver.statements.parameters import ParameterBook
+from queryserver.statements.paging import ResultReader
+from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_tables import ResultTables
@@ -111,7 +112,7 @@ class StatementServices:
     formatting: Formatting
     administration: StatementAdministration
     retention: RetentionSweep
-    credentials: CredentialBook
+    credentials: SessionCredentials
     runner: Runner
     dispatcher: StatementDispatcher
     signals: StateSignals
@@ -214,9 +215,11 @@ class StatementBuilder:
         )
 
     @cached_property
-    def _credentials(self) -> CredentialBook:
+    def _credentials(self) -> SessionCredentials:
         passes_tokens = self.settings.desktop.use_thrift_http_jwt
-        return CredentialBook(self.stored.sessions, self.connectors, self.accounts.sealer, passes_tokens=passes_tokens)
+        return SessionCredentials(
+            self.stored.sessions, self.connectors, self.accounts.sealer, passes_tokens=passes_tokens
+        )
 
     @cached_property
     def _access(self) -> StatementAccess:
@@ -305,7 +308,7 @@ class StatementBuilder:
             limits=self.settings.editor,
             allowed_settings=self._allowed_settings,
             choosing=Choosing(self.resources.computing),
-            parameters=ParameterBook(self.accounts.sealer),
+            parameters=ParameterSealer(self.accounts.sealer),
         )
 
     @cached_property

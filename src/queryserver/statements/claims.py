@@ -14,11 +14,11 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.reading import only_reads
 from queryserver.sql.splitter import refusal_where_read_only
 from queryserver.statements.data_leases import DataLeases
-from queryserver.statements.engine_sessions import HeldSessions
 from queryserver.statements.execution import Execution
 from queryserver.statements.intake import Broker, Intake, RunnerInstance
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
+from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.running_statements import RunningStatements
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
@@ -45,7 +45,7 @@ class StatementClaims:
     users: UserDirectory
     connectors: Connectors
     data: DataLeases
-    sessions: HeldSessions
+    sessions: OpenSessions
     running: RunningStatements
     editor: EditorSettings
     metrics: Metrics

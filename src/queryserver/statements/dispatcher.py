@@ -13,7 +13,7 @@ from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.platform.threads import background
 from queryserver.statements.intake import Broker, Intake
-from queryserver.statements.leases import ENDED
+from queryserver.statements.lease_queries import ENDED
 from queryserver.statements.model import Lease, NewStatement, assignment_of
 from queryserver.statements.runner import Runner
 

@@ -10,7 +10,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.splitter import statement_hash
-from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.model import (
     IdempotencyKey,
     NewStatement,
@@ -38,7 +38,7 @@ class ImportSubmissions:
 
     recorder: StatementRecorder
     connectors: Connectors
-    credentials: CredentialBook
+    credentials: SessionCredentials
     limits: EditorSettings
 
     async def replay(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement | None:

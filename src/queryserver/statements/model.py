@@ -156,7 +156,7 @@ class StatementRecord:
     text_is_cut: bool = False
     """Only the beginning of the statement is still stored."""
     sealed_parameters: bytes | None = field(default=None, repr=False)
-    """The values of the whole script, as `ParameterBook` seals them."""
+    """The values of the whole script, as `ParameterSealer` seals them."""
     parameter_count: int = 0
 
 

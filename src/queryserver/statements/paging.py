@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
-from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -24,11 +23,10 @@ from queryserver.formats.columns import CellForm, Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget, Held
-from queryserver.platform.database import Database
-from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
+from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.signals import StateSignals
@@ -113,7 +111,7 @@ class ResultReader:
     """Pages, metadata and whole results of the caller's own statements. `threads` renders large pages."""
 
     records: StatementRecords
-    cursors: "CursorMoves"
+    cursors: CursorMoves
     results: ResultStore
     access: StatementAccess
     signals: StateSignals
@@ -122,21 +120,21 @@ class ResultReader:
     budget: ByteBudget
     _wide: ByteBudget = field(default_factory=lambda: ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S), init=False)
 
-    async def page(self, user: User, operation_id: UUID, asked: PageRequest) -> ResultPage:
+    async def page(self, user: User, operation_id: UUID, request: PageRequest) -> ResultPage:
         """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
 
         While the statement runs and has no rows yet, waits up to 1 s for them.
         Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
         """
-        first = 0 if asked.start_over and asked.start_row is None else asked.start_row
-        page = await self._page(user, operation_id, asked, first)
+        first = 0 if request.start_over and request.start_row is None else request.start_row
+        page = await self._page(user, operation_id, request, first)
         if page.rendered.rows or page.status.state not in ACTIVE:
             return page
         with self.signals.watch(operation_id) as watch:
-            page = await self._page(user, operation_id, asked, first)
+            page = await self._page(user, operation_id, request, first)
             if not page.rendered.rows and page.status.state in ACTIVE:
                 await watch.changed_within(_HOLD_S)
-                page = await self._page(user, operation_id, asked, first)
+                page = await self._page(user, operation_id, request, first)
         return page
 
     async def overview(
@@ -247,19 +245,19 @@ class ResultReader:
             self.access.require_owner(user, stored.status)
         return stored
 
-    async def _page(self, user: User, operation_id: UUID, asked: PageRequest, first: int | None) -> ResultPage:
+    async def _page(self, user: User, operation_id: UUID, request: PageRequest, first: int | None) -> ResultPage:
         while True:
-            stored = await self._stored(operation_id, start_row=first, rows=asked.rows, user=user)
-            if stored.status.is_script or asked.statement_id is not None:
-                part = await self.part_of(stored.status, asked.statement_id)
+            stored = await self._stored(operation_id, start_row=first, rows=request.rows, user=user)
+            if stored.status.is_script or request.statement_id is not None:
+                part = await self.part_of(stored.status, request.statement_id)
                 if part is None:
                     return ResultPage(stored.status, (), _NO_ROWS, first or 0, self.batch_max_bytes)
-                return await self._page(user, part, replace(asked, statement_id=None), first)
+                return await self._page(user, part, replace(request, statement_id=None), first)
             start_row = stored.cursor_row if first is None else first
             rendered, held = _NO_ROWS, None
             if stored.status.outcome is None and start_row < stored.status.rows:
                 try:
-                    rendered, held = await self._render(user, stored, start_row, asked)
+                    rendered, held = await self._render(user, stored, start_row, request)
                 except PathNotFound as error:
                     # The result was closed or has expired since its record was read; else its rows are lost.
                     stored = await self._stored(operation_id, start_row=start_row, rows=0, user=user)
@@ -267,25 +265,25 @@ class ResultReader:
                         raise ServiceUnavailable("The result store cannot be reached.") from error
                     return ResultPage(stored.status, stored.columns, _NO_ROWS, start_row, self.batch_max_bytes)
             page = ResultPage(stored.status, stored.columns, rendered, start_row, self.batch_max_bytes, held)
-            if asked.start_row is not None or (page.rows == 0 and not asked.start_over):
+            if request.start_row is not None or (page.rows == 0 and not request.start_over):
                 return page
-            expected = None if asked.start_over else start_row
+            expected = None if request.start_over else start_row
             if await self.cursors.move(operation_id, expected=expected, to=start_row + page.rows):
                 return page
             if held is not None:
                 held.release()
 
     async def _render(
-        self, user: User, stored: StoredResult, start_row: int, asked: PageRequest
+        self, user: User, stored: StoredResult, start_row: int, request: PageRequest
     ) -> tuple[RenderedRows, Held | None]:
         """The rows, and the memory that they hold until they are sent. Raises PathNotFound when the rows are gone."""
         if stored.inline is not None:
-            return await self._rendered(stored, start_row, asked, None), None
+            return await self._rendered(stored, start_row, request, None), None
         size_bytes = _LOAD_BYTES
         while True:
             held = await self.budget.hold(user.id, size_bytes)
             try:
-                rendered = await self._rendered(stored, start_row, asked, held)
+                rendered = await self._rendered(stored, start_row, request, held)
             except _NeedsMore as needs:
                 # Waiting while holding bytes could last for ever: all are given back first.
                 held.release()
@@ -298,12 +296,12 @@ class ResultReader:
                 return rendered, held
 
     async def _rendered(
-        self, stored: StoredResult, start_row: int, asked: PageRequest, held: Held | None
+        self, stored: StoredResult, start_row: int, request: PageRequest, held: Held | None
     ) -> RenderedRows:
         """One segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
         left = self.batch_max_bytes
-        async with aclosing(self._slices(stored, start_row, asked.rows)) as slices:
+        async with aclosing(self._slices(stored, start_row, request.rows)) as slices:
             async for table in slices:
                 measure = partial(memory_of, table, left)
                 memory = await self._in_thread(measure) if table.num_columns > _MANY_COLUMNS else measure()
@@ -316,9 +314,9 @@ class ResultReader:
                     render_page,
                     [table],
                     columns=stored.columns,
-                    escape=asked.form.is_escaped,
+                    escape=request.form.is_escaped,
                     max_bytes=left,
-                    big_numbers_as_text=asked.form.big_numbers_as_text,
+                    big_numbers_as_text=request.form.big_numbers_as_text,
                 )
                 cells = table.num_rows * max(len(stored.columns), 1)
                 is_small = cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES
@@ -368,112 +366,3 @@ def _store_errors(*errors: type[Exception]) -> Generator[None]:
         yield
     except errors as error:
         raise ServiceUnavailable("The result store cannot be reached.") from error
-
-
-_MOST_MOVES = 200
-_SIDE_BY_SIDE = 2
-
-# PostgreSQL plans an array of unknown length anew each time: a single move has a statement of its own.
-_MOVE = """
-update statements set cursor_row = $3, last_used_at = now()
-where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n
-"""
-
-# Rows are locked in the order of their ids, so that two servers never wait for each other. A row that was waited for
-# is compared anew with what was expected.
-_MOVE_MANY = """
-with held as (
-    select id, n, target
-    from unnest($1::uuid[], $2::bigint[], $3::bigint[]) with ordinality as asked (key, expected, target, n)
-    join statements on id = key and (expected is null or cursor_row = expected)
-    order by id for update of statements
-)
-update statements set cursor_row = target, last_used_at = now()
-from held where statements.id = held.id returning n
-"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Move:
-    statement_id: UUID
-    expected: int | None
-    to: int
-    moved: "asyncio.Future[bool]"
-
-
-class CursorMoves:
-    """Moves cursors, with one statement of SQL for all moves requested while the last one was under way.
-
-    Each move is compared with the cursor by itself: two calls that expect the same row are never in one statement, and
-    one of them fails.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._waiting: list[_Move] = []
-        self._writers = Tasks()
-        self._writing = 0
-
-    async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """Whether the cursor was moved from `expected` (None: from anywhere). Raises DatabaseUnavailable."""
-        moved = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Move(statement_id, expected, to, moved))
-        if self._writing < _SIDE_BY_SIDE:
-            self._writing += 1
-            # Not in the context of this call: what is logged of the moves of others has no part in it.
-            Context().run(self._writers.start, self._write(), "cursor-moves")
-        return await moved
-
-    async def aclose(self) -> None:
-        """Stop the moves under way; their callers are canceled."""
-        await self._writers.aclose()
-        for move in self._waiting:
-            move.moved.cancel()
-        self._waiting.clear()
-
-    async def _write(self) -> None:
-        try:
-            while moves := self._taken():
-                await self._move_all(moves)
-        finally:
-            self._writing -= 1
-
-    def _taken(self) -> list[_Move]:
-        """The first move of each statement; a caller that has gone away moves nothing."""
-        taken: dict[UUID, _Move] = {}
-        left: list[_Move] = []
-        for move in self._waiting:
-            if move.moved.done():
-                continue
-            if move.statement_id in taken or len(taken) == _MOST_MOVES:
-                left.append(move)
-            else:
-                taken[move.statement_id] = move
-        self._waiting = left
-        return list(taken.values())
-
-    async def _move_all(self, moves: list[_Move]) -> None:
-        try:
-            if len(moves) == 1:
-                [one] = moves
-                rows = await self._database.fetch(_MOVE, one.statement_id, one.expected, one.to)
-            else:
-                rows = await self._database.fetch(
-                    _MOVE_MANY,
-                    [move.statement_id for move in moves],
-                    [move.expected for move in moves],
-                    [move.to for move in moves],
-                )
-        except asyncio.CancelledError:
-            for move in moves:
-                move.moved.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 passed on to each caller; the writer lives on
-            for move in moves:
-                if not move.moved.done():
-                    move.moved.set_exception(error)
-        else:
-            done = {row["n"] for row in rows}
-            for number, move in enumerate(moves, start=1):
-                if not move.moved.done():
-                    move.moved.set_result(number in done)

@@ -17,7 +17,7 @@ from queryserver.statements.model import StatementRecord
 _MOST_CHARACTERS_OF_ROWS = 128 * 1024 * 1024
 
 
-class ParameterBook:
+class ParameterSealer:
     """Seals the values of scripts for the records of their statements."""
 
     def __init__(self, sealer: Sealer) -> None:

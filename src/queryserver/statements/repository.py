@@ -66,7 +66,7 @@ from statements where id = $1
 
 _STATUS_OF = f"select {STATUS} from statements where id = $1"
 _STATUSES = f"""
-select n, {STATUS} from unnest($1::uuid[]) with ordinality as asked (key, n) join statements on id = key
+select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
 """
 
 # Users take turns: the first statements of all of them come before the second ones, and all that somebody waits for

@@ -215,7 +215,7 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpoolResult:
     """What was kept; a small result is `inline` and has no segments."""
 
     rows: int
@@ -286,14 +286,14 @@ class Spool:
         await self._flush()
         await self._stored()
 
-    async def finish(self) -> Spooled:
+    async def finish(self) -> SpoolResult:
         """Store the rest; everything that the answer counts is durable, or inline."""
         if self._pending and not self._segments and self._pending_bytes <= INLINE_BYTES:
             inline = encode(pa.Table.from_batches(self._pending))
             if len(inline) <= INLINE_BYTES:
-                return Spooled(self.rows, len(inline), self.truncated_reason, inline)
+                return SpoolResult(self.rows, len(inline), self.truncated_reason, inline)
         await self.store()
-        return Spooled(self.rows, self._stored_bytes, self.truncated_reason, None)
+        return SpoolResult(self.rows, self._stored_bytes, self.truncated_reason, None)
 
     async def aclose(self) -> None:
         """Stop storing; what is not visible yet never will be."""

@@ -19,11 +19,13 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.statements.claims import StatementClaims
+from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.data_leases import DataLeases
-from queryserver.statements.engine_sessions import CredentialBook, HeldSessions, ImportOpener, SessionOpener
+from queryserver.statements.engine_sessions import ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.queue_consumer import QueueConsumer
 from queryserver.statements.running_statements import RunningStatements
 from queryserver.statements.session_reach import NO_REACH, Reach
@@ -56,7 +58,7 @@ class Runner:
     results: ResultStore
     users: UserDirectory
     connectors: Connectors
-    credentials: CredentialBook
+    credentials: SessionCredentials
     signals: StateSignals
     editor: EditorSettings
     limits: RunnerLimits
@@ -68,7 +70,7 @@ class Runner:
 
     def __post_init__(self) -> None:
         instance, limits = self.instance, self.limits
-        self.sessions = HeldSessions(partial(self.session_records.close, owner=instance.owner))
+        self.sessions = OpenSessions(partial(self.session_records.close, owner=instance.owner))
         self.opener = self._opener()
         self.data = DataLeases(instance, self.session_records, self.connectors, self.editor.lease_timeout)
         self.statements = RunningStatements(

@@ -20,8 +20,8 @@ from queryserver.errors.base import DatabaseUnavailable, NotSupported, too_many_
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
+from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.dispatcher import CLOSE_SESSION
-from queryserver.statements.engine_sessions import CredentialBook
 from queryserver.statements.engine_settings import chosen_settings
 from queryserver.statements.forwarding import Forwarding
 from queryserver.statements.model import new_session_guid
@@ -58,7 +58,7 @@ class Sessions:
     records: SessionRecords
     statements: StatementRecords
     connectors: Connectors
-    credentials: CredentialBook
+    credentials: SessionCredentials
     runner: Runner
     forwarding: Forwarding
     notices: Notices
@@ -69,26 +69,21 @@ class Sessions:
     def __post_init__(self) -> None:
         self.forwarding.serve(_OPEN, self._open_forwarded, self._undo_forwarded)
 
-    async def create(self, user: User, asked: NewSession) -> SessionRecord:
+    async def create(self, user: User, new: NewSession) -> SessionRecord:
         """Open an engine session and keep it.
 
         Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError; then no
         session exists.
         """
-        connector = self.connectors.resolve(user, asked.connector)
+        connector = self.connectors.resolve(user, new.connector)
         self.credentials.require_token(user, connector)
-        settings = chosen_settings(asked.settings, connector, self.allowed_settings)
+        settings = chosen_settings(new.settings, connector, self.allowed_settings)
         for line in settings.warnings:
             log.info(line, connector=connector.key)
         self.runner.instance.require_open()
-        credentials, session_id = asked.credentials, await self.statements.new_session_id()
+        credentials, session_id = new.credentials, await self.statements.new_session_id()
         record = self._record(
-            user,
-            connector,
-            session_id,
-            guid=new_session_guid(),
-            properties=asked.properties,
-            settings=settings.passed_on,
+            user, connector, session_id, guid=new_session_guid(), properties=new.properties, settings=settings.passed_on
         )
         if credentials:
             record = replace(record, sealed_credentials=self.credentials.seal(credentials, connector))
@@ -96,12 +91,12 @@ class Sessions:
         if data is not None and not await self.runner.data.may_run(connector):
             try:
                 holder = await self.forwarding.holder(data)
-                is_open = await self._open_at(holder, user, connector, record, asked.database)
+                is_open = await self._open_at(holder, user, connector, record, new.database)
             except BaseException:  # a cancel too: the holder may have opened it
                 await asyncio.shield(self._close_unanswered(record.id))
                 raise
         else:
-            is_open = await self._open_here(user, connector, record, credentials, asked.database)
+            is_open = await self._open_here(user, connector, record, credentials, new.database)
         if not is_open:
             raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
         try:

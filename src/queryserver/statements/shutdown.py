@@ -16,10 +16,10 @@ from queryserver.platform.stopping import (
     stop_step,
 )
 from queryserver.statements.data_leases import DataLeases
-from queryserver.statements.engine_sessions import HeldSessions
 from queryserver.statements.execution import Execution
 from queryserver.statements.intake import Broker, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.running_statements import RunningStatements, unless_database_unavailable
 from queryserver.statements.signals import StateSignals
 
@@ -36,7 +36,7 @@ class RunnerShutdown:
     instance: RunnerInstance
     leases: StatementLeases
     data: DataLeases
-    sessions: HeldSessions
+    sessions: OpenSessions
     running: RunningStatements
     signals: StateSignals
     limits: RunnerLimits

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 # Statements that are gone have changed too: their calls answer that there is no such statement.
 _CHANGED = """
-select distinct asked.id from unnest($1::uuid[], $2::text[]) as asked (id, seen) left join statements using (id)
+select distinct watched.id from unnest($1::uuid[], $2::text[]) as watched (id, seen) left join statements using (id)
 where state is null or state not in ('waiting', 'running') or state <> seen
 """
 

@@ -16,9 +16,9 @@ from queryserver.sql.parameters import Parameters
 from queryserver.sql.places import StatementParameters
 from queryserver.sql.splitter import Choice, Choosing, PreviousStatement, is_short
 from queryserver.statements import model
-from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.engine_settings import chosen_settings
-from queryserver.statements.parameters import ParameterBook, checked_for
+from queryserver.statements.parameters import ParameterSealer, checked_for
 from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.scripts import operation_of, require_short, warning_of
 from queryserver.statements.session_choice import SessionChoice, StatementSession
@@ -134,12 +134,12 @@ class Submissions:
     recorder: StatementRecorder
     sessions: SessionChoice
     connectors: Connectors
-    credentials: CredentialBook
+    credentials: SessionCredentials
     access: StatementAccess
     limits: EditorSettings
     allowed_settings: frozenset[str]
     choosing: Choosing
-    parameters: ParameterBook
+    parameters: ParameterSealer
 
     async def submit(
         self,

@@ -17,7 +17,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.execution import Attached, Execution
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.model import Assignment
@@ -106,7 +106,7 @@ class Fleet:
             results=self.results,
             users=self.users,
             connectors=connectors,
-            credentials=CredentialBook(self.sessions, connectors, PlainSealer()),
+            credentials=SessionCredentials(self.sessions, connectors, PlainSealer()),
             signals=StateSignals(),
             editor=self.editor,
             limits=replace(self.limits, **limits),

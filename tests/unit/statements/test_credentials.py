@@ -12,7 +12,7 @@ from tests.unit.statements.driving import ANA, CONNECTOR
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Credentials, EngineCapabilities
-from queryserver.statements.engine_sessions import CredentialBook
+from queryserver.statements.credentials import SessionCredentials
 
 GIVEN = Credentials("ana", "planted-secret")
 
@@ -56,7 +56,7 @@ def at(url: str, places: tuple[tuple[str, int], ...]) -> tuple[Connector, Connec
 )
 async def test_they_never_go_to_another_address(url: str, places: tuple[tuple[str, int], ...], stays: bool) -> None:
     before, connectors = at("oracle://${USER}:${PASSWORD}@one/x", ())
-    sealed = CredentialBook(cast("Any", None), connectors, PlainSealer()).seal(GIVEN, before)
+    sealed = SessionCredentials(cast("Any", None), connectors, PlainSealer()).seal(GIVEN, before)
     after, connectors = at(url, places)
-    book = CredentialBook(cast("Any", Sessions(sealed)), connectors, PlainSealer())
+    book = SessionCredentials(cast("Any", Sessions(sealed)), connectors, PlainSealer())
     assert await book.of(ANA, after) == (GIVEN if stays else None)

@@ -8,7 +8,7 @@ from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.sql.literals import HIVE, SPARKSQL
 from queryserver.sql.parameters import MOST_VALUES, read_parameters
 from queryserver.sql.places import StatementParameters, script_places
-from queryserver.statements.parameters import ParameterBook, checked
+from queryserver.statements.parameters import ParameterSealer, checked
 
 LONG = "x" * 100_000
 DIALECT = "hive"
@@ -55,7 +55,7 @@ def test_the_last_values_that_can_be_sent_are_read():
     literals = [SPARKSQL.write(0, one) for one in given.by_position]
     assert literals[0] == "TIMESTAMP '0001-01-01 01:00:00+00:00'"
     assert literals[2] == "CAST('9223372036854775807' AS DECIMAL(19,0))"
-    book = ParameterBook(AesSealer(Keyring(SecretKey.derive(SecretStr("k" * 40)))))
+    book = ParameterSealer(AesSealer(Keyring(SecretKey.derive(SecretStr("k" * 40)))))
     assert book.unsealed(book.sealed(StatementParameters(given))).given == given
 
 

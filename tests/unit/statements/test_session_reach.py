@@ -16,7 +16,7 @@ from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import ResultRefused
 from queryserver.files.model import Scheme
 from queryserver.identity.model import Scope, User
-from queryserver.statements.engine_sessions import HeldSession, HeldSessions
+from queryserver.statements.open_sessions import OpenSession, OpenSessions
 from queryserver.statements.session_reach import NO_REACH, Reach
 
 ALL_ENGINES_CAN = EngineCapabilities(reads_files=True, writes_files=True, reads_results=True)
@@ -74,8 +74,8 @@ async def test_each_turn_in_a_held_session_has_the_rights_of_its_caller_and_the_
     async def forget(session_id: int) -> None:
         del session_id
 
-    held_sessions, reach = HeldSessions(forget), given.reach.of_session(ALL_ENGINES_CAN, read_only=False)
-    held = HeldSession(1, "fake", ANA, named=True, idle=timedelta(minutes=1), reach=reach)
+    held_sessions, reach = OpenSessions(forget), given.reach.of_session(ALL_ENGINES_CAN, read_only=False)
+    held = OpenSession(1, "fake", ANA, named=True, idle=timedelta(minutes=1), reach=reach)
     await held_sessions.open(held, nullcontext(engine), reach.given_to(SessionOptions()))
     files, results = engine.options[0].files, engine.options[0].results
     assert files is not None

@@ -18,7 +18,7 @@ from queryserver.errors.base import DatabaseUnavailable, TooManyRequests
 from queryserver.errors.statements import EngineUnavailable, SessionLost
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.statements.engine_sessions import HeldSession, HeldSessions, SessionShares
+from queryserver.statements.open_sessions import OpenSession, OpenSessions, SessionShares
 
 
 @dataclass
@@ -31,12 +31,12 @@ class Setting:
     database_down: bool = False
 
     def __post_init__(self) -> None:
-        self.held = HeldSessions(self._forget)
+        self.held = OpenSessions(self._forget)
 
     async def open(
         self, session_id: int = 1, *, user: User = ANA, named: bool = True, idle_s: float = 60
-    ) -> HeldSession:
-        session = HeldSession(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
+    ) -> OpenSession:
+        session = OpenSession(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
         await self.held.open(session, nullcontext(self.engine), SessionOptions())
         return session
 
@@ -204,7 +204,7 @@ async def test_sessions_of_disabled_users_are_closed_side_by_side() -> None:
     await until(lambda: setting.forgotten == [2])
     assert list(setting.held.ids()) == [3]
     dropping.cancel()
-    await HeldSession.close(first)
+    await OpenSession.close(first)
     await setting.held.aclose()
 
 
@@ -216,7 +216,7 @@ class Openings:
 
     def __init__(self, stack: ExitStack, *, per_connector: int, open_ones: Counter[tuple[str, int]]) -> None:
         self._stack = stack
-        held = HeldSessions(forget=_forget)
+        held = OpenSessions(forget=_forget)
         held.named = lambda: open_ones  # type: ignore[method-assign]
         self._shares = SessionShares(held, per_connector=per_connector)
 
@@ -283,7 +283,7 @@ def test_sessions_of_other_connectors_count_for_the_user_only() -> None:
 
 
 def test_an_opening_that_fails_leaves_nothing() -> None:
-    shares = SessionShares(HeldSessions(forget=_forget), per_connector=2)
+    shares = SessionShares(OpenSessions(forget=_forget), per_connector=2)
     for _ in range(3):
         with pytest.raises(OSError, match="refused"), shares.opening("c", EVE, max_open=1):
             raise OSError("refused")

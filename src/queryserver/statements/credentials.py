@@ -1,0 +1,129 @@
+"""Credentials and tokens of users for engines (Contract editor 9)."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import structlog
+
+from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
+from queryserver.connectors.secrets import masked
+from queryserver.engines.protocol import Credentials, SessionOptions
+from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
+from queryserver.identity.model import ExternalToken, SealedToken, User
+from queryserver.platform.sealing import Sealer
+from queryserver.statements.session_repository import SessionRecords
+
+log = structlog.get_logger(__name__)
+
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+class SessionCredentials:
+    """Keeps credentials sealed in the record of the session that brought them, until that session is closed.
+
+    Tokens of other issuers are not kept here: they come with the call, or sealed with the statement that needs them.
+    `passes_tokens` False: no engine ever gets one.
+    """
+
+    def __init__(
+        self,
+        sessions: SessionRecords,
+        connectors: Connectors,
+        sealer: Sealer,
+        *,
+        passes_tokens: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sessions = sessions
+        self._connectors = connectors
+        self._sealer = sealer
+        self._passes_tokens = passes_tokens
+        self._clock = clock
+
+    async def options(
+        self,
+        user: User,
+        connector: Connector,
+        *,
+        database: str | None = None,
+        settings: Mapping[str, str] = _NO_SETTINGS,
+        token: SealedToken | None = None,
+    ) -> SessionOptions:
+        """The options of a session; `token` replaces that of the call. Raises CredentialsRequired."""
+        external = None
+        if self._wants_token(connector):
+            # The token of the statement comes first: it says as whom the statement was sent.
+            external = user.external_token
+            if token:
+                try:
+                    external = ExternalToken(self._sealer.unseal(token.content).decode(), token.expires_at)
+                except ValueError:  # its key is gone
+                    message = "The token that came with the statement cannot be read any more."
+                    raise CredentialsRequired(message) from None
+        if external is not None and external.expires_at <= self._clock():
+            raise CredentialsRequired("Your token has expired before the data source could be asked.")
+        return SessionOptions(
+            database=database,
+            settings=settings,
+            credentials=await self.of(user, connector),
+            external_token=external.text if external else None,
+            token_expires_at=external.expires_at if external else None,
+        )
+
+    def require_token(self, user: User, connector: Connector) -> None:
+        """Raises EngineJwtRequired when the engine takes the tokens of callers and this call came with none to pass."""
+        if not self._connectors.engine(connector).capabilities.wants_external_token:
+            return
+        if not self._passes_tokens:
+            raise EngineJwtRequired("This server passes no tokens on: desktop.use_thrift_http_jwt is off.")
+        if user.external_token is None:
+            raise EngineJwtRequired(f"The connector {connector.nice_name} needs a token of your identity provider.")
+
+    def sealed_token(self, user: User, connector: Connector) -> SealedToken | None:
+        """For the record of a statement; None where the engine takes none."""
+        token = user.external_token
+        if token is None or not self._wants_token(connector):
+            return None
+        return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
+
+    async def of(self, user: User, connector: Connector) -> Credentials | None:
+        """What the caller gave last for this connector; no query where the connector has its own login."""
+        if not self._connectors.engine(connector).capabilities.wants_credentials:
+            return None
+        sealed = await self._sessions.credentials(user.id, connector.key)
+        if sealed is None:
+            return None
+        try:
+            username, password, *places = json.loads(self._sealer.unseal(sealed))
+        except ValueError as error:  # their key is gone: the caller can give them again
+            log.warning("credentials cannot be read", connector=connector.key, reason=str(error))
+            return None
+        # What was given for one address never goes to another.
+        return Credentials(username, password) if places == self._places(connector) else None
+
+    async def required(self, user: User, connector: Connector) -> Credentials | None:
+        """The same; None only where the connector has its own login. Raises CredentialsRequired."""
+        given = await self.of(user, connector)
+        if given is None and self._connectors.engine(connector).capabilities.wants_credentials:
+            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+        return given
+
+    def seal(self, credentials: Credentials, connector: Connector) -> bytes:
+        """For the record of a session."""
+        known = [credentials.username, credentials.password, *self._places(connector)]
+        return self._sealer.seal(json.dumps(known).encode())
+
+    def _places(self, connector: Connector) -> list[str]:
+        """The addresses of its connections; if only the driver knows them, a digest of all options."""
+        places = self._connectors.engine(connector).capabilities.endpoints
+        if places:
+            return [f"{host}:{port}" for host, port in places]
+        options = json.dumps(masked(connector.options), sort_keys=True, default=str)
+        return [hashlib.sha256(options.encode()).hexdigest()]
+
+    def _wants_token(self, connector: Connector) -> bool:
+        return self._passes_tokens and self._connectors.engine(connector).capabilities.wants_external_token
