@@ -1,1 +1,1 @@
-"""The fleet: broker, workers, tasks, schedules and what is sent about them (Contract platform 10)."""
+"""The fleet: broker, workers, tasks, schedules and their notifications (Contract platform 10)."""

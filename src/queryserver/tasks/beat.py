@@ -1,4 +1,4 @@
-"""Fires the schedules: each fire once, whatever number of beats run (Contract platform 10.4)."""
+"""Fires the schedules, each fire exactly once no matter how many beats run (Contract platform 10.4)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -28,15 +28,15 @@ _PRIORITY = 1
 
 
 class _CannotRun(Exception):
-    """The owner, the connector or the right is gone: no later fire could succeed either."""
+    """The owner, the connector or the owner's right to it is gone, so no later fire could succeed either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """Claims due schedules, submits their runs and records the ends of these.
+    """Claims due schedules, submits their runs and records how the runs ended.
 
-    A run is committed before its statement is submitted, under the id of the fire as idempotency key. So a beat that
-    dies between the two leaves a run that any beat submits, and one that dies after it a statement that is found again.
+    A run is committed before its statement is submitted, and the fire id serves as idempotency key. If a beat dies
+    between the two, any beat submits the run; if it dies after the submission, the retry finds the same statement.
     """
 
     runs: ScheduleRuns
@@ -48,7 +48,7 @@ class Beat:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Inside, schedules fire."""
+        """Fire schedules for the duration of the context."""
         async with (
             background(every(_FIRE_EVERY_S, self.fire), "schedule-fires"),
             background(every(_ENDS_EVERY_S, self.record_ends), "schedule-ends"),
@@ -57,7 +57,7 @@ class Beat:
             yield
 
     async def fire(self) -> None:
-        """Claim what is due, and submit every run that has no statement yet. Raises DatabaseUnavailable."""
+        """Claim due schedules, and submit every run that has no statement yet. Raises DatabaseUnavailable."""
         for status in await self.runs.claim_due():
             if status is RunStatus.SKIPPED:
                 self._count("skipped")
@@ -72,14 +72,14 @@ class Beat:
                 await self.runs.end(end)
             except errors.DatabaseUnavailable:
                 raise
-            except Exception:  # a row that a newer program wrote must not keep the others from ending
+            except Exception:  # a row written by a newer version must not keep the others from ending
                 log.exception("end of a run not recorded", fire_id=end.fire_id)
 
     async def forget(self) -> None:
         await self.runs.forget(older_than=self.runs_kept)
 
     async def _start(self, run: DueRun) -> None:
-        """Submit one run; what forbids it is recorded as its end, what passes is tried again in the next round."""
+        """Submit one run. A permanent obstacle ends the run; a temporary one is retried in the next round."""
         try:
             async with asyncio.timeout(_SUBMITTED_WITHIN_S):
                 await self._submit(run)
@@ -97,7 +97,7 @@ class Beat:
             log.warning("run not submitted in time", fire_id=run.fire_id)
             if run.is_late:
                 await self._fail(run, "It could not be submitted in time.")
-        except Exception:  # the outer wall of a task: a fault of one run must not keep the others from starting
+        except Exception:  # last resort of a task: a bug in one run must not keep the others from starting
             log.exception("run failed", fire_id=run.fire_id)
             await self._fail(run, "Internal error.")
 
@@ -130,7 +130,9 @@ class Beat:
             self._count("submitted")
 
     async def _require_connector(self, user: User, key: str) -> None:
-        """That very connector: the name alone could mean another one of the same dialect. Raises _CannotRun."""
+        """Check this exact connector, since a name may resolve to another one of the same dialect. Raises
+        _CannotRun.
+        """
         await self.connectors.at_least(user.connectors_version)
         if self.connectors.known(key) is None:
             raise _CannotRun("The connector of the schedule is gone.")

@@ -1,7 +1,7 @@
 """The queue of the fleet in Redis or Valkey, by arq (Contract platform 10.2).
 
-It wakes processes and holds nothing else: what is to be done stands in the service database, and sweeps find it there.
-So a job carries the id of a record only, a lost one costs seconds, and a repeated one finds nothing to do.
+The queue only wakes processes: the work itself is recorded in the service database, where sweeps find it too.
+So a job carries nothing but the id of a record; a lost job costs seconds, and a duplicate finds nothing to do.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from queryserver.administration.broker_check import broker_connections
 from queryserver.platform.settings.sections import TaskServerSettings
 
 log = structlog.get_logger(__name__)
-# One line for each job at the level of ours.
+# At INFO, arq logs every job.
 logging.getLogger("arq").setLevel(logging.WARNING)
 
 _OUT_OF_REACH = (RedisError, OSError, TimeoutError)
@@ -36,19 +36,19 @@ _CALL_WITHIN_S = 5.0
 _SILENCE_S = 30.0
 _CANCEL_AGAIN_S = 0.1
 _MOST_UNSENT = 10_000
-# arq has no blocking read, so each job puts a token into a list on which workers wait: one token wakes one worker,
-# which reads the queue then. A token is lost with the worker that took it; so the queue is read without one too.
+# arq has no blocking read, so each job pushes a token onto a list that workers block on: one token wakes one worker,
+# which then reads the queue. A token is lost if its worker dies, so the queue is also polled without one.
 _POLL_S = 0.1
 _MOST_TOKENS = 1_000
-# Jobs only start work. One that was begun by a worker that died is given to another after this time.
+# Jobs only start work. If a worker dies during a job, another worker gets it after this time.
 _JOB_WITHIN_S = 30
 _JOB_KEPT_S = 24 * 3600
-# A job is due at once by any clock: arq compares the clock of who sends it with that of who takes it.
+# In the past by any clock: arq compares the clock of the sender with that of the worker.
 _DUE = datetime(2000, 1, 1, tzinfo=UTC)
 _SEPARATOR = " "
 
 Job: TypeAlias = Callable[[str], Awaitable[object]]
-"""Work for one job id. What it raises is logged, and the job counts as done."""
+"""Work for one job id. Exceptions are logged, and the job counts as done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class _Unsent:
 
 class _Pipeline(Pipeline):
     async def reset(self) -> None:
-        """Gives its connection back, whatever happens; redis-py would keep it, in use by nobody."""
+        """Always release the connection; redis-py would leak it after an error."""
         if self.connection is not None and not self.connection.is_connected:
-            # A closed connection watches nothing. redis-py would open it again, to a broker that may not answer.
+            # Nothing is watched on a closed connection. redis-py would reconnect, to a broker that may not answer.
             self.watching = False
         try:
             await super().reset()
         finally:
             connection, self.connection = self.connection, None
             if connection is not None:
-                pool: Any = self.connection_pool  # redis-py says that it may be one of its other, blocking client
+                pool: Any = self.connection_pool  # the type of redis-py includes the pool of its blocking client
                 await connection.disconnect(nowait=True)
                 await pool.release(connection)
 
@@ -80,9 +80,9 @@ class _Redis(ArqRedis):
 
 
 class RedisBroker:
-    """One connection pool, used by the tasks that send and listen. Use `running()`.
+    """A connection pool shared by the tasks that send and listen. Use `running()`.
 
-    Messages are sent by one task in the order of their calls. While the broker is out of reach they are dropped.
+    A single task sends the messages in call order. Messages are dropped while the broker is unreachable.
     """
 
     def __init__(self, settings: TaskServerSettings) -> None:
@@ -94,13 +94,13 @@ class RedisBroker:
         self._changed: dict[UUID, None] = {}
         self._has_news = asyncio.Event()
         self.is_reachable: bool | None = None
-        """By the last call; None: none was made."""
+        """According to the last call; None before the first."""
 
     def running(self) -> AbstractAsyncContextManager[object]:
         return _background(self._send_all(), "broker-messages")
 
     def statement_waits(self, statement_id: UUID, *, fence: int) -> None:
-        """Wake one worker. Its job id is that of the statement and fence, so that a repeated call queues nothing."""
+        """Wake one worker. The job id consists of statement and fence, so repeated calls queue nothing."""
         self._enqueue("statement", f"stmt:{statement_id}:{fence}")
 
     def task_waits(self, job_id: str) -> None:
@@ -108,13 +108,16 @@ class RedisBroker:
         self._enqueue("task", job_id)
 
     def statement_changed(self, statement_id: UUID) -> None:
-        """Wake the calls that wait for the statement, in all servers."""
+        """Wake the calls waiting for the statement on all servers."""
         if len(self._changed) < _MOST_UNSENT:
             self._changed[statement_id] = None
             self._has_news.set()
 
     def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[object]:
-        """Call `changed` for each statement that other processes report while inside; reconnects by itself."""
+        """Call `changed` for each statement that other processes report, for the duration of the context.
+
+        Reconnects by itself.
+        """
         return _background(self._listen(changed), "broker-changes")
 
     def _enqueue(self, function: str, job_id: str) -> None:
@@ -138,7 +141,7 @@ class RedisBroker:
                 self.is_reachable = False
                 self._jobs.clear()
                 self._changed.clear()
-            except Exception:  # the outer wall of a task: later messages must be sent
+            except Exception:  # last resort of a task: later messages must be sent
                 log.exception("message to the broker not sent")
             await asyncio.sleep(_RETRY_S)
 
@@ -167,7 +170,7 @@ class RedisBroker:
                     while True:
                         message = await channel.get_message(timeout=_SILENCE_S)
                         if message is None:
-                            # A connection that was lost without a word looks like one on which nothing happens.
+                            # A silently lost connection looks like an idle one.
                             async with asyncio.timeout(_CALL_WITHIN_S):
                                 await redis.echo("ping")
                             continue
@@ -176,12 +179,12 @@ class RedisBroker:
             await asyncio.sleep(_RETRY_S)
 
     async def serve(self, jobs: dict[str, Job], *, room: Callable[[], int]) -> None:
-        """Take jobs and do them while there is `room` for so many, for ever. Goes on when the broker comes back."""
+        """Take and run jobs forever, never more than there is `room` for. Resumes when the broker comes back."""
         while True:
             with suppress(*_OUT_OF_REACH):  # `_send_all` logs it
                 async with self._connected() as redis:
                     await self._serve(redis, jobs, room)
-            # arq's worker ends at the first call that the broker does not answer.
+            # arq's worker exits at the first call that the broker does not answer.
             await asyncio.sleep(_RETRY_S)
 
     async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], room: Callable[[], int]) -> None:
@@ -204,7 +207,7 @@ class RedisBroker:
                 await asyncio.wait({polling})
                 polling.result()
         finally:
-            # Jobs last milliseconds. A canceled one would leave a task of arq's behind, whose failure nothing reads.
+            # Jobs take milliseconds. Canceling one would leave a task of arq behind whose exception nobody retrieves.
             jobs_left = list(worker.tasks.values())
             if jobs_left:
                 await asyncio.wait(jobs_left, timeout=_CALL_WITHIN_S)
@@ -227,9 +230,9 @@ class RedisBroker:
 
 @asynccontextmanager
 async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenerator["asyncio.Task[None]"]:
-    """The work runs in a task of its own while inside, and has ended after it.
+    """Run the work in a task of its own for the duration of the context, and wait for it to end.
 
-    It is canceled again and again: the client of Redis drops a cancel that comes together with an answer.
+    The task is canceled repeatedly, because redis-py swallows a cancellation that coincides with a reply.
     """
     task = asyncio.create_task(work, name=name)
     try:
@@ -242,7 +245,7 @@ async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenera
 
 
 class _GatedWorker(Worker):
-    """Takes no more jobs than there is room for: those that it leaves are taken by another process."""
+    """Takes no more jobs than there is room for, and leaves the rest to other processes."""
 
     def __init__(self, *arguments: Any, room: Callable[[], int], tokens: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -269,14 +272,14 @@ def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None
         del ctx  # arq passes it
         try:
             await job(job_id)
-        except Exception:  # the outer wall of a task: the sweep does what this job did not
+        except Exception:  # last resort of a task: the sweep makes up for this job
             log.exception("job failed", job=name, job_id=job_id)
 
     return do
 
 
 def _ids(data: object) -> Sequence[UUID]:
-    """The ids of a message; of what another program wrote, none."""
+    """The ids in a message; none in a message of another program."""
     try:
         return [UUID(one) for one in data.decode().split(_SEPARATOR)] if isinstance(data, bytes) else ()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Settings to the services of the fleet."""
+"""Builds the services of the fleet from the settings."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -43,7 +43,7 @@ from queryserver.tasks.webhooks import Webhooks
 class TaskServices:
     service: TaskService
     runner: TaskRunner
-    """Runs nothing before `run_next` or `running`: only workers run tasks."""
+    """Idle until `run_next` or `running` is called: only workers run tasks."""
 
 
 def task_records(settings: Settings, database: Database) -> TaskRecords:
@@ -65,7 +65,10 @@ def task_services(
     broker: TaskBroker | None,
     metrics: Metrics,
 ) -> TaskServices:
-    """`broker` is there where the task server is on. Old tasks are deleted by the clean-up of `statements`."""
+    """Build the task services; `broker` is None if the task server is off.
+
+    The clean-up of `statements` also deletes old tasks.
+    """
     records = task_records(settings, database)
     statements.retention.include(records.clean_up)
     jobs = TaskJobs(
@@ -102,7 +105,7 @@ def task_services(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleServices:
-    """Schedules, what fires them, and what is sent about their runs and about statements."""
+    """Schedules, the beat that fires them, and the notifications about their runs and about statements."""
 
     schedules: Schedules
     beat: Beat
@@ -121,7 +124,7 @@ def schedule_services(
     threads: Threads,
     metrics: Metrics,
 ) -> ScheduleServices:
-    """All of them; nothing goes on by itself before `beat.running` and `deliveries.running` are entered."""
+    """Build all of them; nothing runs in the background until `beat.running` and `deliveries.running` are entered."""
     tasks = settings.desktop.task_server
     outbox, rules = Outbox(database), webhook_rules(settings)
     recipients = Recipients(database, tasks, rules)
@@ -149,7 +152,7 @@ def schedule_services(
 
 @asynccontextmanager
 async def open_schedules(settings: Settings) -> AsyncGenerator[Schedules]:
-    """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Schedule administration for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
         sealer = AesSealer(await open_keyring(settings.desktop, database))

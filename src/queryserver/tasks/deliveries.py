@@ -1,4 +1,4 @@
-"""Mails and signed calls: an outbox that is written with the end that they are about, and its loop (ADR 58)."""
+"""Mails and webhooks: an outbox written in the same transaction as the end it reports, and its loop (ADR 58)."""
 
 import asyncio
 import hashlib
@@ -29,7 +29,7 @@ _ROUND_EVERY_S = 1.0
 _FORGET_EVERY_S = 3600.0
 _SENT_WITHIN_S = 60.0
 _CLAIMED_FOR = timedelta(seconds=_SENT_WITHIN_S * 2)
-_KEPT = timedelta(days=7)
+_RETENTION = timedelta(days=7)
 _LONGEST_ERROR = 500
 
 
@@ -37,7 +37,7 @@ _redacted = Redactor()
 
 
 def cleaned(text: str) -> str:
-    """The text of an engine or server as one line of at most 500 characters, without secrets."""
+    """Reduce the text of an engine or server to one line of at most 500 characters, with secrets redacted."""
     return escaped(" ".join(_redacted(text[: 10 * _LONGEST_ERROR]).split()))[:_LONGEST_ERROR]
 
 
@@ -47,7 +47,7 @@ class DeliveryKind(StrEnum):
 
 
 class DeliveryFailed(Exception):
-    """`reason` is shown to administrators. A `final` failure is not tried again."""
+    """`reason` is shown to administrators. A `final` failure is not retried."""
 
     def __init__(self, reason: str, *, final: bool = False) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ class DeliveryFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What is told about the end of a run or statement."""
+    """The content of a notification about the end of a run or statement."""
 
     event: str
     name: str
@@ -107,7 +107,7 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One that is due and claimed. `moment` is the time of the claim by the clock of the database."""
+    """A delivery that is due and claimed. `moment` is the time of the claim by the clock of the database."""
 
     key: str
     kind: DeliveryKind
@@ -121,25 +121,25 @@ class Sender(Protocol):
     """Sends deliveries of one kind."""
 
     async def send(self, delivery: Delivery) -> None:
-        """Returns when the receiver has taken it. Raises DeliveryFailed."""
+        """Return once the receiver has accepted the delivery. Raises DeliveryFailed."""
         ...
 
 
 def deliveries_of(about: str, message: Message, notify: Notify) -> Sequence[NewDelivery]:
-    """What is sent about one end; `about` names the statement, or the run that has none."""
+    """The deliveries that one end calls for; `about` names the statement, or the run if it has none."""
     if message.event not in notify.on:
         return ()
     content = message.stored()
     mail = {**content, "attach_csv": notify.attach_csv}
-    found = [_delivery(about, message.event, DeliveryKind.EMAIL, address, mail) for address in notify.to]
+    deliveries = [_delivery(about, message.event, DeliveryKind.EMAIL, address, mail) for address in notify.to]
     if notify.url:
-        found.append(_delivery(about, message.event, DeliveryKind.WEBHOOK, notify.url, content))
-    return found
+        deliveries.append(_delivery(about, message.event, DeliveryKind.WEBHOOK, notify.url, content))
+    return deliveries
 
 
 def _delivery(about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]) -> NewDelivery:
     named = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
-    # A digest: the path of a signed call may be a secret, and keys are logged and sent.
+    # A digest, because the path of a webhook URL may be a secret, and keys are logged and sent.
     digest = hashlib.sha256(named.encode()).hexdigest()
     return NewDelivery(f"{about}:{event}:{kind}:{digest}", kind, recipient, content)
 
@@ -152,10 +152,10 @@ on conflict (key) do update set content = excluded.content
 """
 
 _RECEIVER = "coalesce(substring({of}.recipient from '^https?://[^/?#]+'), {of}.recipient)"
-"""The address of a mail, the host of a call."""
+"""The mail address, or the host of a webhook."""
 
-# One after the other to each receiver: a slow one takes one place. What another worker has sent since the turns were
-# read is looked at again behind the lock.
+# One delivery at a time per receiver, so a slow one occupies a single slot. The lock repeats the check, in case
+# another worker has sent a delivery since `turns` was read.
 _CLAIM = f"""
 with turns as (
     select distinct on ({_RECEIVER.format(of="due")}) key from deliveries as due
@@ -176,7 +176,7 @@ where key in (
 returning key, kind, recipient, content, tries, now() as moment
 """
 
-# A worker that was slower than its claim changes nothing any more.
+# Has no effect once the claim of the worker has expired.
 _RECORD = """
 update deliveries set claimed_until = null, error = $3,
     delivered_at = case when $3 = '' then now() end,
@@ -201,38 +201,38 @@ class Outbox:
         self._database = database
 
     async def add(self, connection: Connection, deliveries: Iterable[NewDelivery]) -> None:
-        """Add in the transaction under way; of one key there is one delivery."""
+        """Add deliveries within the current transaction; existing keys are skipped."""
         for one in deliveries:
             await connection.execute(_ADD, one.key, one.kind.value, one.recipient, one.content)
 
     async def claim(self, kind: DeliveryKind, most: int) -> Sequence[Delivery]:
-        """Due ones, one for each receiver, which no other worker gets for two minutes."""
+        """Claim due deliveries, one per receiver, for two minutes."""
         return [_delivery_of(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, most, kind.value)]
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
-        """It was taken (no error), or failed: to be tried again after the pause, or with None never."""
+        """Record the outcome of an attempt, empty `error` for success; `pause=None` stops retries."""
         await self._database.execute(_RECORD, delivery.key, delivery.tries, cleaned(error), pause)
 
     async def add_ended_statements(self, mailed_after: timedelta | None) -> None:
-        """Add what is to be sent about statements that have ended; `mailed_after` None: no mail to owners."""
+        """Add the deliveries about ended statements; `mailed_after=None` sends no mail to owners."""
         async with self._database.transaction() as connection:
             ended = await connection.fetch(_ENDED, mailed_after)
             added: list[UUID] = []
             for row in ended:
                 try:
-                    found = _deliveries_of_statement(row, mails=mailed_after is not None)
-                except Exception:  # a row that a newer program wrote must not keep the others from being told about
+                    deliveries = _deliveries_of_statement(row, mails=mailed_after is not None)
+                except Exception:  # a row written by a newer version must not block the others
                     log.exception("nothing sent about a statement", operation_id=str(row["id"]))
                     continue
-                await self.add(connection, found)
+                await self.add(connection, deliveries)
                 added.append(row["id"])
             if added:
                 await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
 
     async def forget(self) -> None:
-        """Delete those that were sent or given up a week ago."""
+        """Delete deliveries created over a week ago that were sent or abandoned."""
         await self._database.execute(
-            "delete from deliveries where next_try_at is null and created_at < now() - $1::interval", _KEPT
+            "delete from deliveries where next_try_at is null and created_at < now() - $1::interval", _RETENTION
         )
 
 
@@ -266,7 +266,7 @@ def _delivery_of(row: Row) -> Delivery:
 
 
 def _facts(delivery: Delivery) -> dict[str, str]:
-    """Of log lines."""
+    """The fields of log lines."""
     if delivery.kind is DeliveryKind.EMAIL:
         host = delivery.recipient.rpartition("@")[2]
     else:
@@ -275,7 +275,7 @@ def _facts(delivery: Delivery) -> dict[str, str]:
 
 
 class Deliveries:
-    """Sends what is due, up to five times with growing pauses. A failure changes no statement and no run."""
+    """Sends due deliveries, with up to five attempts and growing pauses. Failures affect no statement and no run."""
 
     def __init__(
         self,
@@ -290,11 +290,11 @@ class Deliveries:
         self._counters = counters
         self._mailed_after = mailed_after
         self._sending = Tasks()
-        self._places = dict.fromkeys(senders, _AT_ONCE)
+        self._slots = dict.fromkeys(senders, _AT_ONCE)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Inside, ends become deliveries, and these are sent. One that is canceled at the end is tried again."""
+        """Create and send deliveries for the duration of the context. Deliveries canceled on exit are retried later."""
         async with (
             self._sending.running(),
             background(every(_ROUND_EVERY_S, self.round), "deliveries"),
@@ -303,33 +303,33 @@ class Deliveries:
             yield
 
     async def round(self) -> None:
-        """Take what is due, as far as there are places. Raises DatabaseUnavailable."""
+        """Claim and send due deliveries while slots are free. Raises DatabaseUnavailable."""
         await self._outbox.add_ended_statements(self._mailed_after)
-        for kind in self._places:
+        for kind in self._slots:
             await self._fill(kind)
 
     async def _fill(self, kind: DeliveryKind) -> None:
-        if places := self._places[kind]:
-            self._places[kind] = 0  # nobody else claims for them meanwhile
+        if slots := self._slots[kind]:
+            self._slots[kind] = 0  # reserved while the claim is under way
             claimed: Sequence[Delivery] = ()
             try:
-                claimed = await self._outbox.claim(kind, places)
+                claimed = await self._outbox.claim(kind, slots)
             finally:
-                self._places[kind] += places - len(claimed)
+                self._slots[kind] += slots - len(claimed)
             for delivery in claimed:
                 self._sending.start(self._send(delivery), "delivery")
 
     async def _send(self, delivery: Delivery) -> None:
         try:
             await self._send_and_record(delivery)
-            # The next one for this receiver has waited for it.
+            # The next delivery to this receiver has waited for this one.
             await self._fill(delivery.kind)
         except DatabaseUnavailable:
             log.warning("the database is out of reach: a delivery may be repeated", **_facts(delivery))
 
     async def _send_and_record(self, delivery: Delivery) -> None:
         try:
-            reason, final = await self._tried(delivery)
+            reason, final = await self._try_to_send(delivery)
             pause = None
             if reason and not final and delivery.tries < MOST_TRIES:
                 pause = timedelta(seconds=_PAUSES_S[delivery.tries - 1])
@@ -338,10 +338,10 @@ class Deliveries:
                 log.warning("not delivered", **_facts(delivery), tries=delivery.tries, reason=reason)
             await self._outbox.record(delivery, reason, pause=pause)
         finally:
-            self._places[delivery.kind] += 1
+            self._slots[delivery.kind] += 1
 
-    async def _tried(self, delivery: Delivery) -> tuple[str, bool]:
-        """Why it failed, and whether for ever; no reason: it was taken."""
+    async def _try_to_send(self, delivery: Delivery) -> tuple[str, bool]:
+        """Try to send; the reason of the failure (empty for success) and whether it is final."""
         if delivery.tries > MOST_TRIES:
             return "The worker that sent it died each time.", True
         try:
@@ -351,7 +351,7 @@ class Deliveries:
             return error.reason or "It failed.", error.final
         except TimeoutError:
             return "It was not sent in time.", False
-        except Exception as error:  # the outer wall of a task: the delivery is tried again
+        except Exception as error:  # last resort of a task: the delivery is retried
             log.exception("delivery failed", **_facts(delivery))
             return f"Internal error: {type(error).__name__}.", False
         return "", False

@@ -1,4 +1,4 @@
-"""Tasks run by this process: claimed, reported, canceled, and given back when the process stops."""
+"""Runs tasks in this process: claims them, reports progress, cancels them, and releases them at shutdown."""
 
 import asyncio
 import random
@@ -19,10 +19,10 @@ from queryserver.tasks.repository import TaskRecords
 log = structlog.get_logger(__name__)
 
 CANCEL = "task-cancel"
-"""Kind of the notice that the record of a task requests a cancel; its subject is the id."""
+"""Kind of the notice that a cancel was requested in the record of a task; its subject is the task id."""
 
 Job: TypeAlias = Callable[[ClaimedTask, Progress], Awaitable[TaskEnd]]
-"""The work of a task. May be stopped at any moment, and done again."""
+"""The work of a task. May be interrupted at any moment and started over."""
 
 _SWEEP_EVERY_S = 5.0
 _REPORT_EVERY_S = 1.0
@@ -33,7 +33,7 @@ _FAULT = TaskEnd(TaskState.FAILED, "Internal error.")
 
 
 class _Run:
-    """A task while it runs here."""
+    """A task running in this process."""
 
     def __init__(self, claimed: ClaimedTask, work: "asyncio.Task[TaskEnd]", report: "_Report") -> None:
         self.claimed = claimed
@@ -43,24 +43,24 @@ class _Run:
         self.is_lost = False
 
     def cancel(self) -> None:
-        """Stop the work because a user wants that."""
+        """Stop the work at a user's request."""
         self.is_canceled = True
         self.work.cancel()
 
     def lose(self) -> None:
-        """Stop the work because another process has the task."""
+        """Stop the work because another process has taken over the task."""
         self.is_lost = True
         self.work.cancel()
 
 
 class _Report:
-    """How far the work is, for the next heartbeat."""
+    """The progress of the work, for the next heartbeat."""
 
     def __init__(self) -> None:
         self.progress = 0
         self.message = ""
         self.changed = asyncio.Event()
-        # The first heartbeat comes at once: a notice of a cancel may have come before this process knew the task.
+        # Send the first heartbeat at once: a cancel notice may have arrived before this process had the task.
         self.changed.set()
 
     def __call__(self, share: float, text: str) -> None:
@@ -70,7 +70,7 @@ class _Report:
 
 
 class TaskRunner:
-    """Runs tasks under leases. A task whose process died is run again by another: all tasks can be done twice."""
+    """Runs tasks under leases. If a process dies, another reruns its task, so every task must be repeatable."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class TaskRunner:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Inside, tasks that wait are run without a job of the broker too, one after the other.
+        """Sweep for waiting tasks and run them one by one, for the duration of the context; needs no broker.
 
-        At the end, those that run have the grace time of the shutdown; then they are given back.
+        On exit, running tasks get the grace time of the shutdown and are then released.
         """
         self._is_stopping = False
         try:
@@ -115,14 +115,14 @@ class TaskRunner:
                 finally:
                     await self.drain()
         finally:
-            for run in self._runs.values():  # of callers that go on
+            for run in self._runs.values():  # whose callers are still running
                 run.work.cancel()
             await self._tasks.aclose(grace_s=_RECORDED_WITHIN_S)
 
     async def drain(self, *, at_once: bool = False) -> None:
-        """Claim nothing more, and give what runs the grace time of the shutdown once. Repeated, it does nothing.
+        """Stop claiming, and give running tasks the grace time of the shutdown. Repeated calls do nothing.
 
-        `at_once`: there is no grace time.
+        With `at_once` there is no grace time.
         """
         if not self._is_stopping:
             self._is_stopping = True
@@ -130,9 +130,9 @@ class TaskRunner:
                 await asyncio.wait([run.work for run in self._runs.values()], timeout=self._grace_s)
 
     async def run_next(self) -> bool:
-        """Claim a task and run it to its end; False: none waits. Raises DatabaseUnavailable.
+        """Claim a task and run it to its end; False if none is waiting. Raises DatabaseUnavailable.
 
-        When the caller is canceled, the task is given back.
+        Canceling the caller releases the task.
         """
         if self._is_stopping:
             return False
@@ -140,14 +140,14 @@ class TaskRunner:
         if claimed is None:
             return False
         log.info("task claimed", task=claimed.name, task_id=str(claimed.id), fence=claimed.fence)
-        if claimed.cancel_requested:  # of a process that died before it saw that
+        if claimed.cancel_requested:  # the previous process died before it noticed
             await self._record_end(claimed, _CANCELED)
         else:
             await self._run(claimed)
         return True
 
     def notified(self, kind: str, subject: str) -> bool:
-        """Handle a notice of an instance; False: it is not about a task."""
+        """Handle a notice of an instance; False if it is not about a task."""
         if kind != CANCEL:
             return False
         with suppress(ValueError):
@@ -156,7 +156,7 @@ class TaskRunner:
         return True
 
     def wake(self) -> None:
-        """A task waits: `running` looks for it now."""
+        """Make `running` look for a waiting task now."""
         self._woken.set()
 
     async def _sweep(self) -> None:
@@ -169,7 +169,7 @@ class TaskRunner:
                 await self._run_waiting()
             except DatabaseUnavailable:
                 log.warning("tasks not looked for")
-            except Exception:  # the outer wall of a task: the next round may do better
+            except Exception:  # last resort of a task: the next round may succeed
                 log.exception("tasks not looked for")
 
     async def _run_waiting(self) -> None:
@@ -189,10 +189,10 @@ class TaskRunner:
             raise
 
     async def _follow(self, run: _Run) -> None:
-        """Keep the lease until the work has ended, and record how."""
+        """Keep the lease until the work has ended, and record the end."""
         claimed, work = run.claimed, run.work
         try:
-            async with background(self._keep(run), "task-lease"):
+            async with background(self._renew_lease(run), "task-lease"):
                 await asyncio.wait({work})
             if run.is_lost:
                 log.warning("task lost to another process", task=claimed.name, task_id=str(claimed.id))
@@ -211,12 +211,12 @@ class TaskRunner:
         except QueryServerError as error:
             log.warning("task failed", task=claimed.name, task_id=str(claimed.id), code=error.code)
             return TaskEnd(TaskState.FAILED, error.message)
-        except Exception:  # the outer wall of a task: its record must have an end
+        except Exception:  # last resort of a task: its record must get an end
             log.exception("task failed", task=claimed.name, task_id=str(claimed.id))
             return _FAULT
 
-    async def _keep(self, run: _Run) -> None:
-        """Renew the lease at each heartbeat, and soon after the work has reported; stop it when that is wanted."""
+    async def _renew_lease(self, run: _Run) -> None:
+        """Renew the lease at each heartbeat and soon after each progress report; stop the work on request."""
         report = run.report
         while True:
             with suppress(TimeoutError):

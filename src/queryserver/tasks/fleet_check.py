@@ -1,4 +1,4 @@
-"""The processes of the fleet, for the doctor: which live, which died, and whether the database has room for them."""
+"""Checks the fleet for the doctor: live and dead processes, and whether the database has room for them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ INSTANCES, CONNECTIONS = "instances", "database"
 
 _NAMED = 5
 _OTHER_CONNECTIONS = 2
-"""Of a process beside its pool: one that listens, and those of its readiness checks."""
+"""Connections of a process besides its pool: one that listens, and one for its readiness checks."""
 _FULL, _NEARLY_FULL = 1.0, 0.8
 
 _CONNECTIONS_LEFT = """
@@ -61,7 +61,7 @@ def _counted(count: Counter[Role]) -> str:
 
 
 def _dead(dead: Sequence[Instance]) -> Iterator[Finding]:
-    """The newest by name, the others by number."""
+    """Name the newest, and count the others."""
     newest_first = sorted(dead, key=lambda one: one.heartbeat_at, reverse=True)
     for one in newest_first[:_NAMED]:
         at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
@@ -74,7 +74,7 @@ def _dead(dead: Sequence[Instance]) -> Iterator[Finding]:
 
 
 def connections_finding(processes: int, pool_max: int, connections: int) -> Finding:
-    """Of so many processes with pools of that size, at a database that gives so many connections."""
+    """Compare the connections that `processes` may open with those that the database offers."""
     needed = processes * (pool_max + _OTHER_CONNECTIONS)
     what = (
         f"{processes} processes may open {needed} connections (desktop.database.pool_max = {pool_max}), "

@@ -1,4 +1,4 @@
-"""The processes of the fleet that live, by the clock of the database (Contract platform 10.6)."""
+"""The live processes of the fleet, by the clock of the database (Contract platform 10.6)."""
 
 import asyncio
 import os
@@ -44,14 +44,14 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one process runs, and how much it runs at once; 0: it takes nothing from the queue."""
+    """How much a process runs, and how much it can run at once; capacity 0 takes nothing from the queue."""
 
     running: int = 0
     capacity: int = 0
 
 
 class Instances:
-    """Records of processes. One lives while its heartbeat is younger than three of them."""
+    """Records of processes. A process is alive while its last heartbeat is less than three intervals old."""
 
     def __init__(self, database: Database, *, heartbeat: timedelta) -> None:
         self._database = database
@@ -59,7 +59,7 @@ class Instances:
 
     @asynccontextmanager
     async def present(self, instance_id: str, role: Role, load: Callable[[], Load] = Load) -> AsyncGenerator[None]:
-        """Inside, this process counts as alive. Raises DatabaseUnavailable at the beginning only."""
+        """Count as alive for the duration of the context. Raises DatabaseUnavailable on entry only."""
 
         async def beat() -> None:
             now = load()
@@ -78,27 +78,27 @@ class Instances:
                     await self._database.execute("delete from instances where id = $1", instance_id)
 
     async def living(self, role: Role | None = None) -> Sequence[Instance]:
-        """Those that live, in the order of their starts."""
-        found = await self._database.fetch(
+        """Live processes in the order of their starts."""
+        rows = await self._database.fetch(
             """select * from instances where heartbeat_at > now() - $1::interval and ($2::text is null or kind = $2)
             order by started_at, id""",
             self._heartbeat * _GONE_AFTER_BEATS,
             role.value if role else None,
         )
-        return [_instance(row) for row in found]
+        return [_instance(row) for row in rows]
 
     async def known(self) -> Sequence[tuple[Instance, bool]]:
-        """Those that live, and those that ended within a day without removing their record; and whether each lives."""
-        found = await self._database.fetch(
+        """Live processes and those that died within a day, with True for the live ones."""
+        rows = await self._database.fetch(
             """select *, heartbeat_at > now() - $1::interval as lives from instances
             where heartbeat_at > now() - $2::interval order by started_at, id""",
             self._heartbeat * _GONE_AFTER_BEATS,
             _FORGOTTEN_AFTER,
         )
-        return [(_instance(row), row["lives"]) for row in found]
+        return [(_instance(row), row["lives"]) for row in rows]
 
     async def lives_here(self, role: Role) -> bool:
-        """Whether a process of that role lives on this host."""
+        """Whether a process of that role is alive on this host."""
         host = socket.gethostname()
         return any(one.name.rpartition("-")[0] == host for one in await self.living(role))
 

@@ -1,4 +1,4 @@
-"""The work of each task: what the commands of the same names do (Contract platform 10.6, 12.1, 12.2)."""
+"""The work of each task, like the command of the same name (Contract platform 10.6, 12.1, 12.2)."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ from queryserver.tasks.model import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskJobs:
-    """Does the work of tasks. All of it may be stopped at any moment, and done again."""
+    """Does the work of tasks, all of which may be interrupted at any moment and started over."""
 
     retention: RetentionSweep
     orphans: OrphanSweep
     area: UploadAreaSweep
     refresh: IndexRefresh | None
-    """None: there is no index of the metadata search."""
+    """None without an index of the metadata search."""
     connectors: Connectors
     users: UserDirectory
     keys_meant: Callable[[str], Awaitable[list[str] | None]]
-    """Keys of the connectors that a dialect means; None: all."""
+    """Keys of the connectors that a dialect refers to; None for all."""
 
     async def run(self, task: ClaimedTask, progress: Progress) -> TaskEnd:
-        """Raises QueryServerError where nothing, or only a part, was done."""
+        """Raises QueryServerError if the work was not, or only partly, done."""
         _, params = checked(task.name, task.params)
         known = cast(
             "DocumentCleanup | ResultCleanup | UploadCleanup | CloseQueries | CloseSessions | MetadataRefresh", params
@@ -89,7 +89,7 @@ class TaskJobs:
         return _closed("sessions", await self.retention.close_sessions(connectors, age, progress=progress))
 
     async def _refresh_metadata(self, params: MetadataRefresh, owner_id: int | None, progress: Progress) -> TaskEnd:
-        """With the rights of the user who submitted the task, as they are now."""
+        """Refresh with the current rights of the user who submitted the task."""
         if self.refresh is None:
             raise NotSupported("The index of the metadata search is switched off.")
         owner = None if owner_id is None else await self.users.user(owner_id)
@@ -105,7 +105,7 @@ def _finished(message: str, result: Mapping[str, Any]) -> TaskEnd:
 
 
 def _closed(kind: str, done: Closed) -> TaskEnd:
-    """As the command, which fails where one could not be closed."""
+    """Fails like the command if one could not be closed."""
     message = f"{done.closed} {kind} closed. {done.already_closed} {kind} already closed."
     result = {kind: done.closed, "already_closed": done.already_closed}
     if done.in_use:

@@ -1,4 +1,4 @@
-"""Who may be notified, and mail about ends of runs and statements, or for a test (Contract platform 10.5, 10.8)."""
+"""Permitted recipients, notification mails and test mails (Contract platform 10.5, 10.8)."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9](?:[A-
 
 
 class Recipients:
-    """Checks addresses when they are given; a signed call is checked again when it is made, as names may change."""
+    """Checks addresses when they are configured; webhooks are checked again when sent, as DNS may change."""
 
     def __init__(self, database: Database, settings: TaskServerSettings, rules: AddressRules) -> None:
         self._database = database
@@ -41,7 +41,7 @@ class Recipients:
         self._rules = rules
 
     async def require_addresses(self, addresses: Sequence[str], field: str) -> None:
-        """Raises InvalidParameter unless mail may go to all of them."""
+        """Raises InvalidParameter unless mail may be sent to all of them."""
         domains = {address: _domain(address, field) for address in addresses}
         if self._domains:
             refused = [address for address, domain in domains.items() if domain not in self._domains]
@@ -53,7 +53,7 @@ class Recipients:
             raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_LONGEST_ADDRESS]}: {reason}.")
 
     async def require_url(self, url: str, field: str) -> None:
-        """Raises InvalidParameter unless a signed call may go there. A name that is not known yet may be known then."""
+        """Raises InvalidParameter unless webhooks may be sent there. Host names need not resolve yet."""
         if not self._signs:
             raise InvalidParameter(f"{field} needs the setting desktop.task_server.webhook_secret.")
         if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
@@ -71,15 +71,15 @@ class Recipients:
             raise InvalidParameter(f"{field} is refused: {error.message}") from None
 
     async def _known(self, addresses: Collection[str]) -> frozenset[str]:
-        found = await self._database.fetch(
+        rows = await self._database.fetch(
             "select distinct lower(email) as email from users where is_active and lower(email) = any($1::text[])",
             list(addresses),
         )
-        return frozenset(row["email"] for row in found)
+        return frozenset(row["email"] for row in rows)
 
 
 def _domain(address: str, field: str) -> str:
-    """The domain of an address, in lower case. Line breaks and lists are no addresses. Raises InvalidParameter."""
+    """The domain of an address, in lower case. Rejects line breaks and address lists. Raises InvalidParameter."""
     match = _ADDRESS.fullmatch(address)
     if match is None or len(address) > _LONGEST_ADDRESS:
         raise InvalidParameter(f"{field} must hold email addresses such as ana@example.org.")
@@ -94,7 +94,7 @@ _LINE_BREAKS = frozenset("\r\n\0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvAttachments:
-    """Results as CSV files, within the bounds of the settings, read as their owners."""
+    """Results as CSV files, within the limits of the settings, read on behalf of their owners."""
 
     downloads: Downloads
     callers: CallerRepository
@@ -102,7 +102,7 @@ class CsvAttachments:
     settings: TaskServerSettings
 
     async def of(self, message: Message) -> tuple[bytes | None, str]:
-        """The file, or None and why there is none. Raises DeliveryFailed when it may be had later."""
+        """The file, or None and the reason. Raises DeliveryFailed if a retry may succeed."""
         user = await self.callers.user(message.owner_id)
         if user is None or message.history_uuid is None:
             return None, "its owner is disabled" if user is None else "there was no statement"
@@ -129,9 +129,9 @@ class CsvAttachments:
 
 
 class Mails:
-    """Sends mail through the server of the settings; its certificate is verified.
+    """Sends mail through the server of the settings, verifying its certificate.
 
-    `tls` makes the context of encrypted connections: aiosmtplib would make one that verifies too, anew for each.
+    `tls` creates the TLS context; aiosmtplib's own would verify too, but be created anew for each connection.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Mails:
         await self._transmit(mail)
 
     async def test(self, to: str) -> str:
-        """Send a mail that says that mail arrives; why it was not taken, empty: it was. Raises InvalidParameter."""
+        """Send a test mail; the reason if it was refused, else empty. Raises InvalidParameter."""
         await self._recipients.require_addresses([to], "to")
         mail = self._mail(to, "[queryserver] test", "This is a test: mail of queryserver arrives here.\n")
         try:
@@ -177,7 +177,7 @@ class Mails:
         return ""
 
     def _mail(self, to: str, subject: str, text: str) -> EmailMessage:
-        """Raises DeliveryFailed for a header that would become two."""
+        """Raises DeliveryFailed for line breaks in headers."""
         sender = self._settings.default_from_email or "queryserver@localhost"
         for value in (sender, to, subject):
             if _LINE_BREAKS & set(value):
@@ -185,7 +185,7 @@ class Mails:
         mail = EmailMessage(policy=SMTP)
         mail["From"], mail["To"], mail["Subject"] = sender, to, subject
         mail["Message-ID"] = make_msgid(domain=parseaddr(sender)[1].rpartition("@")[2] or "localhost")
-        mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no out-of-office note comes back
+        mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: prevents out-of-office replies
         mail.set_content(text)
         return mail
 
@@ -204,7 +204,7 @@ class Mails:
             password=settings.password.get_secret_value() if settings.user else None,
             timeout=_TIMEOUT_S,
             use_tls=settings.tls == "tls",
-            start_tls=settings.tls == "starttls",  # True: a server without it is refused
+            start_tls=settings.tls == "starttls",  # True fails if the server does not support it
             tls_context=self._context,
         )
         try:
@@ -212,7 +212,7 @@ class Mails:
                 async with server:
                     await server.send_message(mail)
         except aiosmtplib.SMTPResponseException as error:
-            # Of the greeting, TLS or login, a refusal is about the service: its settings or the server may be mended.
+            # Refusals of the greeting, TLS or login concern the service, and its settings or the server may get fixed.
             is_about_mail = isinstance(error, aiosmtplib.SMTPSenderRefused | aiosmtplib.SMTPDataError)
             final = is_about_mail and error.code in _FINAL_CODES and error.code not in _NOT_LOGGED_IN
             raise DeliveryFailed(cleaned(f"{error.code} {error.message}"), final=final) from error

@@ -13,7 +13,7 @@ from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.statements.states import StatementState
 
 STATEMENT = "statement"
-"""Name of the jobs of statements in the list."""
+"""Name of statement jobs in the list."""
 
 _CENTURY_DAYS = 36_500
 _SHOWN = 100  # characters of an unknown name in a message
@@ -30,7 +30,7 @@ class TaskState(StrEnum):
 STATES_OF_STATEMENTS: Mapping[TaskState, tuple[StatementState, ...]] = {
     TaskState.QUEUED: (StatementState.WAITING,),
     TaskState.RUNNING: (StatementState.RUNNING,),
-    # Results that have expired or were closed come of statements that ended well.
+    # Expired and closed results belong to statements that succeeded.
     TaskState.FINISHED: (
         *(StatementState.AVAILABLE, StatementState.SUCCESS),
         *(StatementState.EXPIRED, StatementState.CLOSED),
@@ -38,7 +38,7 @@ STATES_OF_STATEMENTS: Mapping[TaskState, tuple[StatementState, ...]] = {
     TaskState.FAILED: (StatementState.FAILED, StatementState.TIMED_OUT),
     TaskState.CANCELED: (StatementState.CANCELED,),
 }
-"""The states of statements that a state of tasks stands for."""
+"""The statement states that a task state corresponds to."""
 
 
 class TaskName(StrEnum):
@@ -62,7 +62,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-# Integers may come as decimal text, too (Contract platform 1.2).
+# Integers may also be sent as decimal text (Contract platform 1.2).
 Days: TypeAlias = Annotated[int, Field(ge=0, le=_CENTURY_DAYS), BeforeValidator(_no_flag)]
 
 Name: TypeAlias = Annotated[
@@ -72,42 +72,42 @@ Name: TypeAlias = Annotated[
 
 
 class TaskParameters(BaseModel):
-    """What the tasks of one name take."""
+    """Parameters of the tasks of one name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DocumentCleanup(TaskParameters):
-    """As the command `cleanup`."""
+    """Same as the command `cleanup`."""
 
     keep_days: Annotated[int, Field(ge=1, le=_CENTURY_DAYS), BeforeValidator(_no_flag)] = 30
 
 
 class ResultCleanup(TaskParameters):
-    """Results whose time is over."""
+    """Deletes expired results."""
 
 
 class UploadCleanup(TaskParameters):
-    """What uploads have left; those that go on keep their own expiry."""
+    """Deletes leftovers of uploads; uploads in progress keep their own expiry."""
 
     older_than_minutes: Annotated[int, Field(ge=10, le=_CENTURY_DAYS * 24 * 60), BeforeValidator(_no_flag)] = 60
 
 
 class CloseQueries(TaskParameters):
-    """As the command `close_queries`."""
+    """Same as the command `close_queries`."""
 
     age_in_days: Days = 7
 
 
 class CloseSessions(TaskParameters):
-    """As the command `close_sessions`: `dialect` is a dialect, the key or id of a connector, or `all`."""
+    """Same as the command `close_sessions`: `dialect` is a dialect, the key or id of a connector, or `all`."""
 
     age_in_days: Days
     dialect: Name
 
 
 class MetadataRefresh(TaskParameters):
-    """The index of the metadata search, of one connector."""
+    """Refreshes the index of the metadata search for one connector."""
 
     connector: Name
 
@@ -123,7 +123,7 @@ PARAMETERS: Mapping[TaskName, type[TaskParameters]] = {
 
 
 def checked(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskParameters]:
-    """A task that can be submitted. A parameter that is null counts as absent.
+    """Validate a task for submission. Null parameters count as absent.
 
     Raises InvalidParameter (also for an unknown name or parameter) and MissingParameter.
     """
@@ -147,7 +147,7 @@ def checked(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskParamet
 
 
 def _rule(model: type[TaskParameters], name: str) -> str:
-    """What the parameter must be, for a person."""
+    """The constraint of the parameter in words."""
     schema = model.model_json_schema()["properties"][name]
     if schema["type"] == "integer":
         return f"must be an integer from {schema['minimum']} to {schema['maximum']}."
@@ -163,7 +163,7 @@ class Task:
     params: Mapping[str, Any]
     state: TaskState
     owner: str
-    """Name of the user who submitted it; empty when that user is gone."""
+    """Name of the user who submitted it; empty if that user no longer exists."""
     created: datetime
     started: datetime | None
     ended: datetime | None
@@ -174,7 +174,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks are listed; None: any."""
+    """Which tasks are listed; None matches any."""
 
     state: TaskState | None = None
     name: str | None = None
@@ -190,7 +190,7 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
-    """The right of one process to run a task. Every write carries the fence; an older one is refused."""
+    """The right of one process to run a task. Every write carries the fence; writes with an older fence are refused."""
 
     id: UUID
     name: TaskName
@@ -212,7 +212,7 @@ class TaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class ActiveCounts:
-    """What waits and runs, in all processes."""
+    """What is waiting and running in all processes."""
 
     queued: int
     """Statements and tasks."""
@@ -222,5 +222,5 @@ class ActiveCounts:
 
 
 def job_id(task_id: UUID, fence: int) -> str:
-    """The id of the job of the broker that runs the task."""
+    """The id of the broker's job that runs the task."""
     return f"task:{task_id}:{fence}"

@@ -27,7 +27,7 @@ def require_zone(name: str) -> tzinfo:
 
 
 def require_cron(text: str) -> None:
-    """Raises InvalidParameter unless it has five fields and names a time that comes."""
+    """Raises InvalidParameter unless the text has five fields and matches some future time."""
     if len(text) > _LONGEST_CRON or len(text.split()) != _FIELDS:
         raise InvalidParameter("schedule.cron must have five fields: minute, hour, day of month, month, day of week.")
     try:
@@ -39,11 +39,11 @@ def require_cron(text: str) -> None:
 
 
 def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:
-    """The first moment after `after` that the cron text names in the zone, in UTC; None: there is none.
+    """The first time after `after` that matches the cron text in the zone, in UTC; None if there is none.
 
-    Each local time fires once: of one that comes twice, when clocks are set back, the first; one that is skipped, when
-    they are set forward, at the next minute that exists. CronSim itself does so only where neither minute nor hour
-    begins with a star, so it gets local times without a zone.
+    Each local time fires once. If it occurs twice because clocks are set back, the first occurrence counts; if it is
+    skipped because they are set forward, the next existing minute does. CronSim itself does so only if neither minute
+    nor hour begins with a star, so it is passed local times without a zone.
     """
     for local in _local_times(text, after.astimezone(zone).replace(tzinfo=None)):
         moment = _moment(local, zone)
@@ -53,7 +53,7 @@ def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:
 
 
 def next_interval_time(due: datetime, interval: timedelta, now: datetime) -> datetime:
-    """The first moment after `now` of the grid of the interval through `due`."""
+    """The first time after `now` that is a whole number of intervals after `due`."""
     missed = max((now - due) // interval, 0)
     return due + interval * (missed + 1)
 
@@ -79,14 +79,14 @@ class ScheduleKind(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What a fire does while the last run has not ended."""
+    """What a fire does while the previous run is still running."""
 
     SKIP = "skip"
     QUEUE = "queue"
 
 
 class RunStatus(StrEnum):
-    """Of a run, and of the last one of a schedule."""
+    """Status of a run, and of the last run of a schedule."""
 
     OPEN = ""
     FINISHED = "finished"
@@ -96,7 +96,7 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Who gets a message about which ends of runs. `to`: mail; `url`: a signed call."""
+    """Who is notified about which outcomes: `to` by mail, `url` by a signed webhook."""
 
     on: tuple[str, ...] = (RunStatus.FINISHED, RunStatus.FAILED)
     to: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an administrator says about a schedule."""
+    """The definition of a schedule by an administrator."""
 
     name: str
     owner: str
@@ -132,13 +132,13 @@ class Plan:
     notify: Notify | None = None
 
     def times(self) -> tuple[object, ...]:
-        """What decides when it fires."""
+        """The values that determine when the schedule fires."""
         return self.enabled, self.cron, self.interval_s, self.timezone, self.expires_at
 
     def next_time(self, now: datetime, *, due: datetime | None = None) -> datetime | None:
-        """The first fire after `now`; of an interval the grid goes through the fire that was due, else through now.
+        """The first fire after `now`; intervals are counted from `due`, or else from `now`.
 
-        None: it never fires again. Raises ValueError, InvalidParameter for times that no check has passed.
+        None if it never fires again. Raises ValueError or InvalidParameter for times that were not validated.
         """
         if not self.enabled:
             return None
@@ -166,7 +166,7 @@ class Schedule:
     total_runs: int
 
     def job(self) -> dict[str, Any]:
-        """What one fire runs, whatever becomes of the schedule."""
+        """A snapshot of what a fire runs, unaffected by later changes to the schedule."""
         plan = self.plan
         return {
             "name": plan.name,
@@ -182,29 +182,29 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class DueRun:
-    """A fire that is recorded and whose statement or task is not."""
+    """A recorded fire whose statement or task is not recorded yet."""
 
     fire_id: str
     schedule_id: int
     owner_id: int
     job: Mapping[str, Any]
     is_late: bool
-    """It could not be submitted for so long that it is given up at the next failure."""
+    """Submission has failed for so long that the next failure is final."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended. `message` is why, where it failed."""
+    """How a run ended. `message` is the reason of a failure."""
 
     fire_id: str
     status: RunStatus
     message: str = ""
     state: str = ""
-    """Of its statement or task; empty: there was none."""
+    """State of its statement or task; empty if there was none."""
     started: datetime | None = None
     duration_ms: int = 0
     rows: int = 0
     switches_off: bool = False
-    """The schedule fires no more: it has no owner, connector or right."""
+    """Disables the schedule, because its owner, connector or right is gone."""
     was_submitted: bool = False
-    """It is the end of its statement or task; else of the tries to submit one."""
+    """Whether the statement or task ended; else submission was given up."""

@@ -9,7 +9,7 @@ from queryserver import errors
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.tasks.schedule_model import Notify, Overlap, Plan, Schedule, ScheduleKind
 
-# Columns that have the name of a field of the plan; enumerations and `notify` are turned apart.
+# Columns named like a field of the plan; enumerations and `notify` are converted separately.
 _PLAN = (
     "name", "enabled", "connector", "database", "statement", "task", "params", "cron", "interval_s", "timezone",
     "expires_at",
@@ -29,13 +29,13 @@ class ScheduleRecords:
         self._database = database
 
     async def now(self) -> datetime:
-        """The clock by which schedules fire."""
+        """The current time by the clock that fires schedules."""
         return await self._database.value("select now()")
 
     async def page(
         self, *, enabled: bool | None, owner_key: str | None, offset: int, limit: int
     ) -> tuple[int, Sequence[Schedule]]:
-        """How many match, and one page of them by name."""
+        """The number of matches, and one page of them sorted by name."""
         count = await self._database.value(f"select count(*) from {SCHEDULES} {_FILTER}", enabled, owner_key)
         rows = await self._database.fetch(
             f"""select {COLUMNS} from {SCHEDULES} {_FILTER}
@@ -55,30 +55,30 @@ class ScheduleRecords:
         return schedule_of(row)
 
     async def active_user(self, username_key: str) -> tuple[int, str] | None:
-        """Id and name of an active user; None: there is none."""
+        """Id and name of an active user, or None."""
         row = await self._database.row(
             "select id, username from users where username_key = $1 and is_active", username_key
         )
         return (row["id"], row["username"]) if row else None
 
     async def insert(self, plan: Plan, owner_id: int, next_run: datetime | None) -> int:
-        """The id of a new schedule. Raises NameTaken."""
+        """Insert a schedule and return its id. Raises NameTaken."""
         names = ("owner_id", "next_run_at", *_columns(plan))
-        places = ", ".join(f"${number}" for number in range(1, len(names) + 1))
-        made = await self._write(
+        placeholders = ", ".join(f"${number}" for number in range(1, len(names) + 1))
+        schedule_id = await self._write(
             plan,
-            f"insert into schedules ({', '.join(names)}) values ({places}) returning id",
+            f"insert into schedules ({', '.join(names)}) values ({placeholders}) returning id",
             owner_id,
             next_run,
             *_columns(plan).values(),
         )
-        assert made is not None  # noqa: S101 an insert returns its row
-        return made
+        assert schedule_id is not None  # noqa: S101 an insert returns its row
+        return schedule_id
 
     async def update(
         self, schedule_id: int, version: int, plan: Plan, owner_id: int, next_run: datetime | None, *, new_times: bool
     ) -> bool:
-        """Whether the schedule had this version and was changed. Raises NameTaken."""
+        """Update the schedule; False if it no longer has this version. Raises NameTaken."""
         changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(_columns(plan), 6))
         changed = await self._write(
             plan,
@@ -100,7 +100,7 @@ class ScheduleRecords:
             raise errors.schedule_not_found(schedule_id)
 
     async def fire_now(self, schedule_id: int) -> str:
-        """Record a run that is due at once, and give its fire id; of two that would wait for a run, the first.
+        """Record a run that is due at once, and return its fire id; if one is already queued, return that one.
 
         Raises schedule_not_found, schedule_running.
         """
@@ -138,7 +138,7 @@ class ScheduleRecords:
 
 
 async def insert_run(connection: Connection, schedule: Schedule, due: datetime, status: str = "") -> str:
-    """Record the fire that is due at that moment, once; its id."""
+    """Record the fire due at that time, if not recorded yet, and return its id."""
     fire_id = await connection.fetchval(f"select {FIRE_ID.format(schedule='$1::text', due='$2::timestamptz')}",
                                         str(schedule.id), due)  # fmt: skip
     await connection.execute(
@@ -166,7 +166,7 @@ def _columns(plan: Plan) -> dict[str, object]:
 
 
 def schedule_of(row: Row) -> Schedule:
-    """A row with COLUMNS."""
+    """Convert a row with COLUMNS."""
     notify = row["notify"]
     plan = Plan(
         **{name: row[name] for name in _PLAN},

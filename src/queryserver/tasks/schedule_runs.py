@@ -1,4 +1,4 @@
-"""Fires of schedules in the service database: claimed, submitted, ended; all moments are of its clock."""
+"""Schedule runs in the service database: claim, submit, end. All times are by the clock of the database."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 50
 _LATE_AFTER = timedelta(minutes=10)
-# Keys of idempotency are kept for 24 hours: after this long a second submission could not be told from the first.
+# Idempotency keys are kept for 24 hours; later, a retry would submit the statement a second time.
 _SUBMITTED_WITHIN = timedelta(hours=20)
 
-# Those that wait for their last run are left out, or 50 of them would keep all others waiting.
+# Schedules waiting for their previous run are left out, or 50 of them would block all others.
 _DUE = f"""
 select {COLUMNS}, now() as read_at from {SCHEDULES}
 where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists (
@@ -31,8 +31,8 @@ where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists
 order by s.next_run_at limit {_BATCH} for update of s skip locked
 """
 
-# The first of each schedule that has no run under way; those that were tried longest ago come first, or 50 that fail
-# each time would keep all others waiting.
+# The first run of each schedule that has none in progress, least recently tried first: otherwise 50 runs that always
+# fail would block all others.
 _UNSUBMITTED = f"""
 with first as (
     select distinct on (schedule_id) fire_id, due_at, tried_at from schedule_runs r
@@ -61,7 +61,7 @@ where r.status = '' and (r.statement_id is not null or r.task_id is not null)
 limit 200
 """
 
-# An end without a statement is of a run that could not be submitted: another beat may have done so meanwhile.
+# A run ends without a statement if it could not be submitted, unless another beat has submitted it meanwhile.
 _END = """
 update schedule_runs set status = $2, message = $3, ended_at = now()
 where fire_id = $1 and status = '' and ($4 or (statement_id is null and task_id is null))
@@ -72,20 +72,20 @@ _GOOD = frozenset({"available", "success", "expired", "closed", "finished"})
 
 
 class ScheduleRuns:
-    """What beats read and write. Any number of beats may call each method at the same time."""
+    """The runs that beats work on. Any number of beats may call each method concurrently."""
 
     def __init__(self, database: Database, outbox: Outbox) -> None:
         self._database = database
         self._outbox = outbox
 
     async def claim_due(self) -> Sequence[RunStatus]:
-        """Record a run for each schedule that is due, and set its next time; how many were recorded, by status.
+        """Record a run for each due schedule and set its next time; the statuses of the recorded runs.
 
-        Fires that were missed are made up by one run, which is that of the first of them.
+        Missed fires are made up for by a single run, that of the first of them.
         """
         async with self._database.transaction() as connection:
             due = await connection.fetch(_DUE)
-            # Read after the rows were locked: a call may have started a run meanwhile.
+            # Read once the rows are locked: a call may have started a run meanwhile.
             running = {
                 row["schedule_id"]
                 for row in await connection.fetch(
@@ -100,9 +100,9 @@ class ScheduleRuns:
         try:
             async with connection.transaction():  # a savepoint
                 return await self._claim(connection, schedule_of(row), row["read_at"], is_running=is_running)
-        except (asyncpg.InterfaceError, OSError):  # no connection: it is not the row
+        except (asyncpg.InterfaceError, OSError):  # the connection failed, not the row
             raise
-        except Exception:  # a row that a newer program wrote must not keep the others from firing
+        except Exception:  # a row written by a newer version must not keep the others from firing
             log.exception("schedule not read", schedule=row["id"])
             return None
 
@@ -141,12 +141,14 @@ class ScheduleRuns:
         return None if is_over else status
 
     async def unsubmitted(self) -> Sequence[DueRun]:
-        """Runs whose statement or task is not recorded, of this beat or of one that died."""
+        """Runs without a recorded statement or task, whether of this beat or of one that died."""
         rows = await self._database.fetch(_UNSUBMITTED, _LATE_AFTER)
         return [DueRun(row["fire_id"], row["schedule_id"], row["owner_id"], row["job"], row["is_late"]) for row in rows]
 
     async def begin(self, fire_id: str) -> bool:
-        """Whether the statement of the run may be submitted: no try was made so long ago that its key is forgotten."""
+        """Whether the run may be submitted: False if its first attempt is so old that its idempotency key has
+        expired.
+        """
         return bool(
             await self._database.value(
                 """update schedule_runs set submitting_at = coalesce(submitting_at, now())
@@ -157,7 +159,7 @@ class ScheduleRuns:
         )
 
     async def submitted(self, fire_id: str, statement_id: UUID) -> bool:
-        """The run is that statement; False when another beat has recorded that, for the same one."""
+        """Record the statement of the run; False if another beat has already recorded the same one."""
         return bool(
             await self._database.execute(
                 """with run as (
@@ -170,7 +172,7 @@ class ScheduleRuns:
         )
 
     async def queue_task(self, run: DueRun) -> bool:
-        """Queue the task of the run, once; False when that was done before."""
+        """Queue the task of the run once; False if already queued."""
         async with self._database.transaction() as connection:
             is_open = await connection.fetchval(
                 "select true from schedule_runs where fire_id = $1 and status = '' and task_id is null for update",
@@ -190,7 +192,7 @@ class ScheduleRuns:
         return [_end_of(row) for row in await self._database.fetch(_ENDED)]
 
     async def end(self, end: RunEnd) -> bool:
-        """Record an end, and what is sent about it, in one transaction; False when that was done before."""
+        """Record an end and its notifications in one transaction; False if already recorded."""
         async with self._database.transaction() as connection:
             run = await connection.fetchrow(_END, end.fire_id, end.status.value, end.message, end.was_submitted)
             if run is None:
@@ -223,7 +225,7 @@ class ScheduleRuns:
         return True
 
     async def forget(self, *, older_than: timedelta) -> None:
-        """Delete the records of runs that ended so long ago."""
+        """Delete the records of runs that ended longer than `older_than` ago."""
         await self._database.execute(
             "delete from schedule_runs where status <> '' and ended_at < now() - $1::interval", older_than
         )

@@ -1,4 +1,4 @@
-"""Schedules: listed, made, changed, removed, fired (Contract platform 10.7)."""
+"""Administration of schedules: list, create, update, delete, fire (Contract platform 10.7)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,20 +25,20 @@ _CHANGE_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes schedules: a user, who then owns new ones, or the account of the system that runs a command."""
+    """Who changes schedules: a user, who owns the new ones, or the system account that runs a command."""
 
     name: str
     is_user: bool = True
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Of audit events."""
+        """Facts of audit events."""
         return {} if self.is_user else {"by": "command"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
-    """What calls and commands do with schedules. All raise DatabaseUnavailable."""
+    """Operations on schedules for calls and commands. All raise DatabaseUnavailable."""
 
     records: ScheduleRecords
     callers: CallerRepository
@@ -53,7 +53,7 @@ class Schedules:
     async def page(
         self, *, enabled: bool | None = None, owner: str | None = None, page: int = 1, limit: int = 1000
     ) -> tuple[int, Sequence[Schedule]]:
-        """How many match, and one page of them by name."""
+        """The number of matches, and one page of them sorted by name."""
         try:
             owner_key = self.usernames.read(owner).key if owner else None
         except errors.InvalidUsername:
@@ -68,28 +68,28 @@ class Schedules:
         """Raises schedule_not_found."""
         return await self.records.read(schedule_id)
 
-    async def create(self, by: Author, given: Mapping[str, Any]) -> Schedule:
-        """Make a schedule of the members of `given`, named as those of Plan.
+    async def create(self, by: Author, fields: Mapping[str, Any]) -> Schedule:
+        """Create a schedule from `fields`, named like those of Plan.
 
         Raises MissingParameter, InvalidParameter, UnknownDialect, NameTaken.
         """
-        with AUDIT.event(by.name, "schedule.new", str(given.get("name") or ""), facts=by.facts):
+        with AUDIT.event(by.name, "schedule.new", str(fields.get("name") or ""), facts=by.facts):
             for name in ("name", "kind"):
-                if not given.get(name):
+                if not fields.get(name):
                     raise errors.MissingParameter(f"schedule.{name} is required.")
-            if not given.get("owner") and not by.is_user:
+            if not fields.get("owner") and not by.is_user:
                 raise errors.MissingParameter("schedule.owner is required.")
             members: dict[str, Any] = {"owner": by.name, "timezone": self.time_zone}
-            members |= {name: value for name, value in given.items() if value is not None}
+            members |= {name: value for name, value in fields.items() if value is not None}
             plan, owner_id = await self._checked(Plan(**members))
             now = await self.records.now()
             schedule_id = await self.records.insert(plan, owner_id, plan.next_time(now))
             return await self.records.read(schedule_id)
 
     async def update(
-        self, by: Author, schedule_id: int, given: Mapping[str, Any], *, version: int | None = None
+        self, by: Author, schedule_id: int, changes: Mapping[str, Any], *, version: int | None = None
     ) -> Schedule:
-        """Change the members of `given`; the others stay. None removes one that may be absent.
+        """Apply `changes` and leave other members alone. None resets an optional member.
 
         Raises schedule_not_found, VersionConflict, and as `create`.
         """
@@ -98,17 +98,17 @@ class Schedules:
                 stored = await self.records.read(schedule_id)
                 if version is not None and version != stored.version:
                     raise errors.VersionConflict(stored.version)
-                if await self._changed(stored, given):
+                if await self._changed(stored, changes):
                     return await self.records.read(schedule_id)
             raise errors.VersionConflict((await self.records.read(schedule_id)).version)
 
     async def delete(self, by: Author, schedule_id: int) -> None:
-        """Runs that have started go on. Raises schedule_not_found."""
+        """Delete a schedule; runs in progress continue. Raises schedule_not_found."""
         with AUDIT.event(by.name, "schedule.delete", str(schedule_id), facts=by.facts):
             await self.records.delete(schedule_id)
 
     async def run(self, by: Author, schedule_id: int) -> str:
-        """Fire now, and give the id of the fire.
+        """Fire now, and return the fire id.
 
         Raises schedule_not_found, schedule_running, task_server_disabled.
         """
@@ -117,24 +117,24 @@ class Schedules:
                 raise errors.task_server_disabled("The task server or its scheduler is switched off.")
             return await self.records.fire_now(schedule_id)
 
-    async def _changed(self, stored: Schedule, given: Mapping[str, Any]) -> bool:
-        """Whether the change was made to this version."""
+    async def _changed(self, stored: Schedule, changes: Mapping[str, Any]) -> bool:
+        """Apply the changes; False if the version is outdated."""
         before = stored.plan
-        plan = _merged(before, given, self.time_zone)
+        plan = _merged(before, changes, self.time_zone)
         owner_id = stored.owner_id
-        # One whose owner or connector is gone can still be switched off and renamed.
-        if plan.enabled or given.keys() & {"owner", "connector", "kind"}:
+        # A schedule whose owner or connector is gone can still be disabled and renamed.
+        if plan.enabled or changes.keys() & {"owner", "connector", "kind"}:
             plan, owner_id = await self._checked(plan)
         else:
             await self._require_rules(plan)
-            if given.keys() & {"task", "params"}:
+            if changes.keys() & {"task", "params"}:
                 plan = _with_parameters(plan)
         new_times = plan.times() != before.times()
         next_run = plan.next_time(await self.records.now()) if new_times else None
         return await self.records.update(stored.id, stored.version, plan, owner_id, next_run, new_times=new_times)
 
     async def _checked(self, plan: Plan) -> tuple[Plan, int]:
-        """The plan in the form in which it is stored, and the id of its owner. Raises as `create`."""
+        """The plan in its stored form, and the id of its owner. Raises as `create`."""
         await self._require_rules(plan)
         try:
             owner = await self.records.active_user(self.usernames.read(plan.owner).key)
@@ -158,7 +158,7 @@ class Schedules:
         return _with_parameters(replace(plan, connector=None, database=None, statement=None)), owner[0]
 
     async def _require_rules(self, plan: Plan) -> None:
-        """What needs no other object."""
+        """Check the rules that involve no other objects."""
         if not plan.name.strip() or len(plan.name) > _LONGEST_NAME or not plan.name.isprintable():
             raise errors.InvalidParameter(
                 f"schedule.name must have 1 to {_LONGEST_NAME} characters that print, and no line break."
@@ -183,7 +183,7 @@ class Schedules:
 
 
 def _with_parameters(plan: Plan) -> Plan:
-    """The plan with all parameters of its task, if it is of one. Raises InvalidParameter."""
+    """The plan with all parameters of its task, if it has one. Raises InvalidParameter."""
     if plan.kind is not ScheduleKind.TASK:
         return replace(plan, task=None, params={})
     return replace(plan, params=checked(plan.task or "", plan.params)[1].model_dump())
@@ -192,9 +192,9 @@ def _with_parameters(plan: Plan) -> Plan:
 _MAY_BE_ABSENT = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}
 
 
-def _merged(before: Plan, given: Mapping[str, Any], time_zone: str) -> Plan:
-    """The plan with the given members; None resets those that may be absent, and the rest stays."""
-    members = {name: value for name, value in given.items() if value is not None or name in _MAY_BE_ABSENT}
-    if "timezone" in given and given["timezone"] is None:
+def _merged(before: Plan, changes: Mapping[str, Any], time_zone: str) -> Plan:
+    """The plan with `changes` applied; None resets optional members and leaves others alone."""
+    members = {name: value for name, value in changes.items() if value is not None or name in _MAY_BE_ABSENT}
+    if "timezone" in changes and changes["timezone"] is None:
         members["timezone"] = time_zone
     return replace(before, **members)

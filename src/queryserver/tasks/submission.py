@@ -1,4 +1,4 @@
-"""Tasks for administrators: submit, list, show, cancel; and the state of the fleet (Contract platform 10.6)."""
+"""Task administration (submit, list, show, cancel) and the state of the fleet (Contract platform 10.6)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from queryserver.tasks.instances import Instance, Instances
 from queryserver.tasks.model import STATEMENT, NewTask, Task, TaskFilter, TaskState, checked, job_id
 from queryserver.tasks.repository import TaskRecords
 
-_LARGEST_OFFSET = 2**62  # the database counts in 63 bits
+_LARGEST_OFFSET = 2**62  # offsets are 64-bit signed in the database
 
 
 class TaskBroker(Protocol):
@@ -30,7 +30,7 @@ class TaskBroker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """State of the task server; numbers are of all processes."""
+    """State of the task server; counts cover all processes."""
 
     enabled: bool
     beat_enabled: bool
@@ -43,7 +43,7 @@ class FleetStatus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskService:
-    """The caller checks that the user is an administrator."""
+    """Callers must check that the user is an administrator."""
 
     records: TaskRecords
     instances: Instances
@@ -51,9 +51,9 @@ class TaskService:
     statements: StatementAdministration
     settings: TaskServerSettings
     cancel_wait_s: float
-    """How long the cancel of a statement waits for its end."""
+    """How long to wait for a canceled statement to end."""
     broker: TaskBroker | None
-    """None: the task server is off."""
+    """None if the task server is off."""
     ping: Callable[[], Awaitable[None]]
     """Raises ServiceUnavailable when the broker does not answer."""
     metrics: Metrics
@@ -64,7 +64,7 @@ class TaskService:
             raise task_server_disabled("The task server is switched off.")
 
     async def submit(self, user: User, name: str, params: Mapping[str, Any], *, task_id: UUID | None = None) -> Task:
-        """Record a task that the user owns. The same `task_id` again gives the task that is recorded.
+        """Record a task owned by the user. Repeated calls with the same `task_id` return the recorded task.
 
         Raises InvalidParameter, MissingParameter.
         """
@@ -74,37 +74,37 @@ class TaskService:
             await self.records.submit(NewTask(task_id, task, parameters.model_dump(), user.id))
         if self.broker is not None:
             self.broker.task_waits(job_id(task_id, 0))
-        return await self._found(task_id)
+        return await self._find(task_id)
 
     async def page(self, chosen: TaskFilter, *, page: int, limit: int) -> tuple[Sequence[Task], int]:
-        """Tasks and the jobs of recent statements, newest first, and how many there are in all pages."""
+        """Tasks and recent statement jobs, newest first, and their total number."""
         return await self.records.page(chosen, offset=min((page - 1) * limit, _LARGEST_OFFSET), limit=limit)
 
     async def show(self, task_id: str) -> Task:
         """Raises task_not_found."""
-        return await self._found(_uuid(task_id))
+        return await self._find(_uuid(task_id))
 
     async def cancel(self, user: User, task_id: str) -> Task:
-        """A task that waits is canceled at once, one that runs within a heartbeat. No effect on one that has ended.
+        """Cancel a waiting task at once, a running one within a heartbeat. No effect on a task that has ended.
 
         Raises task_not_found.
         """
-        found = await self._found(key := _uuid(task_id))
-        if found.ended is not None:
-            return found
-        if found.name == STATEMENT:
+        task = await self._find(key := _uuid(task_id))
+        if task.ended is not None:
+            return task
+        if task.name == STATEMENT:
             await self.statements.stop(key, by=user.username, wait_s=self.cancel_wait_s)
-            return await self._found(key)
-        with AUDIT.event(user.username, "task.cancel", found.name, facts={"task_id": str(key), "owner": found.owner}):
+            return await self._find(key)
+        with AUDIT.event(user.username, "task.cancel", task.name, facts={"task_id": str(key), "owner": task.owner}):
             state = await self.records.request_cancel(key)
         if state is TaskState.CANCELED:
-            self.metrics.tasks_ended.labels(found.name, state.value).inc()
+            self.metrics.tasks_ended.labels(task.name, state.value).inc()
         elif state is TaskState.RUNNING:
             await self.notices.publish(CANCEL, str(key))
-        return await self._found(key)
+        return await self._find(key)
 
     async def status(self) -> FleetStatus:
-        """Works with the task server off, too."""
+        """Works even with the task server off."""
         active = await self.records.active()
         living = await self.instances.living()
         return FleetStatus(
@@ -118,7 +118,7 @@ class TaskService:
         )
 
     async def gauges(self) -> tuple[int, int]:
-        """For the metrics: tasks that wait, and workers that live. Raises DatabaseUnavailable."""
+        """Waiting tasks and live workers, for the metrics. Raises DatabaseUnavailable."""
         return (await self.records.active()).queued_tasks, len(await self.instances.living(Role.WORKER))
 
     async def _reaches_broker(self) -> bool:
@@ -130,19 +130,19 @@ class TaskService:
             return False
         return True
 
-    async def _found(self, task_id: UUID) -> Task:
-        found = await self.records.find(task_id)
-        if found is None:
+    async def _find(self, task_id: UUID) -> Task:
+        task = await self.records.find(task_id)
+        if task is None:
             raise task_not_found(str(task_id))
-        return found
+        return task
 
 
 def _uuid(text: str) -> UUID:
-    """Raises task_not_found for what is no UUID in its usual form."""
+    """Raises task_not_found unless the text is a UUID in canonical form."""
     try:
-        found = UUID(text)
+        parsed = UUID(text)
     except ValueError:
         raise task_not_found(text) from None
-    if str(found) != text.lower():
+    if str(parsed) != text.lower():
         raise task_not_found(text)
-    return found
+    return parsed

@@ -25,7 +25,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 
 
 class Webhooks:
-    """POSTs JSON to permitted addresses; no redirect is followed, and any status but 2xx is a failure."""
+    """POSTs JSON to permitted addresses. Redirects are not followed, and any status but 2xx is a failure."""
 
     def __init__(self, rules: AddressRules, secret: Secret) -> None:
         self._rules = rules
@@ -63,7 +63,7 @@ class Webhooks:
             within_s=_WITHIN.total_seconds(),
         )
         try:
-            # A connection of its own for each: calls are rare, and a receiver may restart between two.
+            # A new connection for each, since calls are rare and the receiver may restart in between.
             async with HttpExchanges(self._rules) as exchanges:
                 answer = await exchanges.send(request)
         except HostRefused as error:
