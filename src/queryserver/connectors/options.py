@@ -288,7 +288,7 @@ class SqliteOptions(Options):
     read_only: Flag = False
     """Whether changes are refused."""
     max_database_size: Annotated[int | None, BeforeValidator(_bytes), UNLISTED] = None
-    """Most bytes of the database file: `desktop.connector_policy.local_database_max_bytes` where it is not given."""
+    """Maximum size of the database file; default: `desktop.connector_policy.local_database_max_bytes`."""
 
 
 def _amount(value: Any) -> str:
@@ -301,11 +301,11 @@ class DuckdbOptions(SqliteOptions):
     """Interface `duckdb`."""
 
     memory_limit: Annotated[str, BeforeValidator(_amount)] = Field("", examples=["1GB"])
-    """Memory of the database: 256MB where it is not given. Its process may have twice that and 1 GiB."""
+    """Memory of the database; default: 256MB. Its process may use twice that plus 1 GiB."""
     threads: Annotated[int, whole(1, 256)] = 2
     """Threads of a statement."""
     max_temp_directory_size: Annotated[int | None, BeforeValidator(_bytes), UNLISTED] = None
-    """Most bytes of temporary files: 10GiB where it is not given."""
+    """Maximum size of the temporary files; default: 10GiB."""
 
 
 def _over_tls(value: str, info: ValidationInfo) -> str:
@@ -327,11 +327,11 @@ class TrinoOptions(Options):
     url: HttpUrl = Field(examples=["http://localhost:8080"])
     """The coordinator, http or https."""
     catalog: Text = ""
-    """First catalog of a session."""
+    """Initial catalog of a session."""
     schema_: Text = Field("", alias="schema")
-    """First schema of a session."""
+    """Initial schema of a session."""
     username: Caller = ""
-    """Login; empty: the caller's name; `${USER}`: callers give theirs through create_session."""
+    """Login; empty: the caller's name; `${USER}`: callers supply theirs through create_session."""
     password: Secret = ""
     """Password of that login."""
     auth_mechanism: Annotated[str, choice("NONE", "BASIC", "JWT"), AfterValidator(_over_tls)] = "NONE"
@@ -339,13 +339,13 @@ class TrinoOptions(Options):
     has_impersonation: Flag = False
     """Log in as `username`, run statements as the caller."""
     ssl_validate: Flag = True
-    """Whether certificates are checked."""
+    """Whether certificates are verified."""
     ssl_ca: Authorities = ""
     """PEM text of the authorities to trust; empty: the system's."""
     session_properties: Pairs = Field(default_factory=dict[str, str])
-    """`name=value;name=value`, of `desktop.connector_policy.session_conf_allowed`."""
+    """`name=value;name=value`, with names allowed by `desktop.connector_policy.session_conf_allowed`."""
     client_tags: Text = ""
-    """Tags of each statement, with commas between."""
+    """Tags of each statement, separated by commas."""
     source: Annotated[Text, UNLISTED] = ""
     """Name of this program for the coordinator; empty: `queryserver`."""
     timezone: Annotated[Text, UNLISTED] = ""
@@ -358,13 +358,13 @@ class PhoenixOptions(Options):
     url: HttpUrl = Field(examples=["http://localhost:8765/"])
     """The Query Server, http or https."""
     username: Caller = ""
-    """Login of `BASIC`; `${USER}`: callers give theirs through create_session."""
+    """Login of `BASIC`; `${USER}`: callers supply theirs through create_session."""
     password: Secret = ""
     """Password of that login."""
     auth_mechanism: Annotated[str, choice("NONE", "BASIC", "SPNEGO")] = "NONE"
     """`NONE`, `BASIC` or `SPNEGO` (the Kerberos ticket of this server; needs the extra `kerberos`)."""
     ssl_validate: Flag = True
-    """Whether certificates are checked."""
+    """Whether certificates are verified."""
     ssl_ca: Authorities = ""
     """PEM text of the authorities to trust; empty: the system's."""
     serialization: Annotated[
@@ -420,9 +420,9 @@ class Hs2Options(Options):
     """Interface `hiveserver2`, dialect `sparksql`."""
 
     server_port: Port = 10000
-    """Port of members that name none; 21050 for impala."""
+    """Port of members without a port; 21050 for impala."""
     server_host: Annotated[tuple[Place, ...], BeforeValidator(_members)] = Field(examples=["localhost"])
-    """`host` or `host:port`; of several, with commas between, each session stays with one."""
+    """`host` or `host:port`, or several separated by commas; each session stays with one."""
     use_sasl: Flag = True
     """Without `auth_mechanism`: true means `NONE`, false `NOSASL`. False for impala."""
     auth_mechanism: Annotated[str, choice("", "NONE", "NOSASL", "PLAIN", "LDAP", "GSSAPI", "JWT")] = ""
@@ -444,29 +444,29 @@ class Hs2Options(Options):
     use_ssl: Flag = False
     """Whether connections are encrypted."""
     ssl_validate: Flag = True
-    """Whether certificates are checked."""
+    """Whether certificates are verified."""
     ssl_ca: Authorities = ""
     """PEM text of the authorities to trust; empty: the system's."""
     allow_insecure_http: Flag = False
     """Permits `JWT` without TLS."""
     database: Text = "default"
-    """First database of a session."""
+    """Initial database of a session."""
     connect_timeout_s: Annotated[int, whole(1, 600)] = 10
-    """Limit of connecting and of the login."""
+    """Timeout of connecting and of the login."""
     query_timeout_s: Seconds = 0
-    """Limit of a statement on the engine; 0: the engine's own. That of `[impala]` for impala."""
+    """Timeout of a statement at the engine; 0: the engine's own. For impala that of `[impala]`."""
     session_timeout_s: Seconds = 0
-    """Limit of an idle session on the engine; 0: the engine's own. That of `[impala]` for impala."""
+    """Timeout of an idle session at the engine; 0: the engine's own. For impala that of `[impala]`."""
     close_queries: Flag = False
-    """Whether close_session closes the results of the session. That of `[beeswax]` or `[impala]`."""
+    """Whether close_session closes the results of the session. Default: that of `[beeswax]` or `[impala]`."""
     session_conf: Pairs = Field(default_factory=dict[str, str])
-    """Engine options `name=value;name=value`, of `desktop.connector_policy.session_conf_allowed`."""
+    """Engine options `name=value;name=value`, as `desktop.connector_policy.session_conf_allowed` permits."""
     is_llap: Flag = False
     """Information only."""
     has_ssh: Annotated[Tunnel, UNLISTED] = False
     """Must be false: tunnels are not supported."""
     ssh_server_host: Annotated[Text, UNLISTED] = "127.0.0.1"
-    """Without effect."""
+    """No effect."""
 
 
 class HiveOptions(Hs2Options):

@@ -240,7 +240,7 @@ class UrlOptions(Options):
     has_ssh: Tunnel = False
     """Must be false: tunnels are not supported."""
     ssh_server_host: Text = "127.0.0.1"
-    """Without effect."""
+    """No effect."""
     has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
     """Log in as the user of the url, run statements as the caller; only with trino."""
     credentials_json: Annotated[Secret, _NO_KEY] = Field("", examples=[EXAMPLE_KEY])

@@ -320,7 +320,7 @@ class EngineTlsSettings(Section):
     """PEM file of trusted authorities."""
     # Pydantic has a method of the key's own name.
     validate_certificate: Flag = Field(default=True, alias="validate")
-    """Whether certificates are checked."""
+    """Whether certificates are verified."""
 
 
 class BeeswaxSettings(Section):

@@ -83,7 +83,7 @@ class HdfsClusterSettings(Section):
     security_enabled: Flag = False
     """Whether Kerberos is used."""
     ssl_cert_ca_verify: Flag = True
-    """Whether certificates are checked."""
+    """Whether certificates are verified."""
     superuser: Text = "hdfs"
     """Superuser of the cluster."""
     supergroup: Text = "supergroup"
@@ -194,7 +194,7 @@ class OzoneSettings(Section):
     security_enabled: Flag = False
     """Whether Kerberos is used."""
     ssl_cert_ca_verify: Flag = True
-    """Whether certificates are checked."""
+    """Whether certificates are verified."""
     ofs_chunk_size: Positive = 134_217_728
     """Largest file that is copied; larger ones are skipped."""
 
