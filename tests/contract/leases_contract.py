@@ -11,9 +11,9 @@ import pytest
 
 from queryserver.formats.columns import Column, ResultType
 from queryserver.results.model import Segment
+from queryserver.statements.assignments import ClaimScope, EngineMark, Lease, Outcome, Resumption
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, Resumption
 from queryserver.statements.states import StatementState
 
 ME, OTHER = "me", "other"

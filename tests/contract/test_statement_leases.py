@@ -25,9 +25,10 @@ from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
+from queryserver.statements.assignments import EngineMark, Lease, Outcome
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle
+from queryserver.statements.model import NewStatement, StatementHandle
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import EXPIRE
 from queryserver.statements.session_repository import SessionRecords

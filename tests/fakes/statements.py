@@ -14,21 +14,18 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.results.model import Segment
-from queryserver.statements.intake import SlotLimits
-from queryserver.statements.model import (
+from queryserver.statements.assignments import (
     Assignment,
     ClaimScope,
     EngineMark,
     Lease,
-    NewStatement,
     Outcome,
     PartEnd,
     Resumption,
-    StatementRecord,
-    StatementStatus,
-    StatementTimes,
     assignment_of,
 )
+from queryserver.statements.intake import SlotLimits
+from queryserver.statements.model import NewStatement, StatementRecord, StatementStatus, StatementTimes
 from queryserver.statements.session_repository import SessionRecord
 from queryserver.statements.states import StatementState
 

@@ -34,7 +34,7 @@ from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.platform.threads import renewed
 from queryserver.sql.places import Bound
-from queryserver.statements.model import Assignment
+from queryserver.statements.assignments import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 T = TypeVar("T")

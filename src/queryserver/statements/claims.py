@@ -13,11 +13,11 @@ from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.reading import only_reads
 from queryserver.sql.splitter import refusal_where_read_only
+from queryserver.statements.assignments import Assignment, ClaimScope, Outcome
 from queryserver.statements.data_leases import DataLeases
 from queryserver.statements.execution import Execution
 from queryserver.statements.intake import Broker, Intake, RunnerInstance
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.running_statements import RunningStatements
 from queryserver.statements.scripts import ScriptRun

@@ -12,9 +12,10 @@ from queryserver.errors.statements import EngineError
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.platform.threads import background
+from queryserver.statements.assignments import Lease, assignment_of
 from queryserver.statements.intake import Broker, Intake
 from queryserver.statements.lease_queries import ENDED
-from queryserver.statements.model import Lease, NewStatement, assignment_of
+from queryserver.statements.model import NewStatement
 from queryserver.statements.runner import Runner
 
 log = structlog.get_logger(__name__)

@@ -16,9 +16,9 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.fair_queue import Slots
+from queryserver.statements.assignments import Assignment
 from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.execution import Attached
-from queryserver.statements.model import Assignment
 from queryserver.statements.open_sessions import OpenSession, OpenSessions, SessionShares
 from queryserver.statements.session_reach import NO_REACH, Reach, SessionReach
 from queryserver.statements.session_repository import SessionRecord, SessionRecords

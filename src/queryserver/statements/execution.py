@@ -40,9 +40,9 @@ from queryserver.results.segments import ResultStore
 from queryserver.sql.places import Bound
 from queryserver.sql.positions import Position, position_of
 from queryserver.sql.splitter import bind, changes_data
+from queryserver.statements.assignments import Assignment, Outcome
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import storable
-from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState

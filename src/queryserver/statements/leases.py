@@ -22,18 +22,9 @@ from queryserver.platform.sealing import Sealer
 from queryserver.results.model import Segment
 from queryserver.statements import lease_queries as queries
 from queryserver.statements import script_repository
+from queryserver.statements.assignments import Assignment, ClaimScope, EngineMark, Lease, Outcome, PartEnd, Resumption
 from queryserver.statements.intake import SlotLimits
-from queryserver.statements.model import (
-    Assignment,
-    ClaimScope,
-    EngineMark,
-    Lease,
-    NewStatement,
-    OnEnd,
-    Outcome,
-    PartEnd,
-    Resumption,
-)
+from queryserver.statements.model import NewStatement, OnEnd
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.rows import end_of
 from queryserver.statements.truncation import LimitSource

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
-from queryserver.statements.model import Resumption
+from queryserver.statements.assignments import Resumption
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

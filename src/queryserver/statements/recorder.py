@@ -9,9 +9,10 @@ from queryserver.connectors.model import Connector
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT
 from queryserver.sql.splitter import refusal_where_read_only
+from queryserver.statements.assignments import Lease, Outcome
 from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Lease, NewStatement, Outcome, RecordedStatement
+from queryserver.statements.model import NewStatement, RecordedStatement
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.states import StatementState
 

@@ -18,9 +18,9 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
+from queryserver.statements.assignments import Assignment, EngineMark, Lease, Outcome, Resumption, assignment_of
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
-from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, assignment_of
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
 from queryserver.statements.truncation import TruncationReason

@@ -73,19 +73,7 @@ class Runner:
         self.sessions = OpenSessions(partial(self.session_records.close, owner=instance.owner))
         self.opener = self._opener()
         self.data = DataLeases(instance, self.session_records, self.connectors, self.editor.lease_timeout)
-        self.statements = RunningStatements(
-            instance=instance,
-            leases=self.leases,
-            results=self.results,
-            opener=self.opener,
-            connectors=self.connectors,
-            signals=self.signals,
-            editor=self.editor,
-            metrics=self.metrics,
-            broker=self.broker,
-            objects_changed=self.hooks.objects_changed,
-            after_end=self._after_end,
-        )
+        self.statements = self._running_statements()
         self.claims = StatementClaims(
             instance=instance,
             leases=self.leases,
@@ -135,6 +123,21 @@ class Runner:
             max_named=self.editor.max_sessions_per_connector,
             imports=self.hooks.imports,
             reach=self.reach,
+        )
+
+    def _running_statements(self) -> RunningStatements:
+        return RunningStatements(
+            instance=self.instance,
+            leases=self.leases,
+            results=self.results,
+            opener=self.opener,
+            connectors=self.connectors,
+            signals=self.signals,
+            editor=self.editor,
+            metrics=self.metrics,
+            broker=self.broker,
+            objects_changed=self.hooks.objects_changed,
+            after_end=self._after_end,
         )
 
     @property

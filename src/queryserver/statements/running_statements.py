@@ -16,11 +16,11 @@ from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore
 from queryserver.sql.splitter import changes_objects
+from queryserver.statements.assignments import Assignment, Lease
 from queryserver.statements.engine_sessions import SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.intake import Broker, RunnerInstance
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, Lease
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.signals import StateSignals
 

@@ -15,9 +15,10 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.places import StatementParameters, places_in
 from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, own_limit, statement_hash
 from queryserver.sql.splitter_scan import expects_result_set
+from queryserver.statements.assignments import Assignment
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
-from queryserver.statements.model import Assignment, NewStatement, StatementHandle, kept_rows, opaque_token
+from queryserver.statements.model import NewStatement, StatementHandle, kept_rows, opaque_token
 from queryserver.statements.truncation import LimitSource
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from queryserver.engines.protocol import OperationHandle, SessionOptions
 from queryserver.sql.literals import HIVE
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.places import Bound, StatementParameters
-from queryserver.statements.model import EngineMark, Resumption
+from queryserver.statements.assignments import EngineMark, Resumption
 from queryserver.statements.states import StatementState
 
 pytestmark = pytest.mark.item(25)

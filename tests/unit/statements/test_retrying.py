@@ -4,7 +4,7 @@ import pytest
 from tests.unit.statements.driving import Fleet, state_of, terminal, until
 
 from queryserver.results.model import Segment
-from queryserver.statements.model import EngineMark
+from queryserver.statements.assignments import EngineMark
 from queryserver.statements.states import StatementState
 
 DEAD = "a-dead-process"

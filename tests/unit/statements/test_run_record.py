@@ -17,9 +17,9 @@ from queryserver.errors.statements import RowTooLarge
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
 from queryserver.statements import run_record as spooling
+from queryserver.statements.assignments import Assignment, Lease
 from queryserver.statements.execution import with_pauses
 from queryserver.statements.logbook import Logbook, clean, storable
-from queryserver.statements.model import Assignment, Lease
 from queryserver.statements.run_record import Caps, RunRecord, Spool
 from queryserver.statements.truncation import TruncationReason
 

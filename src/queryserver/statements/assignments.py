@@ -1,0 +1,156 @@
+"""What the runner of a statement receives and returns: lease, assignment, outcome (Contract editor 3.3)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from queryserver.formats.columns import Column
+from queryserver.identity.model import ApiTokenLimits, SealedToken
+from queryserver.sql.places import StatementParameters
+from queryserver.sql.positions import Position
+from queryserver.statements.model import NewStatement, StatementRecord
+from queryserver.statements.states import StatementState
+from queryserver.statements.truncation import LimitSource, TruncationReason
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run one statement. Every write carries the fence; an older one is refused."""
+
+    statement_id: UUID
+    owner: str
+    fence: int
+    is_claimed: bool = field(default=False, compare=False)
+    """Another process recorded the statement, and has the calls that wait for its end."""
+    operation_id: UUID | None = field(default=None, compare=False)
+    """Set: the statement is one of a script, and this is the operation that clients follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimScope:
+    """What a runner can run: statements of these connectors, and those of the sessions that it holds."""
+
+    connectors: Sequence[str]
+    sessions: Sequence[int] = ()
+    resumes: bool = True
+    """Statements that another server has left at an engine, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMark:
+    """Where to continue at the engine; stored in one transaction with the rows and log lines that came before it."""
+
+    token: str = field(repr=False)
+    """Argument of `ResumableEngine.reattach`."""
+    log_lines: int = 0
+    """How many of the engine's log lines are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How far a statement had come when its runner was lost."""
+
+    mark: EngineMark
+    rows: int = 0
+    size_bytes: int = 0
+    segments: int = 0
+    log_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A claimed statement with everything that a runner needs."""
+
+    lease: Lease
+    user_id: int
+    connector: str
+    dialect: str
+    statement: str
+    database: str | None
+    settings: Mapping[str, str]
+    session_id: int
+    in_named_session: bool
+    keeps_session: bool
+    row_limit: int
+    ends_at: float
+    """When its time is over, by `time.monotonic()`: what was left of it is measured by the clock of the database."""
+    sent: bool = False
+    cancel_requested: bool = False
+    history_id: int = 0
+    resumption: Resumption | None = None
+    """Set when the engine has the statement and another runner may follow it."""
+    import_plan: Mapping[str, Any] | None = None
+    token: SealedToken | None = None
+    api_token: ApiTokenLimits | None = None
+    """As in `NewStatement`."""
+    limit_source: LimitSource | None = None
+    log_lines: int = 0
+    """How many lines the log has: the first one is written with the record."""
+    parameters: StatementParameters | None = field(default=None, repr=False)
+    lacks_parameters: bool = False
+    """Its values cannot be read any more: it cannot be sent."""
+    session_guid: str = ""
+    statement_index: int = 0
+    statements_count: int = 1
+    needs_session: bool = False
+    """As in `NewStatement`."""
+    rows: int = 0
+    """Stored so far, by the process that had it before."""
+    was_retried: bool = False
+    """It was sent by two processes that died; it is not sent by a third."""
+
+
+def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
+    """What runs a statement that this process has just recorded."""
+    return Assignment(
+        lease=lease,
+        user_id=new.user_id,
+        connector=new.connector,
+        dialect=new.dialect,
+        statement=new.handle.statement,
+        database=new.database,
+        settings=new.settings,
+        session_id=new.handle.session_id,
+        in_named_session=new.in_named_session,
+        keeps_session=new.keeps_session,
+        row_limit=new.row_limit,
+        ends_at=ends_at,
+        history_id=history_id,
+        import_plan=new.import_plan,
+        token=new.token,
+        api_token=new.api_token,
+        parameters=new.parameters,
+        limit_source=new.limit_source,
+        log_lines=1 + len(new.log_lines),
+        session_guid=new.handle.session_guid,
+        statement_index=new.handle.statement_index,
+        statements_count=new.handle.statements_count,
+        needs_session=new.needs_session,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a statement ended; stored in one transaction."""
+
+    state: StatementState
+    error_code: str | None = None
+    message: str = ""
+    has_result_set: bool = False
+    columns: tuple[Column, ...] | None = None
+    rows: int = 0
+    size_bytes: int = 0
+    truncated_reason: TruncationReason | None = None
+    modified_row_count: int | None = None
+    inline_result: bytes | None = None
+    error_position: Position | None = None
+    error_sqlstate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnd:
+    """What the end of a statement of a script has led to."""
+
+    next_statement: StatementRecord | None
+    """The next one, recorded for the same runner; None: the script has ended."""
