@@ -1,4 +1,4 @@
-"""API tokens as bearers: the authenticator `api_token`, when they were last used, and the throttle of wrong ones."""
+"""API tokens as bearers: the authenticator `api_token`, last-use times, and the throttle of failed attempts."""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -23,11 +23,11 @@ _REMEMBERED = 4096
 _MOST_ADDRESSES = 50_000
 _NOTE_EVERY_S = 5.0
 _KNOWN_REFUSED_S = 10.0
-"""For so long a token that was refused is refused again without a query."""
+"""How long a refused token is refused again without a query."""
 
 
 class ApiTokenBearers:
-    """Finds the users of API tokens, with one indexed query for each call. Use `running()`."""
+    """Finds the users of API tokens with one indexed query per call. Use `running()`."""
 
     def __init__(
         self, records: CallerRepository, auth: AuthSettings, *, clock: Callable[[], float] = time.monotonic
@@ -35,14 +35,14 @@ class ApiTokenBearers:
         self._records = records
         self._failures = FailedTokens(auth.login_failures_per_address, auth.login_window_s, clock=clock)
         self._good = LruCache[bytes, bool](_REMEMBERED)
-        """Digests of tokens that were good here the last time: the throttle of their address does not stop them."""
+        """Digests of tokens that were last accepted here; the throttle of their address does not apply to them."""
         self._refused = LruCache[bytes, bool](_REMEMBERED, life_s=_KNOWN_REFUSED_S, clock=clock)
-        """Digests of tokens that are unknown or have ended; not those of users who are inactive and may come back."""
+        """Digests of unknown or ended tokens, but not those of inactive users, who may be enabled again."""
         self._used = set[UUID]()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Note uses of tokens while inside, and the last ones at the end."""
+        """Record token uses for the duration of the context, and the remaining ones on exit."""
         async with background(every(_NOTE_EVERY_S, self.note_uses), "api-token-uses"):
             yield
         try:
@@ -51,7 +51,7 @@ class ApiTokenBearers:
             log.warning("last uses of API tokens not noted: the database is out of reach")
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """The authenticator `api_token`: None when the bearer, if there is one, is no API token.
+        """The authenticator `api_token`; None if there is no bearer or it is not an API token.
 
         Raises InvalidToken, UserInactive, LoginThrottled, bad_authorization_header, DatabaseUnavailable.
         """
@@ -59,10 +59,10 @@ class ApiTokenBearers:
         return await self.user(token, request.client) if token is not None and is_api_token(token) else None
 
     async def user(self, token: str, client: str) -> User:
-        """The user of a token, with the rights that it has now. Raises as `caller`."""
+        """The user of a token, with its current rights. Raises as `caller`."""
         digest = digest_of(token)
         if digest is None or self._refused.get(digest):
-            raise errors.InvalidToken  # costs no query, and so counts for nothing
+            raise errors.InvalidToken  # costs no query, so it does not count as a failure
         if self._good.get(digest) is None:
             self._failures.require_free(client)
         owner = await self._records.api_token(digest)
@@ -81,7 +81,7 @@ class ApiTokenBearers:
         return user
 
     async def note_uses(self) -> None:
-        """Write the time of the last uses, apart from the calls. Raises DatabaseUnavailable."""
+        """Write the last-use times outside of the calls. Raises DatabaseUnavailable."""
         used, self._used = self._used, set[UUID]()
         if used:
             try:
@@ -92,12 +92,11 @@ class ApiTokenBearers:
 
 
 class FailedTokens:
-    """Counts API tokens that were refused, by the network of the client, in this process; nothing is written for them.
+    """Counts refused API tokens by client network, in the memory of this process.
 
-    Each token counts once in a window: a program that keeps calling with one must not lock out the others beside it.
-
-    The tokens are too long to be guessed. The limit keeps a client with a list of old ones, or with none, from costing
-    a query for each call. `most` 0: no limit. A window begins with its first failure and never moves.
+    Each token counts once per window, so a program that keeps calling with a bad one does not lock out its neighbors.
+    Tokens are too long to be guessed; the limit prevents a client with many old or made-up tokens from causing a query
+    with every call. `most=0` means no limit. A window begins with its first failure and is never extended.
     """
 
     def __init__(self, most: int, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -105,12 +104,12 @@ class FailedTokens:
         self._window_s = window_s
         self._clock = clock
         self._windows = LruCache[str, tuple[float, int]](_MOST_ADDRESSES)
-        """By network: the end of the window, and the failures in it."""
+        """End of the window and failures in it, by network."""
         self._counted = LruCache[tuple[str, bytes], float](_MOST_ADDRESSES)
-        """The end of the window in which a token of a network was counted."""
+        """End of the window in which a token was counted, by network and digest."""
 
     def require_free(self, client: str) -> None:
-        """Raises LoginThrottled when the limit is reached."""
+        """Raises LoginThrottled if the limit is reached."""
         until, failures = self._windows.get(network_of(client)) or (0.0, 0)
         left_s = until - self._clock()
         if self._most and failures >= self._most and left_s > 0:

@@ -1,4 +1,4 @@
-"""API tokens: made, listed and revoked; and service accounts, which have no other way in (ADR 62)."""
+"""Creates, lists and revokes API tokens, the only way in for service accounts (ADR 62)."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.desktop import AuthSettings
 
 PREFIX = "qst_"
-"""The beginning of every API token, by which scanners and logs recognise one."""
+"""The prefix of every API token, by which secret scanners and log filters recognize it."""
 MAX_NAME_LENGTH = 100
 MAX_PAGE = 1000
 _RANDOM_BYTES = 32
@@ -27,14 +27,14 @@ TokenState: TypeAlias = Literal["active", "expired", "revoked"]
 
 
 def is_api_token(text: str) -> bool:
-    """Whether a bearer is to be read as an API token, a good one or not."""
+    """Whether a bearer is to be treated as an API token, valid or not."""
     return text.startswith(PREFIX)
 
 
 def digest_of(token: str) -> bytes | None:
-    """What the database has of the token; None: no API token is written so.
+    """The digest that the database stores; None if the text does not have the form of an API token.
 
-    The token has 256 random bits: there is nothing to guess that a slow hash with salt would protect.
+    The token has 256 random bits, so it cannot be guessed and needs no slow, salted hash.
     """
     return hashlib.sha256(token.encode("ascii")).digest() if _FORM.fullmatch(token) else None
 
@@ -44,14 +44,14 @@ class NewApiToken:
     name: str
     scopes: frozenset[model.Scope]
     connectors: frozenset[str] | None = None
-    """Keys of connectors; None: all that the user may use."""
+    """Keys of connectors; None for all that the user may use."""
     days: int | None = None
-    """Days to its end; None: `api_tokens_default_days`."""
+    """Lifetime in days; None for `api_tokens_default_days`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """An API token in a list; the token itself is known to its owner alone."""
+    """An API token in a list; the token itself is known only to its owner."""
 
     id: UUID
     name: str
@@ -62,14 +62,14 @@ class ApiToken:
     created_by: str
     expires_at: datetime
     last_used_at: datetime | None
-    """To the minute."""
+    """Accurate to the minute."""
     state: TokenState
 
 
-# A raised epoch has ended it: a new password, `revoke-tokens`, the end of the user.
+# The epoch is raised by a new password, `revoke-tokens` and disabling the user, which ends older tokens.
 _IS_LIVE = "t.revoked_at is null and t.expires_at > now() and t.token_epoch = u.token_epoch"
 
-_SHOWN = f"""
+_SELECT = f"""
     select t.id, t.name, u.username, t.scopes, t.connectors, t.created_at, t.created_by, t.expires_at, t.last_used_at,
         case when {_IS_LIVE} then 'active'
             when t.revoked_at is null and t.token_epoch = u.token_epoch then 'expired' else 'revoked' end as state
@@ -77,7 +77,7 @@ _SHOWN = f"""
 """
 
 _PAGE = f"""
-    {_SHOWN} where $1::text is null or u.username_key = $1
+    {_SELECT} where $1::text is null or u.username_key = $1
     order by u.username_key collate "C", t.created_at, t.id limit $3 offset $2
 """
 
@@ -85,7 +85,7 @@ _COUNT = """
     select count(*) from api_tokens t join users u on u.id = t.user_id where $1::text is null or u.username_key = $1
 """
 
-# Locked: of two calls at once the second one sees the token of the first.
+# Locked, so that the second of two concurrent calls sees the token of the first.
 _OWNER = f"""
     select u.id, u.is_active, u.token_epoch, {IS_ADMINISTRATOR} as is_admin
     from users u where u.username_key = $1 for no key update of u
@@ -109,7 +109,7 @@ _REVOKE = """
 
 
 class ApiTokens:
-    """Makes, lists and revokes API tokens; each change leaves an audit event, which names the token by id and name.
+    """Creates, lists and revokes API tokens. Each change is audited with the id and name of the token.
 
     User names are read by the case rule. All calls raise DatabaseUnavailable.
     """
@@ -122,7 +122,7 @@ class ApiTokens:
     async def create(
         self, username: str, new: NewApiToken, *, by: str, facts: Mapping[str, str] | None = None
     ) -> tuple[ApiToken, str]:
-        """A token of a user, and its text, which no other call gives.
+        """Create a token for a user; the result includes its text, which cannot be retrieved later.
 
         Raises InvalidUsername, unknown_user, InvalidParameter, NameTaken, too_many_api_tokens.
         """
@@ -144,16 +144,16 @@ class ApiTokens:
                     by,
                     life,
                 )
-                made = _shown(await connection.fetchrow(f"{_SHOWN} where t.id = $1", token_id))
-        AUDIT.record(by, "api_token.new", made.username, facts={**facts, "subject_id": str(token_id)})
-        return made, text
+                token = _shown(await connection.fetchrow(f"{_SELECT} where t.id = $1", token_id))
+        AUDIT.record(by, "api_token.new", token.username, facts={**facts, "subject_id": str(token_id)})
+        return token, text
 
     async def page(
         self, username: str | None, *, page: int = 1, limit: int = MAX_PAGE
     ) -> tuple[int, Sequence[ApiToken]]:
-        """How many a user has, or all users together, and one page of them: by user, the oldest first.
+        """The number of tokens of a user (None for all users), and one page of them: by user, oldest first.
 
-        Those that have ended are among them for 30 days. Raises InvalidUsername.
+        Ended tokens are listed for 30 days. Raises InvalidUsername.
         """
         key = None if username is None else self._usernames.read(username).key
         rows = await self._database.fetch(_PAGE, key, min((page - 1) * limit, 2**62), limit)
@@ -162,7 +162,7 @@ class ApiTokens:
     async def revoke(
         self, token_id: UUID, *, of: str | None, by: str, facts: Mapping[str, str] | None = None
     ) -> ApiToken:
-        """End a token; repeating it is harmless. With `of` only one of that user.
+        """Revoke a token, which must belong to the user `of` if given. Idempotent.
 
         Raises api_token_not_found, InvalidUsername.
         """
@@ -171,7 +171,7 @@ class ApiTokens:
         with AUDIT.failures(by, "api_token.revoke", of or "", facts=facts):
             if await self._database.value(_REVOKE, token_id, key) is None:
                 raise errors.api_token_not_found(token_id)
-        ended = _shown(await self._database.row(f"{_SHOWN} where t.id = $1", token_id))
+        ended = _shown(await self._database.row(f"{_SELECT} where t.id = $1", token_id))
         AUDIT.record(by, "api_token.revoke", ended.username, facts={**facts, "subject_name": ended.name})
         return ended
 
@@ -185,7 +185,7 @@ class ApiTokens:
         if not new.scopes:
             raise errors.InvalidParameter(f"scopes: name at least one of {', '.join(model.Scope)}.")
         if new.connectors is not None and model.Scope.ADMIN in new.scopes:
-            # Administration reaches every connector: the limit would only look like one.
+            # Administration reaches every connector, so the limit would be an illusion.
             raise errors.InvalidParameter("connectors: a token with the scope admin cannot be limited to connectors.")
         days = min(self._auth.api_tokens_default_days, most) if new.days is None else new.days
         if not 1 <= days <= most:

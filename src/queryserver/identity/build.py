@@ -1,4 +1,4 @@
-"""From settings to users, logins, tokens and secrets: for a server, and in parts for commands."""
+"""Builds the services of users, logins, tokens and secrets: all for a server, single ones for commands."""
 
 import asyncio
 import secrets
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BACKENDS = (LOCAL, LDAP)
-"""The names that `desktop.auth.backend` takes besides import paths."""
+"""The names that `desktop.auth.backend` accepts besides import paths."""
 OWN_JWT, CUSTOM_JWT, API_TOKEN = "jwt", "custom_jwt", "api_token"
 AUTHENTICATORS = (OWN_JWT, CUSTOM_JWT, API_TOKEN)
-"""The names that `desktop.auth.api_auth` takes besides import paths."""
+"""The names that `desktop.auth.api_auth` accepts besides import paths."""
 
 _MOST_LOGINS_WAITING = 200
 _CHALLENGE_LIMIT_S = 2.0
@@ -67,10 +67,10 @@ class AccountServices:
 async def open_accounts(
     settings: Settings, database: Database, metrics: Metrics = UNMEASURED
 ) -> AsyncGenerator[AccountServices]:
-    """The services of users; the default group exists when this returns.
+    """Open the services of users, and make sure that the default group exists.
 
-    Raises ConfigurationError that names all that cannot be loaded, also when the database was used with another secret
-    key; DatabaseUnavailable.
+    Raises ConfigurationError, which lists everything that cannot be loaded, also if the database was used with another
+    secret key; DatabaseUnavailable.
     """
     auth, records = settings.desktop.auth, AccountRepository(database)
     async with AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ async def open_accounts(
 
 @dataclass(frozen=True, slots=True)
 class _Bearers:
-    """The users of tokens; `external` is None when `custom_jwt` is off."""
+    """Finds the users of tokens; `external` is None if `custom_jwt` is off."""
 
     keyring: Keyring
     callers: CallerRepository
@@ -175,7 +175,7 @@ async def _callers(
 ) -> Callers:
     """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
-    # Not the threads of login back ends: slow logins of strangers must not hold up the calls of users.
+    # Not shared with the login back ends: slow logins of strangers must not hold up the calls of users.
     threads = stack.enter_context(closing(LimitedThreads()))
     challenges = list[Challenge]()
 
@@ -191,7 +191,7 @@ async def _callers(
         _require_import_path(key, name, AUTHENTICATORS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
         instance = await stack.enter_async_context(opened)
-        # A challenge only adds to a 401 that is certain: its time is short, and hanging ones hold up no calls.
+        # A challenge only decorates a 401 that is certain, so it has a short timeout and threads of its own.
         for_challenges = stack.enter_context(closing(LimitedThreads(threads=2, limit_s=_CHALLENGE_LIMIT_S)))
         plugged = PluggedCaller(name, instance, threads, for_challenges, bearers.provisioning)
         challenges.append(plugged.challenge)
@@ -201,7 +201,7 @@ async def _callers(
 
 
 async def _each(names: Iterable[str], open_one: Callable[[str], Awaitable[T]]) -> list[T]:
-    """Each name once, in their order. Raises ConfigurationError that names all that cannot be loaded."""
+    """Open each name once, in order. Raises ConfigurationError, which lists everything that cannot be loaded."""
     opened, problems = list[T](), list[str]()
     for name in dict.fromkeys(names):
         try:
@@ -219,9 +219,9 @@ def _require_import_path(key: str, name: str, known: Iterable[str]) -> None:
 
 
 def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
-    """The back end; nothing is sent before the first login.
+    """The back end for a directory. Sends nothing before the first login.
 
-    Raises ConfigurationError: its package is not installed, or the file of authorities is of no use.
+    Raises ConfigurationError if ldap3 is not installed or the CA file is unusable.
     """
     try:
         from queryserver.identity.ldap.ldap3_directory import Ldap3Session  # noqa: PLC0415 an extra
@@ -238,13 +238,13 @@ def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
     return LdapLogin(lambda: closing(Ldap3Session(ldap.ldap_url, ldap.timeout_s, context)), ldap, usernames)
 
 
-async def ensure_administrator(accounts: Accounts, given: str | None, show: Callable[[str], None]) -> None:
-    """Make `admin` when there is no user at all.
+async def ensure_administrator(accounts: Accounts, given_password: str | None, show: Callable[[str], None]) -> None:
+    """Create `admin` if there are no users at all.
 
-    A random password is shown once and kept as a hash only; a `given` one is not shown. Raises InvalidPassword.
+    Without `given_password` a random one is shown once and stored only as a hash. Raises InvalidPassword.
     """
     alphabet = string.ascii_letters + string.digits
-    name, password = "admin", given or "".join(secrets.choice(alphabet) for _ in range(_PASSWORD_LENGTH))
+    name, password = "admin", given_password or "".join(secrets.choice(alphabet) for _ in range(_PASSWORD_LENGTH))
     try:
         if not await accounts.create_first(name, password):
             return
@@ -252,7 +252,7 @@ async def ensure_administrator(accounts: Accounts, given: str | None, show: Call
         raise InvalidPassword(f"QUERYSERVER_ADMIN_PASSWORD: {error.message}") from None
     for operation in ("user.create", "user.make_admin"):
         AUDIT.record(name, operation, name, facts=BY_SERVER)
-    if given is None:
+    if given_password is None:
         show(f"Administrator: {name}\nPassword:      {password}\nThe password is shown this once only.")
 
 
@@ -261,7 +261,7 @@ async def ensure_administrator(accounts: Accounts, given: str | None, show: Call
 
 @asynccontextmanager
 async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
-    """The administration of users alone: it needs no secret key."""
+    """User administration only, which needs no secret key."""
     auth = settings.desktop.auth
     async with open_service_database(settings) as database:
         with closing(Passwords()) as passwords:
@@ -270,14 +270,14 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
 
 @asynccontextmanager
 async def open_records(settings: Settings, kind: Callable[[Database, AuthSettings], T]) -> AsyncGenerator[T]:
-    """Groups, identities or API tokens alone."""
+    """Administration of groups, identities or API tokens only."""
     async with open_service_database(settings) as database:
         yield kind(database, settings.desktop.auth)
 
 
 @asynccontextmanager
 async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
-    """The checks of tokens, with a result for each."""
+    """The token checks behind `queryserver auth explain`."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
         bearers = await _open_bearers(settings, database, stack, UNMEASURED)

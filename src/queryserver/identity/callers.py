@@ -1,4 +1,4 @@
-"""Who makes a call: users as calls see them, own tokens, and the entries of `desktop.auth.api_auth` in their order.
+"""Identifies callers: users with their rights, own tokens, and the authenticators of `desktop.auth.api_auth`.
 
 Contract platform 3.3, 4.2.
 """
@@ -34,18 +34,18 @@ from queryserver.platform.database import CoalescingReader, Database, Row
 ALGORITHM = "HS256"
 
 _MOST_CHARACTERS = 4096
-# A token of ours has 400 characters: four thousand people at work cost 4 MB.
+# An own token has 400 characters: 4,000 active users take 4 MB.
 _REMEMBERED = 4096
 
 _HEX32 = re.compile(r"[0-9a-f]{32}")
 
-# The library is asked for the signature and the form. Which claims there must be, and whether the time is over, is
-# decided here: its `require_exp` would switch its own clock on, and an expired token could not be revoked.
+# The library checks signature and form only. Required claims and expiry are checked here: `require_exp` would
+# enable the library's own clock, and expired tokens could not be revoked.
 _OPTIONS = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False}
 
 
 class TokenKey(NamedTuple):
-    """The parts of a token that its state depends on."""
+    """The parts of a token that determine its state."""
 
     user_id: int
     family: str
@@ -54,20 +54,20 @@ class TokenKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenOwner:
-    """The present state of the user of a token."""
+    """The current state of the user of a token."""
 
     user: User
     is_active: bool
     token_epoch: int
     is_revoked: bool
-    """The token itself or its family was ended."""
+    """The token itself or its family was revoked."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallerKey:
-    """The caller without an own token: an identity of another issuer, and the id by which its token can be ended.
+    """A caller without an own token: an identity of another issuer, and the id under which its token can be revoked.
 
-    `username_key` is that of the user with this name, where nothing is linked; None: no user can have the name.
+    `username_key` finds the user by name if the identity is not linked; None if no user can have the name.
     """
 
     identity: ExternalIdentity
@@ -77,28 +77,28 @@ class CallerKey:
 
 @dataclass(frozen=True, slots=True)
 class KnownCaller(TokenOwner):
-    """The present state of a user who was found by a linked identity, or else by name."""
+    """The current state of a user found by a linked identity or else by name."""
 
-    came_lately: bool
-    """The last login was within the hour."""
+    logged_in_recently: bool
+    """The last login was less than an hour ago."""
     is_linked: bool
-    """The identity is linked to this user; else only the name fits."""
+    """The identity is linked to this user; otherwise only the name matches."""
     has_password: bool
     has_identities: bool
-    """This or any other identity is linked to the user."""
+    """Some identity is linked to the user, this one or another."""
     is_service_account: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ApiTokenOwner(TokenOwner):
-    """The present state of an API token and its user, who has the rights of the token."""
+    """The current state of an API token and its user, whose rights are narrowed to those of the token."""
 
     expires_at: datetime
     """UTC."""
     is_expired: bool
     made_in_epoch: int
     is_use_unknown: bool
-    """Its last use was not noted within the minute."""
+    """The last recorded use is more than a minute ago, or there is none."""
 
 
 _USER_NOW = """
@@ -141,15 +141,15 @@ _REVOKE = """
 """
 
 _STANDING = """
-        coalesce(u.last_login > now() - interval '1 hour', false) as came_lately,
+        coalesce(u.last_login > now() - interval '1 hour', false) as logged_in_recently,
         l.user_id is not null as is_linked,
         u.password_hash is not null as has_password,
         exists (select from external_identities i where i.user_id = u.id) as has_identities, u.is_service_account
 """
 
-_FACTS = ("came_lately", "is_linked", "has_password", "has_identities", "is_service_account")
+_FACTS = ("logged_in_recently", "is_linked", "has_password", "has_identities", "is_service_account")
 
-# A link goes before a name: the two may be those of different users.
+# A link takes precedence over a name, since the two may lead to different users.
 _CALLERS = f"""
     select k.n, {_USER_NOW},
         exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_STANDING}
@@ -197,7 +197,7 @@ _LEAVE = f"""
     where m.user_id = $1 and g.id = m.group_id and g.name <> all($2::text[]) and {_ORDINARY}
 """
 
-# Locked against deletion until the memberships are written: what is deleted meanwhile is left out.
+# Locks the groups against deletion until the memberships are written; groups deleted meanwhile are left out.
 _JOIN = f"""
     insert into group_members (user_id, group_id)
     select $1, g.id from groups g where g.name = any($2::text[]) and {_ORDINARY}
@@ -211,9 +211,9 @@ _GROUPS = """
 
 
 class CallerRepository:
-    """Who makes a call, by an own token or an identity of another issuer, and the ends of tokens.
+    """Finds callers by own token, API token or identity of another issuer, and revokes tokens.
 
-    Calls that come at once share a query. All raise DatabaseUnavailable.
+    Concurrent calls share a query. All methods raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database) -> None:
@@ -227,12 +227,12 @@ class CallerRepository:
         return TokenOwner(*_state(row)) if row else None
 
     async def user(self, user_id: int) -> User | None:
-        """An active user with rights and groups; None when disabled or deleted."""
+        """An active user with rights and groups; None if disabled or deleted."""
         owner = await self.owner(TokenKey(user_id, "", ""))
         return owner.user if owner and owner.is_active else None
 
     async def caller(self, key: CallerKey) -> KnownCaller | None:
-        """The user that the identity is linked to, else the user of the name; None: there is none."""
+        """The user that the identity is linked to, else the user with that name, else None."""
         row = await self._callers.get(key.username_key, key.token_id, key.identity.issuer, key.identity.subject)
         return KnownCaller(*_state(row), *(row[name] for name in _FACTS)) if row else None
 
@@ -240,7 +240,7 @@ class CallerRepository:
         row = await self._api_tokens.get(digest)
         if row is None:
             return None
-        # A later version may know further scopes.
+        # A newer version may have stored scopes unknown to this one.
         scopes = frozenset(scope for scope in Scope if scope in row["scopes"])
         connectors = None if row["connectors"] is None else frozenset[str](row["connectors"])
         user, is_active, epoch, is_revoked = _state(row)
@@ -249,29 +249,29 @@ class CallerRepository:
         return ApiTokenOwner(user.narrowed(limits), is_active, epoch, is_revoked, *facts)
 
     async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
-        """Refuse a family, or one token by its jti. Repeating it is harmless."""
+        """Revoke a family, or a single token by its jti. Idempotent."""
         await self._database.execute(_REVOKE, token_id, keep_until)
 
     async def end_all(self, user_id: int, *, epoch: int) -> None:
-        """End all tokens of a user, unless that happened since the token of this epoch was issued."""
+        """Revoke all tokens of a user, unless the epoch has been raised already."""
         await self._database.execute(
             "update users set token_epoch = token_epoch + 1 where id = $1 and token_epoch = $2", user_id, epoch
         )
 
     async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
-        """Note that a refresh token is exchanged; None at the first time, later the time since then."""
+        """Record the exchange of a refresh token; None the first time, afterwards the time since then."""
         row = await self._database.row(_EXCHANGE, jti, expires_at)
         if row is None or row["is_first"]:
             return None
-        # Two at once: the loser's snapshot lacks the winner's row, so the exchange is of this moment.
+        # In a race, the loser's snapshot lacks the winner's row: the exchange has only just happened.
         return row["since"] or timedelta(0)
 
     async def exchanged_for(self, jti: str) -> timedelta | None:
-        """The time since a refresh token was exchanged; None when it was not."""
+        """The time since a refresh token was exchanged; None if it was not."""
         return await self._database.value("select now() - rotated_at from rotated_tokens where jti = $1", jti)
 
     async def note_call(self, user_id: int) -> None:
-        """Set the time of the last login to now, unless it is within the hour."""
+        """Set the last login to now, unless it is less than an hour ago."""
         await self._database.execute(_NOTE_CALL, user_id)
 
     async def note_api_tokens(self, used: Collection[UUID]) -> None:
@@ -279,26 +279,26 @@ class CallerRepository:
         await self._database.execute("update api_tokens set last_used_at = now() where id = any($1)", list(used))
 
     async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
-        """Put a user into these groups and the default group, and take others away; the groups after that.
+        """Make a user a member of exactly these groups and the default group; return the resulting groups.
 
-        Unknown names are left out. Groups that give the right `admin` are neither given nor taken.
+        Unknown names are ignored. Memberships of groups with the right `admin` are neither added nor removed.
         """
         names = [default_group, *groups]
         async with self._database.transaction() as connection:
-            # Two calls of one user at once, with different groups, must not leave the union.
+            # Concurrent calls of one user with different groups must not result in their union.
             await connection.execute("select from users where id = $1 for no key update", user_id)
             await connection.execute(_LEAVE, user_id, names)
             await connection.execute(_JOIN, user_id, names)
             return frozenset(await connection.fetchval(_GROUPS, user_id))
 
     async def aclose(self) -> None:
-        """Stop the queries on their way."""
+        """Stop the queries in flight."""
         for reader in (self._owners, self._callers, self._api_tokens):
             await reader.aclose()
 
 
 def _state(row: Row) -> tuple[User, bool, int, bool]:
-    """The user of a row with the columns of `_USER_NOW`, and the first facts of a `TokenOwner`."""
+    """Convert a row with the columns of `_USER_NOW` to the fields of a `TokenOwner`."""
     rights = frozenset[str](row["rights"])
     user = User(
         id=row["id"],
@@ -343,7 +343,7 @@ def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
-    """The owner, unless the token is no good; `epoch`: that of an own token.
+    """Return the owner if the token is valid; `epoch` is that of an own token.
 
     Raises UserNotFound, UserInactive, InvalidToken.
     """
@@ -357,7 +357,7 @@ def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
 
 
 def api_token_user(owner: ApiTokenOwner | None) -> User:
-    """The user of an API token, with its rights. A token that has ended does not say whose it was.
+    """The user of an API token, with its rights. The error for an ended token does not reveal its user.
 
     Raises InvalidToken, UserInactive.
     """
@@ -386,17 +386,17 @@ class TokenClaims:
 
     @property
     def key(self) -> TokenKey:
-        """What the state of the token depends on."""
+        """The parts that determine the state of the token."""
         return TokenKey(self.user_id, self.family, self.jti)
 
 
 class JwtCodec:
-    """Own tokens as text."""
+    """Signs and verifies own tokens."""
 
     def __init__(self, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
         self._keyring = keyring
         self._clock = clock
-        # The same token comes with every call of a client: its signature is checked once, its time on each call.
+        # Clients send the same token with every call: its signature is checked once, its expiry every time.
         self._good = lru_cache(_REMEMBERED)(self._verified)
 
     def sign(self, claims: TokenClaims) -> str:
@@ -413,7 +413,7 @@ class JwtCodec:
         return jwt.encode(content, key.signing, algorithm=ALGORITHM, headers={"kid": key.id})
 
     def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
-        """The content of a good token. Raises InvalidToken for a bad form, key, signature or time."""
+        """The claims of a valid token. Raises InvalidToken for a bad form, key, signature or time."""
         claims = self._good(token)
         if claims.expires_at <= self._clock() and not expired_too:
             raise errors.InvalidToken
@@ -429,7 +429,7 @@ class JwtCodec:
                 raise errors.InvalidToken
             content = jwt.decode(token, key.signing, algorithms=[ALGORITHM], options=_OPTIONS)
         except (JOSEError, ValueError, TypeError, AttributeError, RecursionError):
-            # The library answers some malformed headers with plain Python errors.
+            # The library raises plain Python errors for some malformed headers.
             raise errors.InvalidToken from None
         return _claims(content)
 
@@ -459,7 +459,7 @@ def _claims(content: Mapping[str, Any]) -> TokenClaims:
 
 
 async def bearer(claims: TokenClaims, wanted: TokenType, records: CallerRepository) -> User:
-    """The user of a token of the wanted type.
+    """The user of a token, which must be of the expected type.
 
     Raises InvalidToken, UserNotFound, UserInactive, DatabaseUnavailable.
     """
@@ -475,9 +475,9 @@ class OwnBearers:
         self._records = records
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """The authenticator `jwt`: None when the bearer, if there is one, is no own token.
+        """The authenticator `jwt`; None if there is no bearer or it is not an own token.
 
-        Each call reads the database: the end of a token is seen at once.
+        Every call reads the database, so revocations take effect at once.
         Raises NotAuthenticated and its kinds, DatabaseUnavailable.
         """
         token = bearer_of(request.raw_headers)
@@ -493,9 +493,9 @@ class OwnBearers:
 
 
 CallerSource: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, User | None]]
-"""The caller; None: the next entry is tried. Raises NotAuthenticated: no other entry is tried."""
+"""Returns the caller, or None to try the next entry. NotAuthenticated ends the search."""
 Challenge: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, str | None]]
-"""The text of a further `WWW-Authenticate` when no entry knows the caller; within 2 s. Raises nothing."""
+"""The text of an additional `WWW-Authenticate` if no entry knows the caller; takes 2 s at most, never raises."""
 
 
 class Callers:
@@ -515,10 +515,10 @@ class Callers:
             bearer_token(request.raw_headers)
             raise errors.InvalidToken
         except errors.AuthenticationFailed:
-            # An entry that refuses the caller at once says all there is to say.
+            # An explicit refusal needs no challenges.
             raise
         except errors.NotAuthenticated as refusal:
-            # Side by side: one that is slow adds nothing to another.
+            # Concurrently, so that slow ones do not add up.
             async with asyncio.TaskGroup() as group:
                 challenges = [group.create_task(challenge(request)) for challenge in self._challenges]
             refusal.challenges = tuple(text for one in challenges if (text := one.result()))

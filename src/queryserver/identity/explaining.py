@@ -1,4 +1,4 @@
-"""Which check takes or refuses a token: `queryserver auth explain` (Contract platform 12)."""
+"""Explains which check accepts or refuses a token: `queryserver auth explain` (Contract platform 12)."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from queryserver.identity.external_tokens import CHECKS, ExternalBearers, TokenR
 from queryserver.identity.keys import Keyring
 
 API_TOKEN_CHECKS = ("form", "token", "times", "user", "rights")
-"""The checks of an API token, in this order. `rights` refuses no token: its text says what the token may do now."""
+"""The checks of an API token, in order. `rights` never refuses; its text says what the token may do now."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check; `passed` is None for one that was not reached, or does not apply."""
+    """The result of one check; `passed` is None if the check was not reached or does not apply."""
 
     check: str
     passed: bool | None
@@ -28,17 +28,17 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """Runs the checks one after the other, until one refuses."""
+    """Runs the checks in order until one refuses."""
 
     keyring: Keyring
     records: CallerRepository
     takes_own: bool
     takes_api_tokens: bool
     external: ExternalBearers | None
-    """None when `custom_jwt` is off."""
+    """None if `custom_jwt` is off."""
 
     async def explain(self, token: str) -> list[CheckResult]:
-        """A result for each of CHECKS, of an API token for each of API_TOKEN_CHECKS. Raises DatabaseUnavailable."""
+        """A result for each of CHECKS, or of API_TOKEN_CHECKS for an API token. Raises DatabaseUnavailable."""
         if is_api_token(token):
             return await self._explain_api_token(token)
         try:
@@ -85,7 +85,7 @@ class Explainer:
         texts["rights"] = f"scopes {scopes}; connectors {connectors}"
 
     async def _check(self, token: str) -> str:
-        """The algorithm of a good token. Raises TokenRefused."""
+        """The algorithm of a valid token. Raises TokenRefused."""
         algorithm = algorithm_of(token)
         if token.count(".") != 2 or not header_of(token.partition(".")[0]):
             raise TokenRefused("form", "it is no signed token, or its header cannot be read")
@@ -138,7 +138,7 @@ class Explainer:
 
 
 def _refused(refused: TokenRefused, checks: Sequence[str], texts: Mapping[str, str] | None = None) -> list[CheckResult]:
-    """The checks up to the one that refused the token, and those that were not reached."""
+    """Results of the passed checks, the one that refused the token, and those not reached."""
     reached = checks.index(refused.check)
     return [
         *(CheckResult(check, True, (texts or {}).get(check, "")) for check in checks[:reached]),

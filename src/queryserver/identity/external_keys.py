@@ -1,4 +1,4 @@
-"""The keys of another issuer, remembered by this process (Contract platform 3.9 rule 3)."""
+"""The keys of another issuer, cached by this process (Contract platform 3.9 rule 3)."""
 
 import asyncio
 import binascii
@@ -27,37 +27,37 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.networks import LOOPBACK, Network
 from queryserver.platform.settings.desktop import JwtSettings
 
-# Certificates of the signer (`x5c`), which are ignored here, make headers of several kilobytes.
+# Certificates of the signer (`x5c`), though ignored here, make for headers of several kilobytes.
 _MAX_HEADER_CHARACTERS = 16 * 1024
 _HEADERS_REMEMBERED = 256
 
 
 def algorithm_of(token: str) -> object:
-    """The algorithm in the header of a token; None without a header that can be read."""
+    """The algorithm in the header of a token; None if the header is missing or unreadable."""
     segment, dot, _ = token.partition(".")
     return header_of(segment).get("alg") if dot else None
 
 
 @lru_cache(_HEADERS_REMEMBERED)
 def header_of(segment: str) -> Mapping[str, Any]:
-    """The header in the first part of a token; empty when it is none. Tokens of one issuer share theirs."""
+    """Decode the first part of a token; empty if it is not a header. Tokens of an issuer share their header."""
     return (object_of(segment) or {}) if len(segment) <= _MAX_HEADER_CHARACTERS else {}
 
 
 def decoded(segment: str) -> bytes:
-    """The bytes of one part. Raises ValueError for what is not base64url without padding."""
+    """Decode a part of a token. Raises ValueError unless it is base64url without padding."""
     if "=" in segment or not segment.isascii():
         raise ValueError("is not base64url")
     text = segment + "=" * (-len(segment) % 4)
     content = urlsafe_b64decode(text)
-    # The decoder skips foreign characters: two texts would be one token.
+    # The decoder skips invalid characters, which would give one token several spellings.
     if len(content) != len(segment) * 3 // 4:
         raise ValueError("is not base64url")
     return content
 
 
 def object_of(segment: str) -> Mapping[str, Any] | None:
-    """The content of one part, such as the claims; None when it is no JSON object."""
+    """The content of a part, such as the claims; None if it is not a JSON object."""
     try:
         value: object = orjson.loads(decoded(segment))
     except (binascii.Error, ValueError):
@@ -66,14 +66,14 @@ def object_of(segment: str) -> Mapping[str, Any] | None:
 
 
 _MIN_BITS = 2048
-# OpenSSL refuses larger keys; a check with a key of 16384 bits takes a millisecond.
+# OpenSSL refuses larger keys; verifying with a key of 16384 bits takes a millisecond.
 _MAX_BITS = 16384
 _MAX_KEYS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """One public key. Two are equal when their numbers and their id are."""
+    """A public key, compared by id, modulus and exponent."""
 
     kid: str | None
     modulus: int = field(repr=False)
@@ -92,18 +92,18 @@ Keys: TypeAlias = tuple[VerifyingKey, ...]
 
 
 def keys_in(document: bytes) -> Keys:
-    """Keys for RS256 of at least 2048 bits; others are skipped. Raises ValueError: no JWKS document."""
+    """The RS256 keys of at least 2048 bits; others are skipped. Raises ValueError unless this is a JWKS document."""
     content: object = orjson.loads(document)
     entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("has no list of keys")  # noqa: TRY004 a document of another form is a wrong value
+        raise ValueError("has no list of keys")  # noqa: TRY004 a malformed document is a bad value
     listed = cast("list[object]", entries)[:_MAX_KEYS]
     keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
     return tuple(key for key in keys if key is not None)
 
 
 def keys_named(keys: Keys, kid: str | None) -> Keys:
-    """The keys of that id; without one the only key that there is."""
+    """The keys with that id; without an id, the only key if there is just one."""
     if kid is None:
         return keys if len(keys) == 1 else ()
     return tuple(key for key in keys if key.kid == kid)
@@ -134,17 +134,17 @@ _MAX_BYTES = 1024 * 1024
 
 
 class KeyServers:
-    """Key servers; the one that answered last is tried first. `ca`: further trusted authorities."""
+    """Key servers; the one that last succeeded is tried first. `ca` holds additional trusted authorities."""
 
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
         self._secured = HttpExchanges(rules, authorities=ca)
-        # Another party controls what a name resolves to: keys in the clear come from this machine or not at all.
+        # DNS is under the control of others, so unencrypted keys are accepted from this machine only.
         self._plain = HttpExchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
 
     async def fetch(self) -> Keys | None:
-        """The keys of the first address that answers as it should, each in its time; None: none did."""
+        """The keys of the first server that answers properly, each with its own timeout; None if none does."""
         for url in list(self._urls):
             try:
                 keys = await self._from(url)
@@ -161,7 +161,7 @@ class KeyServers:
             await exchanges.__aexit__(None, None, None)
 
     async def _from(self, url: str) -> Keys:
-        """Raises EngineUnavailable, ValueError (no such document), OSError (the file of authorities)."""
+        """Raises EngineUnavailable, ValueError (not a JWKS document), OSError (the CA file)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
             url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s
@@ -176,7 +176,9 @@ class KeyServers:
 
 
 def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
-    """The allowed loopback addresses, of an empty list all. Never empty: that would allow everything."""
+    """The allowed loopback networks, all if the list is empty. Never returns an empty tuple, which allows
+    everything.
+    """
     found = [network for network in LOOPBACK if not allowed]
     for network in LOOPBACK:
         overlapping = (one for one in allowed if one.version == network.version and one.overlaps(network))
@@ -184,17 +186,17 @@ def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
     return tuple(found) or (ip_network("255.255.255.255/32"),)
 
 
-# While a key server is slow, keys that are due to be fetched again are still used after this wait.
+# If the key server is slow, stale keys are used after this wait.
 _FETCH_WAIT_S = 1.0
-# Without any keys every call would fetch, one after the other.
+# Otherwise, without any keys, every call would fetch.
 _PAUSE_WITHOUT_KEYS_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class KeyCache:
-    """The keys of the source, fetched when they are due or missing, never twice at once. Its owner closes it.
+    """The keys of the source, fetched when stale or missing, one fetch at a time. The owner closes the cache.
 
-    Its times are those of the settings.
+    Timeouts and lifetimes come from the settings.
     """
 
     source: KeyServers
@@ -209,13 +211,13 @@ class KeyCache:
     _fetching: "asyncio.Task[bool] | None" = field(default=None, init=False)
 
     def still_good(self, key: VerifyingKey) -> bool:
-        """Whether a key is in the set, and the set needs no fetch now."""
+        """Whether the key is in the set and the set is still fresh."""
         return key in self._known and self.clock() - self._fetched_at < self.settings.cache_s
 
     async def find(self, kid: str | None) -> Keys:
-        """The keys of that id, none when it is unknown; an unknown one may cause a fetch.
+        """The keys with that id, which may be empty; an unknown id may cause a fetch.
 
-        Raises KeyServerUnavailable: there are no keys.
+        Raises KeyServerUnavailable if there are no keys at all.
         """
         was_fetched = await self._refreshed()
         found = keys_named(self._usable(), kid)
@@ -239,7 +241,7 @@ class KeyCache:
         await self.source.aclose()
 
     async def _refreshed(self) -> bool:
-        """Fetch keys that are missing or due; whether they are new."""
+        """Fetch keys if missing or stale; whether new ones arrived."""
         now = self.clock()
         if self._keys is not None and now - self._fetched_at < self.settings.cache_s:
             return False
@@ -252,11 +254,11 @@ class KeyCache:
         return await self._fetch(wait_s=_FETCH_WAIT_S if has_keys else None)
 
     async def _fetch(self, *, wait_s: float | None = None) -> bool:
-        """Wait for the running fetch, or for one that begins now; whether new keys came in that time."""
+        """Join the running fetch or start one; whether new keys arrived within the wait."""
         fetching = self._fetching
         if fetching is None:
             fetching = self._fetching = asyncio.create_task(self._fetch_now(), name="key-fetch")
-        # A waiting call may be cancelled; the fetch is for all calls.
+        # A waiting call may be canceled, but the fetch serves all calls.
         done, _ = await asyncio.wait([fetching], timeout=wait_s)
         return bool(done) and fetching.result()
 
@@ -276,7 +278,7 @@ class KeyCache:
         return True
 
     def _has_usable(self) -> bool:
-        """Whether there are keys that may be used, be they due or not."""
+        """Whether there are usable keys, fresh or stale."""
         longest = max(self.settings.cache_s, self.settings.max_stale_s)
         return self._keys is not None and self.clock() - self._fetched_at <= longest
 

@@ -1,8 +1,8 @@
 """Tokens of another issuer: JWT with RS256 (Contract platform 3.9, Rule T12).
 
-The algorithm is fixed here, never by the token; the keys come from the key server of the settings, and the key headers
-of a token (`jku`, `x5u`, `jwk`, `x5c`) are ignored. `cryptography` checks the signature with the numbers of an RSA key,
-which cannot be taken for the secret of an HMAC.
+The algorithm is fixed here, never taken from the token; the keys come from the configured key server, and the key
+headers of a token (`jku`, `x5u`, `jwk`, `x5c`) are ignored. `cryptography` verifies the signature with an RSA key
+object, which cannot be mistaken for the secret of an HMAC.
 """
 
 import hashlib
@@ -27,18 +27,18 @@ log = structlog.get_logger(__name__)
 
 ALGORITHM = "RS256"
 CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
-"""All checks, in this order."""
+"""All checks, in order."""
 
 _MOST_CHARACTERS = 16 * 1024
 _REMEMBERED = 4096
-_LATEST = 250_000_000_000  # in the year 9892: moments after 9999 have no name
-# The clocks of the servers and of the database differ by less.
+_LATEST = 250_000_000_000  # in the year 9892: datetime ends with the year 9999
+# More than the clocks of servers and database can differ.
 _KEEP_BEYOND = timedelta(minutes=5)
 _REVOKED = "the token was revoked"
 
 
 class TokenRefused(errors.InvalidToken):
-    """A token that failed a check; the answer is that of any bad token."""
+    """A token that failed a check; the response is the same as for any bad token."""
 
     def __init__(self, check: str, reason: str) -> None:
         super().__init__()
@@ -48,20 +48,20 @@ class TokenRefused(errors.InvalidToken):
 
 @dataclass(frozen=True, slots=True)
 class ExternalClaims:
-    """The content of a good token of another issuer (Contract platform 3.9)."""
+    """The content of a valid token of another issuer (Contract platform 3.9)."""
 
     identity: model.ExternalIdentity
     expires_at: int
     """Its `exp`: seconds since 1970."""
     refused_from: float
-    """`exp` and the difference of clocks that is accepted."""
+    """`exp` plus the accepted clock skew."""
     id: str = field(repr=False)
-    """By which it can be ended: a digest of issuer and `jti`, without a `jti` of the signed text."""
+    """The id for revocation: a digest of issuer and `jti`, or of the signed text if there is no `jti`."""
 
 
 @dataclass(slots=True, eq=False)
 class ExternalBearers:
-    """Users of external tokens are found by identity, and made at the first call where the settings say so."""
+    """Finds the users of external tokens by identity, and creates them at the first call if the settings say so."""
 
     keys: KeyCache
     rules: JwtSettings
@@ -69,18 +69,18 @@ class ExternalBearers:
     records: CallerRepository
     metrics: Metrics = UNMEASURED
     clock: Callable[[], float] = time.time
-    # By digest: tokens are long, and secret.
+    # Keyed by digest, since tokens are long and secret.
     _good: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]] = field(
         default_factory=lambda: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED), init=False
     )
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """The authenticator `custom_jwt`; None: there is no bearer of this kind. Raises as `user`."""
+        """The authenticator `custom_jwt`; None if there is no bearer of this kind. Raises as `user`."""
         token = bearer_of(request.raw_headers)
         return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
 
     async def user(self, token: str) -> model.User:
-        """The bearer of a token, with the token.
+        """The user of a token; the user carries the token along.
 
         Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
         """
@@ -105,7 +105,7 @@ class ExternalBearers:
         return replace(user, external_token=model.ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
 
     async def verify(self, token: str) -> None:
-        """Nothing, when `user` would give a user; none is made. Raises as `user`."""
+        """Check that `user` would succeed, without creating a user. Raises as `user`."""
         try:
             await self.judge(token)
         except errors.IdentityRefused as refused:
@@ -113,7 +113,7 @@ class ExternalBearers:
             raise errors.InvalidToken from None
 
     async def judge(self, token: str) -> None:
-        """As `verify`, with the reason of a refused identity. Raises IdentityRefused, else as `user`."""
+        """Like `verify`, but says why an identity is refused. Raises IdentityRefused, otherwise as `user`."""
         claims = await self._read(token)
         known = await self.provisioning.known(claims.identity, token_id=claims.id)
         if known is None:
@@ -126,9 +126,9 @@ class ExternalBearers:
             raise errors.InvalidToken
 
     async def revoke(self, token: str, *, everything: bool) -> str | None:
-        """Refuse the token until it expires; with `everything` also end all own tokens of its user.
+        """Refuse the token until it expires; `everything` also revokes all own tokens of its user.
 
-        The name of its user, else its subject. A token that is no good changes nothing: None.
+        Returns the name of its user, else its subject; None for an invalid token, which changes nothing.
         Raises KeyServerUnavailable, DatabaseUnavailable.
         """
         try:
@@ -138,14 +138,14 @@ class ExternalBearers:
         try:
             known = await self.provisioning.known(claims.identity, token_id=claims.id)
         except errors.IdentityRefused:
-            known = None  # the token stays ended when an administrator links the identity later
+            known = None  # the token stays revoked even if an administrator links the identity later
         if everything and known is not None and known.is_active and not known.is_revoked:
             await self.records.end_all(known.user.id, epoch=known.token_epoch)
         await self.records.revoke(claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_BEYOND)
         return known.user.username if known else claims.identity.subject
 
     async def _read(self, token: str) -> ExternalClaims:
-        """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
+        """The content of a valid token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         try:
             if (good := self._good.get(digest)) is None or not self.keys.still_good(good[1]):
@@ -199,7 +199,7 @@ class ExternalBearers:
         raise TokenRefused("signature", "it was not made with this key")
 
     def _timely(self, content: Mapping[str, Any]) -> int:
-        """The moment of `exp`. Raises TokenRefused."""
+        """Check the times and return `exp`. Raises TokenRefused."""
         now, leeway_s = self.clock(), self.rules.leeway_s
         expires_at = _moment(content, "exp")
         if expires_at is None:
@@ -217,7 +217,7 @@ class ExternalBearers:
         name = self.rules.username_header
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
-            # What cannot be printed cannot be kept either: U+0000, halves of surrogate pairs.
+            # Excludes what cannot be stored, such as U+0000 and lone surrogates.
             if not isinstance(text, str) or len(text) > model.IDENTITIES_MAX_LENGTH or not text.isprintable():
                 raise TokenRefused(
                     "user", f"the claim {claim} is no text of at most {model.IDENTITIES_MAX_LENGTH} characters"
@@ -228,7 +228,7 @@ class ExternalBearers:
 
 
 def _form(token: str) -> tuple[str, bytes]:
-    """What was signed, and the signature. Raises TokenRefused."""
+    """The signed text and the signature. Raises TokenRefused."""
     if len(token) > _MOST_CHARACTERS or not token.isascii() or token.count(".") != 2:
         raise TokenRefused("form", f"it is no signed token of at most {_MOST_CHARACTERS} characters")
     signed, _, signature = token.rpartition(".")
@@ -257,12 +257,12 @@ def _shown(value: object) -> str:
 
 
 def _id(content: Mapping[str, Any], signed: str) -> str:
-    """The key under which the token is ended; without the signature, which may be written in more than one way."""
+    """The id for revocation. Excludes the signature, which can be encoded in more than one way."""
     jti: object = content.get("jti")
     named = f"{content.get('iss')}\0{jti}" if isinstance(jti, str) and jti else signed
     return f"external:{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _log_refused(reason: str) -> None:
-    """As the reader does for what it refuses itself (Contract platform 3.9 rule 6)."""
+    """Log like refusals of `_read` (Contract platform 3.9 rule 6)."""
     log.info("external bearer refused", check="user", reason=reason)

@@ -1,4 +1,4 @@
-"""The secret of this deployment, and the keys that are derived from it (Contract platform 3.3)."""
+"""The secret of this deployment, and the keys derived from it (Contract platform 3.3)."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SecretKey:
-    """The keys that are derived from one secret; none of them reveals another."""
+    """The keys derived from one secret; none of them reveals another."""
 
     fingerprint: str
     """Hex; may be shown and stored."""
@@ -44,7 +44,7 @@ class SecretKey:
 
     @classmethod
     def derive(cls, secret: Secret) -> "SecretKey":
-        """The keys of one secret, the same in every process."""
+        """Derive the keys of a secret, the same in every process."""
         source = secret.get_secret_value().encode()
         fingerprint = hashlib.sha256(_derived(source, b"fingerprint")).hexdigest()
         return cls(fingerprint, _derived(source, b"token signing"), _derived(source, b"secret sealing"))
@@ -52,7 +52,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The key that signs and seals, and former ones for reading only."""
+    """The current key, which signs and seals, and former ones for reading only."""
 
     present: SecretKey
     former: tuple[SecretKey, ...] = ()
@@ -66,16 +66,16 @@ class Keyring:
 
 
 def load_keyring(desktop: DesktopSettings) -> Keyring:
-    """The keys of the settings; without a configured one that of the data directory, made there if missing.
+    """Load the configured keys, or else the key in the data directory, creating it if missing.
 
     Blocks on the disk. Raises ConfigurationError.
     """
-    secret = desktop.secret_key if desktop.secret_key.get_secret_value() else _kept_secret(desktop.data_dir)
+    secret = desktop.secret_key if desktop.secret_key.get_secret_value() else _stored_secret(desktop.data_dir)
     return _keyring(desktop, secret)
 
 
 def present_keyring(desktop: DesktopSettings) -> Keyring | None:
-    """As `load_keyring`, but no key is made: None where there is none yet."""
+    """Like `load_keyring`, but creates no key; None if there is none yet."""
     if desktop.secret_key.get_secret_value():
         return _keyring(desktop, desktop.secret_key)
     file = desktop.data_dir / KEY_FILE
@@ -85,11 +85,11 @@ def present_keyring(desktop: DesktopSettings) -> Keyring | None:
 
 def _keyring(desktop: DesktopSettings, secret: Secret) -> Keyring:
     """Raises ConfigurationError."""
-    found = {
+    checks = {
         "desktop.secret_key": secret_key_problem(secret),
         "desktop.secret_key_fallbacks": fallbacks_problem(desktop.secret_key_fallbacks),
     }
-    problems = [f"{key}: {problem}" for key, problem in found.items() if problem]
+    problems = [f"{key}: {problem}" for key, problem in checks.items() if problem]
     if problems:
         raise ConfigurationError(problems)
     return Keyring(SecretKey.derive(secret), tuple(map(SecretKey.derive, desktop.secret_key_fallbacks)))
@@ -105,7 +105,7 @@ async def open_keyring(desktop: DesktopSettings, database: Database) -> Keyring:
 async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
     """Raises ConfigurationError unless the database was first used with a key of the ring.
 
-    Another key would refuse every token and could read no sealed secret.
+    Any other key would reject all tokens and fail to open sealed secrets.
     """
     known = await facts.keep(FINGERPRINT_FACT, keyring.present.fingerprint)
     if text := key_mismatch(keyring, known):
@@ -113,7 +113,7 @@ async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
 
 
 def key_mismatch(keyring: Keyring, known: str) -> str | None:
-    """Why these keys are not those of a database that was used with the key of a fingerprint; None: they are."""
+    """Why these keys do not fit a database used with the key of that fingerprint; None if they do."""
     if any(key.fingerprint == known for key in keyring):
         return None
     return (
@@ -126,7 +126,7 @@ def _derived(secret: bytes, purpose: bytes) -> bytes:
     return HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"queryserver " + purpose).derive(secret)
 
 
-def _kept_secret(data_dir: Path) -> Secret:
+def _stored_secret(data_dir: Path) -> Secret:
     file = data_dir / KEY_FILE
     with _key_errors(file):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def _key_errors(file: Path) -> Generator[None]:
 
 
 def _make_secret(file: Path) -> None:
-    """Written under another name, then linked: processes that start together all read the key of one of them."""
+    """Write under another name, then link, so that processes starting together all read the same key."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         write_private(draft, secrets.token_urlsafe(_KEY_BYTES))
@@ -161,19 +161,19 @@ _NONCE_BYTES = 12
 
 
 class AesSealer:
-    """Encrypts secrets of the database. Former keys of the ring still open what they sealed."""
+    """Encrypts secrets for the database. Secrets sealed with former keys of the ring can still be opened."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._present = bytes.fromhex(keyring.present.id)
         self._ciphers = {bytes.fromhex(key.id): AESGCM(key.sealing) for key in reversed(list(keyring))}
 
     def seal(self, secret: bytes) -> bytes:
-        """The encrypted form, another one at each call."""
+        """Encrypt with a fresh nonce, so every call has a different result."""
         nonce = os.urandom(_NONCE_BYTES)
         return self._present + nonce + self._ciphers[self._present].encrypt(nonce, secret, self._present)
 
     def unseal(self, sealed: bytes) -> bytes:
-        """The secret. Raises ValueError when it was changed or its key is unknown."""
+        """Decrypt a secret. Raises ValueError if it was tampered with or its key is unknown."""
         key_id, nonce = sealed[:_ID_BYTES], sealed[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
         cipher = self._ciphers.get(key_id)
         if cipher is None or len(nonce) < _NONCE_BYTES:

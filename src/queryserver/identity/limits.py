@@ -1,4 +1,4 @@
-"""How many calls a user or an address may make in a minute, and how many long ones, which read their user again."""
+"""Limits on calls per minute by user or address, and on long calls, which recheck their user regularly."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 _WINDOW_S = 60
 _EXCHANGE_EVERY_S = 1.0
-# Users are known by then, addresses are not: a flood from more of them is no matter for a table in memory.
+# Users are authenticated, addresses are not: a flood from more addresses must not fill the memory.
 _MOST_ADDRESSES = 50_000
 
 
@@ -29,13 +29,13 @@ _MOST_ADDRESSES = 50_000
 class _Calls:
     own: int = 0
     sent: int = 0
-    """Calls already added to the sums in the database."""
+    """Calls already added to the totals in the database."""
     others: int = 0
-    """Those of other processes at the last exchange."""
+    """Calls of other processes as of the last exchange."""
 
 
 class RequestLimits:
-    """Counts calls. Use `running()`. With `most` 0 nothing is counted and nobody is refused."""
+    """Counts calls. Use `running()`. `most=0` disables the limit."""
 
     def __init__(self, counts: RequestCounts, *, most: int, clock: Callable[[], float] = time.time) -> None:
         self._counts = counts
@@ -48,21 +48,21 @@ class RequestLimits:
         self._addresses = 0
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Share counts with other processes, while inside."""
+        """Share counts with other processes for the duration of the context."""
         return background(self._keep_exchanging(), "request-counts") if self.are_on else nullcontext()
 
     def count_user(self, user_id: int) -> None:
-        """One call of a user. Raises TooManyRequests."""
+        """Count a call of a user. Raises TooManyRequests."""
         if self.are_on:
             self._count(f"user {user_id}")
 
     def count_address(self, address: str) -> None:
-        """One call to a public path. Raises TooManyRequests."""
+        """Count a call to a public path. Raises TooManyRequests."""
         if self.are_on:
             self._count(f"address {network_of(address)}", is_address=True)
 
     async def exchange(self) -> None:
-        """Add what was counted since the last time to the sums of all processes. Raises DatabaseUnavailable."""
+        """Add the counts since the last exchange to the totals of all processes. Raises DatabaseUnavailable."""
         self._turn()
         minute, calls = self._minute, self._calls
         news = {caller: one.own - one.sent for caller, one in calls.items() if one.own > one.sent}
@@ -75,11 +75,11 @@ class RequestLimits:
             one.others = max(sums.get(caller, 0) - one.sent, 0)
 
     async def follow_clock(self) -> None:
-        """Count in the minutes of the database's clock, as all processes do. Raises DatabaseUnavailable."""
+        """Align minutes with the clock of the database, like all processes do. Raises DatabaseUnavailable."""
         self._ahead_s = await self._counts.forget() - self._clock()
 
     def _count(self, caller: str, *, is_address: bool = False) -> None:
-        """Calls that are refused do not count: they must not make the others' sums grow."""
+        """Count a call. Refused calls do not count, so they do not raise the totals of other processes."""
         now = self._turn()
         one = self._calls.get(caller)
         if one is None:
@@ -94,7 +94,7 @@ class RequestLimits:
         one.own += 1
 
     def _turn(self) -> float:
-        """The time; with a new minute everybody begins anew."""
+        """Return the time, and reset all counts when a new minute begins."""
         now = self._clock() + self._ahead_s
         minute = int(now // _WINDOW_S)
         if minute != self._minute:
@@ -111,13 +111,13 @@ class RequestLimits:
                 await self.exchange()
             except errors.DatabaseUnavailable:
                 log.warning("calls of other servers are not known: the database is out of reach")
-            except Exception:  # the outer wall of a task: without it each server would count for itself for ever
+            except Exception:  # last resort of a task: otherwise each server would count on its own from then on
                 log.exception("counts of calls not exchanged")
             await asyncio.sleep(_EXCHANGE_EVERY_S)
 
 
 Permits = Callable[[User], object]
-"""Raises a domain error when a user may not go on."""
+"""Raises a domain error if the user may not continue."""
 
 
 def _anything(user: User) -> None:
@@ -134,11 +134,11 @@ class StreamPlace:
 
     @property
     def due_in_s(self) -> float:
-        """When the next `recheck` reads the user again."""
+        """Seconds until the next `recheck` reads the user again."""
         return max(self._due - self._clock(), 0)
 
     async def recheck(self, permits: Permits = _anything) -> None:
-        """Read the user and the rights again, if that was not done lately; call it at each step of the work.
+        """Read the user and the rights again if due; call this at each step of the work.
 
         Raises UserNotFound, UserInactive, InvalidToken, and what `permits` raises.
         """
@@ -148,14 +148,14 @@ class StreamPlace:
         permits(await self._user_now())
 
     async def rechecked(self, pieces: AsyncGenerator[bytes], permits: Permits = _anything) -> AsyncGenerator[bytes]:
-        """The pieces, while the user may go on. Raises as `recheck`."""
+        """Yield the pieces as long as the user may continue. Raises as `recheck`."""
         async with aclosing(pieces):
             async for piece in pieces:
                 await self.recheck(permits)
                 yield piece
 
     async def _user_now(self) -> User:
-        """The caller with the rights of this moment; unchanged while the database is out of reach."""
+        """The caller with current rights; unchanged while the database is unreachable."""
         user = self._user
         try:
             if user.api_token is not None:
@@ -172,7 +172,9 @@ class StreamPlace:
 
 @dataclass(eq=False, repr=False)
 class Streams:
-    """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
+    """Slots for long calls (Contract editor 13: `max_streams_per_user`), which reread their user at interval
+    `every`.
+    """
 
     max_per_user: int
     records: CallerRepository
@@ -182,7 +184,7 @@ class Streams:
 
     @contextmanager
     def place(self, user: User) -> Generator[StreamPlace]:
-        """Inside, one place is taken. Raises TooManyStreams."""
+        """Occupy a slot for the duration of the context. Raises TooManyStreams."""
         if self._open[user.id] >= self.max_per_user:
             raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
         self._open[user.id] += 1

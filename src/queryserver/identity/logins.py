@@ -21,7 +21,7 @@ from queryserver.platform.settings.desktop import AuthSettings
 log = structlog.get_logger(__name__)
 
 LOCAL = "local"
-"""The name of the back end with the passwords of the service database."""
+"""The name of the back end that checks passwords in the service database."""
 _BACKEND_LIMIT_S = 10
 
 
@@ -32,14 +32,14 @@ class LoginSource:
     name: str
     backend: LoginBackend
     creates_users: bool = False
-    """Whether the first login of a user whom it accepts makes the user."""
+    """Whether an accepted user is created at the first login."""
     issuer: str | None = None
-    """The issuer of the identities that it accepts; None: it accepts users of the service database."""
+    """The issuer of the accepted identities; None if they are users of the service database."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """`username` as it was typed; `key`: under which it is stored and counted."""
+    """`username` as typed, and the `key` under which it is stored and counted."""
 
     username: str
     key: str
@@ -49,7 +49,7 @@ class _Attempt:
 
 @dataclass(eq=False, repr=False)
 class Logins:
-    """Logs users in; a refusal looks the same for every reason (Rule T15)."""
+    """Logs users in. Refusals look alike, whatever their reason (Rule T15)."""
 
     auth: AuthSettings
     accounts: Accounts
@@ -57,7 +57,7 @@ class Logins:
     tokens: Tokens
     provisioning: Provisioning
     backends: Sequence[LoginSource]
-    """Tried in their order. Raises ConfigurationError when there is none."""
+    """Tried in order. Raises ConfigurationError if empty."""
     throttle: LoginThrottle
     metrics: Metrics
     _users_exist: bool = field(default=False, init=False)
@@ -84,7 +84,7 @@ class Logins:
                     self.metrics.logins.labels("unavailable", "none").inc()
                 case _:
                     pass
-            # The name as it was given; there need not be such a user.
+            # The name as typed; there may be no such user.
             AUDIT.record(username, "login", outcome=error.code, client=request.client)
             raise
         pair = self.tokens.issue(login)
@@ -93,11 +93,11 @@ class Logins:
         return pair
 
     async def _log_in(self, attempt: _Attempt) -> tuple[StoredLogin, str]:
-        """The user, and the name of the back end that accepted the login."""
+        """Log in; the user, and the name of the back end that accepted the login."""
         throttle, key, request = self.throttle, attempt.key, attempt.request
         await throttle.require_free(key, request.client)
         try:
-            # Read first: a password change during the check raises the epoch, and ends the tokens that are issued here.
+            # Read first: a password change during the check raises the epoch and so revokes the tokens issued here.
             before = await self.records.login_of(key)
             login, back_end = await self._accepted(attempt, before)
         except errors.AuthenticationFailed:
@@ -106,7 +106,7 @@ class Logins:
                 log.warning("there are no users yet: make one with `queryserver create-user NAME --admin`")
             await throttle.count(key, request.client)
             raise
-        # Of many guesses sent at once the right one must not stand out once the others have used up the limit.
+        # Among many concurrent guesses, the right one must not stand out once the others have used up the limit.
         await throttle.require_free(key, request.client)
         await throttle.succeeded(key, request.client)
         await self.records.record_login(login.user_id)
@@ -127,7 +127,7 @@ class Logins:
         return login, source.name
 
     async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> str:
-        """The name of the user, with the groups that the back end gives. Raises AuthenticationFailed."""
+        """Provision the user with the groups of the back end, and return the name. Raises AuthenticationFailed."""
         if source.issuer is None:
             return accepted.username
         identity = identity_of(source.issuer, accepted.username)
@@ -140,14 +140,14 @@ class Logins:
         return user.username
 
     async def _try_backends(self, attempt: _Attempt) -> tuple[LoginSource, AuthenticatedUser]:
-        """The first back end that accepts wins. Raises AuthenticationFailed, LoginBackendUnavailable."""
+        """The first back end that accepts the login. Raises AuthenticationFailed, LoginBackendUnavailable."""
         is_out_of_reach = is_refused = False
         for source in self.backends:
             try:
                 async with asyncio.timeout(_BACKEND_LIMIT_S):
                     accepted = await source.backend.login(attempt.username, attempt.password, attempt.request)
             except errors.AuthenticationFailed:
-                # Without the text of the back end: every refused login looks the same (Rule T15).
+                # Drops the text of the back end, so that all refused logins look alike (Rule T15).
                 raise errors.AuthenticationFailed from None
             except (errors.LoginBackendUnavailable, TimeoutError) as error:
                 log.warning("login back end out of reach", backend=source.name, reason=str(error))
@@ -158,15 +158,15 @@ class Logins:
                 is_refused = True
         if is_out_of_reach:
             if is_refused:
-                # While one of them is away, passwords of the others must not be free to guess.
+                # An outage of one back end must not allow unlimited guesses at the others.
                 await self.throttle.count(attempt.key, attempt.request.client)
             raise errors.LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
         raise errors.AuthenticationFailed
 
     async def _create_first(self, attempt: _Attempt) -> None:
-        """Only into an empty database, and only a user that could log in afterwards.
+        """Create the first user, in an empty database only, and only one who can log in afterwards.
 
-        Without local logins nothing would prove that the first client is who the name says.
+        Without local logins, nothing would prove the identity of the first client.
         """
         if not any(source.name == LOCAL for source in self.backends):
             return
@@ -183,13 +183,13 @@ class Logins:
         AUDIT.record(username, operation, username, client=attempt.request.client, facts=BY_SERVER)
 
     async def _users_known(self) -> bool:
-        """Users are never deleted: what was true once stays true."""
+        """Whether there are users. Cached once true, because users are never deleted."""
         if not self._users_exist:
             self._users_exist = await self.records.has_users()
         return self._users_exist
 
     def _key(self, username: str) -> str:
-        """The key that failures count under; an illegal name counts under itself."""
+        """The key under which failures are counted; for an illegal name, the folded name itself."""
         try:
             return self._usernames.read(username).key
         except errors.InvalidUsername:
@@ -197,7 +197,7 @@ class Logins:
 
 
 class LocalLogin:
-    """The back end of the service database. A refusal takes the same work whatever its reason (Rule T15)."""
+    """The back end of the service database. Refusals take equal time, whatever their reason (Rule T15)."""
 
     def __init__(self, records: AccountRepository, passwords: Passwords, rule: UsernameRule) -> None:
         self._records = records

@@ -1,4 +1,4 @@
-"""The caller, rights, names of users, who a user is at another issuer, and calls as back ends and plug-ins see them."""
+"""Callers, rights, user names, external identities, and the view of calls for back ends and plug-ins."""
 
 import re
 import unicodedata
@@ -23,7 +23,7 @@ ANY_CONNECTOR = "connector:*"
 
 @dataclass(frozen=True, slots=True)
 class ExternalToken:
-    """The token of another issuer that a call came with (Contract platform 3.9). Never logged."""
+    """The token of another issuer sent with a call (Contract platform 3.9). Never logged."""
 
     text: str = field(repr=False)
     expires_at: int
@@ -32,15 +32,15 @@ class ExternalToken:
 
 @dataclass(frozen=True, slots=True)
 class SealedToken:
-    """An external token as the database keeps it, with the statement that needs it."""
+    """An external token as stored with the statement that needs it."""
 
     content: bytes = field(repr=False)
     expires_at: int
-    """Seconds since 1970; from then on it is not used."""
+    """Seconds since 1970; the token is not used from then on."""
 
 
 BigNumbers: TypeAlias = Literal["number", "text"]
-"""The form of numbers that may have more digits than a double keeps."""
+"""The form of numbers that may exceed the precision of a double."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Preferences:
 
 
 def preferences_of(stored: Mapping[str, Any]) -> Preferences:
-    """From their stored form; values that this version does not know count as absent."""
+    """Read the stored form; values unknown to this version count as absent."""
     big_numbers: object = stored.get("big_numbers")
     return Preferences(big_numbers="text") if big_numbers == "text" else Preferences()
 
 
 class Scope(StrEnum):
-    """What an API token is for. A call needs the one in its row of operations.yaml; none contains another one."""
+    """What an API token may be used for. operations.yaml names the scope of each call; no scope implies another."""
 
     QUERY = "query"
     FILES_READ = "files:read"
@@ -68,26 +68,26 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiTokenLimits:
-    """The API token that a call came with, which narrows the rights of its user."""
+    """The API token sent with a call, which narrows the rights of its user."""
 
     id: UUID
     name: str
     scopes: frozenset[Scope]
     connectors: frozenset[str] | None
-    """The keys of the connectors that it may use; None: those of the user."""
+    """Keys of the connectors that the token may use; None for all those of the user."""
     digest: bytes = field(repr=False, compare=False)
-    """By which it is found again."""
+    """The key for reading the token again."""
     is_of_administrator: bool = False
 
     @property
     def stored(self) -> Mapping[str, Any]:
-        """As it is kept with a statement."""
+        """The form stored with a statement."""
         connectors = None if self.connectors is None else sorted(self.connectors)
         return {"id": str(self.id), "name": self.name, "scopes": sorted(self.scopes), "connectors": connectors}
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> Self:
-        """What `stored` gave. Scopes that this version does not know are not among them."""
+        """Read the result of `stored`. Drops scopes unknown to this version."""
         scopes = frozenset(scope for scope in Scope if scope in stored["scopes"])
         connectors = None if stored["connectors"] is None else frozenset[str](stored["connectors"])
         return cls(UUID(stored["id"]), stored["name"], scopes, connectors, b"")
@@ -95,7 +95,7 @@ class ApiTokenLimits:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An authenticated user with the union of the rights of the groups (Contract platform 4.3)."""
+    """An authenticated user with the combined rights of the user's groups (Contract platform 4.3)."""
 
     id: int
     username: str
@@ -103,23 +103,23 @@ class User:
     rights: frozenset[str] = field(default_factory=frozenset[str])
     groups: frozenset[str] = field(default_factory=frozenset[str])
     connectors_version: int = field(default=0, compare=False)
-    """The state of the stored connectors when the rights were read: this process must have read it, too."""
+    """The version of the stored connectors when the rights were read; this process must be at least as current."""
     external_token: ExternalToken | None = field(default=None, compare=False)
-    """For engines that take the caller's own token instead of a login; None with an own token."""
+    """For engines that accept the caller's token instead of a login; None for a caller with an own token."""
     token_ids: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """The ids by which the token of the call can be ended: of its family and its own; empty where there is none."""
+    """The ids for revoking the token of the call: its family's and its own; empty if there is none."""
     token_epoch: int | None = field(default=None, compare=False, repr=False)
-    """The epoch of an own token; None for a caller without one."""
+    """The epoch of the own token; None for a caller without one."""
     preferences: Preferences = field(default=Preferences(), compare=False)
     api_token: ApiTokenLimits | None = None
-    """None for a caller with another token, or without one."""
+    """None for a caller with another kind of token, or without one."""
 
     def may(self, right: str) -> bool:
-        """Administrators may everything."""
+        """Whether the user has the right; administrators have all."""
         return self.is_admin or right in self.rights
 
     def may_use(self, connector_right: str) -> bool:
-        """Whether a stored connector is granted, by itself or with all others, and within the limits of the token."""
+        """Whether a stored connector is granted, by itself or through `connector:*`, within the limits of the token."""
         if not self.reaches(connector_right.removeprefix("connector:")):
             return False
         return self.is_admin or connector_right in self.rights or ANY_CONNECTOR in self.rights
@@ -130,23 +130,23 @@ class User:
         return is_administrator or not self.groups.isdisjoint(groups)
 
     def reaches(self, connector: str) -> bool:
-        """Whether the token of the call is not limited to other connectors."""
+        """Whether the token of the call permits the connector."""
         return self.reached is None or connector in self.reached
 
     @property
     def reached(self) -> Collection[str] | None:
-        """The connectors that the token of the call is limited to; None: it is not limited."""
+        """The connectors that the token of the call is limited to; None without a limit."""
         return None if self.api_token is None else self.api_token.connectors
 
     def has_scope(self, scope: Scope) -> bool:
-        """Whether the token of the call has the scope; other tokens than API tokens have all."""
+        """Whether the token of the call has the scope; tokens other than API tokens have all."""
         return self.api_token is None or scope in self.api_token.scopes
 
     def narrowed(self, token: ApiTokenLimits) -> Self:
-        """The user as a call with this token sees it: the rights of this moment, within the scopes.
+        """The user with the current rights, narrowed to the scopes of the token.
 
-        Without the scope `admin` an administrator is a user with every right but those of administration. The scope is
-        that of an administrator: it goes when the user is none any more.
+        Without the scope `admin`, an administrator has every right except administration. The scope has no effect once
+        the user is no longer an administrator.
         """
         if self.is_admin and Scope.ADMIN in token.scopes:
             return replace(self, api_token=token)
@@ -161,26 +161,26 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedUser:
-    """The caller by a login back end or an authenticator."""
+    """The caller as identified by a login back end or an authenticator."""
 
     username: str
     first_name: str = ""
     last_name: str = ""
     email: str = ""
     groups: Sequence[str] | None = None
-    """All groups of the user from now on, by name; None: they stay as they are."""
+    """Names that replace all groups of the user; None leaves the groups unchanged."""
 
 
 STORES = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
-"""Each opens one store; hdfs needs none."""
+"""Each grants access to one file store; hdfs needs no right."""
 
 _NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORES})
-# Written in one way only, or a grant would not be found again. Ids are bigints.
+# Only the canonical form, since grants are compared as text. Ids are bigints.
 _ONE_CONNECTOR = re.compile(r"connector:[1-9][0-9]{0,18}", re.ASCII)
 
 
 def read_right(text: str) -> str:
-    """The right that `text` names. Raises invalid_right."""
+    """Validate the name of a right. Raises invalid_right."""
     if text in _NAMED or _ONE_CONNECTOR.fullmatch(text):
         return text
     raise invalid_right(f"There is no right {text[:100]}.")
@@ -194,7 +194,7 @@ _ONLY_DOTS = re.compile(r"\.+")
 
 @dataclass(frozen=True, slots=True)
 class Username:
-    """A legal name: as it is shown, and the key by which it is compared."""
+    """A legal name in its display form, and the key by which it is compared."""
 
     shown: str
     key: str
@@ -213,8 +213,8 @@ class UsernameRule:
         return cls(auth.ignore_username_case, auth.force_username_lowercase, auth.force_username_uppercase)
 
     def read(self, text: str) -> Username:
-        """The name that `text` means; blanks around it do not count. Raises InvalidUsername."""
-        # Compatible forms are one name, as in directories: letters of full width would be further names to guess.
+        """Normalize a name; surrounding blanks are ignored. Raises InvalidUsername."""
+        # Compatibility forms are one name, as in directories: otherwise full-width letters would allow more guesses.
         name = unicodedata.normalize("NFKC", text.strip())
         if self.force_lowercase:
             name = name.lower()
@@ -225,10 +225,10 @@ class UsernameRule:
         return Username(name, name.casefold() if self.ignore_case else name)
 
     def read_exact(self, text: str) -> Username:
-        """The name that is written exactly as this installation keeps it.
+        """Like `read`, but requires `text` to be in normal form already.
 
-        A name that another issuer writes in another way, such as in full width, in capitals or with blanks, may be
-        another person there: it must not become the user with the changed name. Raises InvalidUsername.
+        A name that differs from its normal form, say in full width, capitals or blanks, may be another person at
+        another issuer, and must not become the user with the normalized name. Raises InvalidUsername.
         """
         name = self.read(text)
         if name.shown != text:
@@ -237,24 +237,24 @@ class UsernameRule:
 
 
 LDAP = "ldap"
-"""The issuer of persons of the directory."""
+"""The issuer of identities from the directory."""
 ANY = "*"
-"""The issuer or the audience of the settings when tokens of every one are accepted."""
+"""The setting of issuer or audience that accepts any."""
 
 IDENTITIES_MAX_LENGTH = 255
-"""Of a subject, in characters."""
+"""The longest subject, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalIdentity:
-    """A subject of an issuer. Both are compared exactly; see `identity_of`."""
+    """A subject of an issuer. Both are case-sensitive; see `identity_of`."""
 
     issuer: str
     subject: str
 
 
 def identity_of(issuer: str, subject: str) -> ExternalIdentity:
-    """The identity of a subject. A directory compares names without case: `Ana` is `ana` there."""
+    """The identity of a subject. Directories ignore case, so `Ana` and `ana` are the same there."""
     return ExternalIdentity(issuer, subject.casefold() if issuer == LDAP else subject)
 
 
@@ -264,18 +264,18 @@ def jwt_issuer(issuer: str) -> str:
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name of the settings is the class of a plug-in; built-in names have neither dot nor colon."""
+    """Whether a name in the settings is a plug-in class; built-in names have neither dot nor colon."""
     return "." in name or ":" in name
 
 
 def plug_in_issuer(path: str) -> str:
-    """The issuer name of a plug-in of `desktop.auth`, however its path is written."""
+    """The issuer name of a plug-in of `desktop.auth`, the same for both spellings of its path."""
     return path.replace(":", ".")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """The facts about a call that login back ends get."""
+    """The facts about a call that are passed to login back ends."""
 
     client: str
     """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
@@ -285,15 +285,15 @@ class LoginBackend(Protocol):
     """Checks a name and a password. Back ends are tried in the order of `desktop.auth.backend`."""
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The user; None: the next back end is tried.
+        """Return the user, or None to try the next back end.
 
-        Raises AuthenticationFailed: no other back end is tried. Any other error counts as "out of reach".
+        AuthenticationFailed ends the search; any other exception counts as "out of reach".
         """
         ...
 
 
 class CallHeaders(Protocol):
-    """Headers of a call by name, whatever the case."""
+    """Headers of a call by case-insensitive name."""
 
     def get(self, name: str, /) -> str | None: ...
 
@@ -301,11 +301,11 @@ class CallHeaders(Protocol):
 
 
 class AuthRequest(Protocol):
-    """The facts about a call that authenticators get; the body is not one of them."""
+    """The facts about a call that are passed to authenticators, without the body."""
 
     @property
     def raw_headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Names in lower case, and values, as they came."""
+        """Lower-case names with unchanged values."""
         ...
 
     @property
@@ -313,7 +313,7 @@ class AuthRequest(Protocol):
 
     @property
     def url(self) -> str:
-        """The whole address, query included."""
+        """The full URL, including the query."""
         ...
 
     @property
@@ -326,5 +326,7 @@ class AuthRequest(Protocol):
 
     @property
     def is_from_trusted_proxy(self) -> bool:
-        """Whether the peer is in `desktop.trusted_proxies`: else its headers are claims of the caller (T19)."""
+        """Whether the peer is in `desktop.trusted_proxies`; otherwise its headers are just claims of the caller
+        (T19).
+        """
         ...

@@ -1,4 +1,4 @@
-"""Plug-ins for logins and calls: loading and calling classes of the administrator (Contract platform 4.1, 4.2)."""
+"""Loads and calls the administrator's plug-in classes for logins and calls (Contract platform 4.1, 4.2)."""
 
 import asyncio
 import importlib
@@ -26,14 +26,14 @@ _POSITIONAL = (
 
 
 def is_well_formed(person: model.AuthenticatedUser) -> bool:
-    """Whether the result of a plug-in is texts that can be stored: no type checker has seen its code."""
+    """Whether the result of a plug-in holds storable strings, since its code may not be type-checked."""
     texts: list[object] = [person.username, person.first_name, person.last_name, person.email]
     groups: object = person.groups
     if isinstance(groups, Collection) and not isinstance(groups, str | bytes | Mapping):
         texts += groups
     elif groups is not None:
         return False
-    # UTF-8 has no halves of surrogate pairs, PostgreSQL no NUL.
+    # UTF-8 cannot encode lone surrogates, and PostgreSQL cannot store NUL.
     return all(
         isinstance(text, str) and "\0" not in text and text == text.encode("utf-8", "replace").decode()
         for text in texts
@@ -44,16 +44,16 @@ def is_well_formed(person: model.AuthenticatedUser) -> bool:
 async def open_plug_in(
     key: str, name: str, *, settings: Settings, threads: LimitedThreads, method: str
 ) -> AsyncGenerator[object]:
-    """An instance of the class of that name, built as the contract says; closed with the block.
+    """Instantiate the class of that name as the contract says, and close it with the context.
 
-    Raises ConfigurationError with `key`: it cannot be loaded or built, or has no `method`.
+    Raises ConfigurationError with `key` if the class cannot be loaded or built, or has no `method`.
     """
     try:
-        # Importing reads files, and may import much.
+        # In a thread, because imports read files and may pull in a lot.
         kind = await asyncio.to_thread(_load, name)
         parameters = inspect.signature(kind).parameters.values()
         instance = kind(settings) if any(one.kind in _POSITIONAL for one in parameters) else kind()
-    except Exception as error:  # a plug-in may raise anything when it is imported and built
+    except Exception as error:  # importing and building a plug-in may raise anything
         text = str(error).partition("\n")[0][:300].rstrip(".")
         reason = f"{type(error).__name__}{': ' if text else ''}{text}."
         raise errors.ConfigurationError([f"{key}: {name} cannot be loaded: {reason}"]) from error
@@ -65,12 +65,12 @@ async def open_plug_in(
         if callable(close := getattr(instance, "close", None)):
             try:
                 await threads.call(cast("Callable[[], Awaitable[None]]", close))
-            except Exception:  # an error of a plug-in must not prevent the closing of the rest
+            except Exception:  # an error in one plug-in must not prevent closing the rest
                 log.exception("plug-in not closed", plug_in=name)
 
 
 def _load(name: str) -> Callable[..., object]:
-    """The class of `pkg.mod.Class` or `pkg.mod:Class`. Raises ImportError, AttributeError, what the module raises."""
+    """Load `pkg.mod.Class` or `pkg.mod:Class`. Raises ImportError, AttributeError, and whatever the module raises."""
     module_name, _, path = name.partition(":") if ":" in name else name.rpartition(".")
     found: object = importlib.import_module(module_name)
     for part in path.split("."):
@@ -96,10 +96,10 @@ class PluggedCaller:
         self._challenge = getattr(self.instance, "authenticate_header", None)
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """The user whom the class names, made at the first call; None when it names none.
+        """The user named by the class, created at the first call; None if it names none.
 
-        Raises AuthenticationFailed, UserNotFound (a name that is no user's), UserInactive, DatabaseUnavailable;
-        RuntimeError or TypeError where the class fails or takes too long: the call fails with an internal error.
+        Raises AuthenticationFailed, UserNotFound (no such user), UserInactive, DatabaseUnavailable; RuntimeError or
+        TypeError if the class fails or takes too long, and the call fails with an internal error.
         """
         try:
             given = await self.threads.call(self._authenticate, request)
@@ -109,7 +109,7 @@ class PluggedCaller:
             raise RuntimeError(f"{self.name}: {type(error).__name__}") from error
         if given is None:
             return None
-        # Of a tuple the first part is the user, the second is the plug-in's own.
+        # In a tuple, the first item is the user, and the second is private to the plug-in.
         pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
         person = pair[0] if len(pair) == 2 else None
         if not isinstance(person, model.AuthenticatedUser) or not is_well_formed(person):
@@ -121,7 +121,7 @@ class PluggedCaller:
             raise
 
     async def challenge(self, request: model.AuthRequest) -> str | None:
-        """The text of `authenticate_header`; None when it fails, or gives a text that cannot be a header."""
+        """The text of `authenticate_header`; None if it fails or is not a valid header."""
         if not callable(self._challenge):
             return None
         try:
@@ -145,9 +145,9 @@ class PluggedLogin:
         self._threads = threads
 
     async def login(self, username: str, password: str, request: model.RequestInfo) -> model.AuthenticatedUser | None:
-        """The user of the class; None for an illegal name, which it never gets. Names are in the form of the case rule.
+        """The user accepted by the class; None for an illegal name. Passes names normalized by the case rule.
 
-        Raises AuthenticationFailed, LoginBackendUnavailable for all else that it raises, and under overload.
+        Raises AuthenticationFailed, and LoginBackendUnavailable for any other exception and under overload.
         """
         try:
             name = self._usernames.read(username).shown

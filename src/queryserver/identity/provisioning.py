@@ -1,4 +1,4 @@
-"""Just-in-time provisioning: which user an identity of another issuer is (Contract platform 3.9 rule 7, 4.2)."""
+"""Just-in-time provisioning: maps identities of other issuers to users (Contract platform 3.9 rule 7, 4.2)."""
 
 import time
 from collections.abc import Callable
@@ -22,11 +22,11 @@ _MOST_SETTLED = 4096
 
 @dataclass(eq=False, repr=False)
 class Provisioning:
-    """Finds the users of external identities, and makes those that are new.
+    """Finds the users of external identities, and creates new ones.
 
-    New users are active, no administrators, without password, in the default group, and linked to the identity. An
-    existing user is linked at the first call that fits the name, but never one who has a password, is an administrator,
-    or is linked to another identity: that takes an administrator.
+    New users are active, not administrators, without a password, in the default group, and linked to the identity.
+    An existing user is linked at the first call with a matching name, except for one who has a password, is an
+    administrator, or is linked to another identity: linking these takes an administrator.
     """
 
     callers: CallerRepository
@@ -39,7 +39,7 @@ class Provisioning:
         self._settled = LruCache[int, tuple[frozenset[str], frozenset[str]]](
             _MOST_SETTLED, life_s=_SETTLED_S, clock=self.clock
         )
-        """By user: the groups that were named, and those that the user is in since."""
+        """The groups last named for each user, and the resulting memberships."""
 
     async def user(
         self,
@@ -49,10 +49,10 @@ class Provisioning:
         token_id: str = "",
         may_create: bool = True,
     ) -> User:
-        """The user of an identity as things stand now, in the groups of `person`. One query, for one who is linked.
+        """The current user of an identity, with the groups of `person`. Takes one query if the identity is linked.
 
-        Raises IdentityRefused, UserNotFound (unknown, and not to be made), UserInactive, InvalidToken (the token of
-        that id was ended), DatabaseUnavailable.
+        Raises IdentityRefused, UserNotFound (unknown, and must not be created), UserInactive, InvalidToken (the token
+        with that id was revoked), DatabaseUnavailable.
         """
         person = person or AuthenticatedUser(identity.subject)
         key = self._key(identity, person.username, token_id)
@@ -66,16 +66,16 @@ class Provisioning:
                 log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
                 subject = f"{known.user.username} {identity.issuer}"
                 AUDIT.record(known.user.username, "user.link", subject, facts=BY_SERVER)
-            # Of two first calls at once one has linked the user, perhaps to another identity.
+            # A concurrent first call may have linked the user, perhaps to another identity.
             known = alive(self._judged(identity, person.username, await self.callers.caller(key)))
         if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
             known = alive(self._judged(identity, person.username, await self.callers.caller(key)))
-        if not known.came_lately:
+        if not known.logged_in_recently:
             await self.callers.note_call(known.user.id)
         return known.user
 
     async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
-        """The user whom `user` would give, whatever the state; None: there is none. Raises IdentityRefused."""
+        """The user that `user` would return, in any state, or None. Raises IdentityRefused."""
         key = self._key(identity, identity.subject, token_id)
         return self._judged(identity, identity.subject, await self.callers.caller(key))
 
@@ -86,7 +86,7 @@ class Provisioning:
             return CallerKey(identity, None, token_id)
 
     def _judged(self, identity: ExternalIdentity, name: str, known: KnownCaller | None) -> KnownCaller | None:
-        """The same, unless the identity must not be that user. Raises IdentityRefused."""
+        """Return `known` if the identity may act as that user. Raises IdentityRefused."""
         reason = None
         if known is None:
             reason = self._wrong_name(name)
@@ -100,14 +100,14 @@ class Provisioning:
             kind = "has a password" if known.has_password else "is an administrator"
             reason = f"the user {known.user.username} {kind}, and is not linked to {identity.issuer}"
         elif known.user.username.lower() != name.lower():
-            # Such as `straße` and `strasse`: one key, but two people at the issuer.
+            # `straße` and `strasse`, for example, have the same key, but are two people at the issuer.
             reason = f"its name differs from that of the user {known.user.username} in more than case"
         if reason is not None:
             raise errors.IdentityRefused(reason)
         return known
 
     def _wrong_name(self, text: str) -> str | None:
-        """Why no user can have the name; None: one can."""
+        """Why no user can have the name; None if one can."""
         try:
             name = self._usernames.read(text)
         except errors.InvalidUsername:
@@ -117,7 +117,7 @@ class Provisioning:
         return f"its name is not in the normal form, which is {name.shown}, and is not linked to a user"
 
     async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
-        """Raises IdentityRefused for a name that no user can have."""
+        """Create the user. Raises IdentityRefused for a name that no user can have."""
         if reason := self._wrong_name(person.username):
             raise errors.IdentityRefused(reason)
         account = NewAccount(
@@ -130,20 +130,20 @@ class Provisioning:
         try:
             user_id = await self.accounts.create(account, default_group=self.auth.default_user_group)
         except errors.NameTaken:
-            return  # another call at the same time has made the user
+            return  # a concurrent call has created the user
         log.info("user made at first sight", user_id=user_id)
         AUDIT.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _settle(self, user: User, named: frozenset[str]) -> bool:
-        """Put the user into the named groups and no others; whether that changed anything.
+        """Make the user a member of exactly the named groups; whether that changed anything.
 
-        Nothing is written again while the user is in the groups that the same names led to within the last minute.
+        Skips the write if the same names led to the user's present groups within the last minute.
         """
         settled = self._settled.get(user.id)
         if settled == (named, user.groups):
             return False
         groups = await self.callers.join_only(user.id, sorted(named), default_group=self.auth.default_user_group)
-        # A call at the same time may have made the same changes, and recorded them.
+        # A concurrent call may have made and recorded the same changes.
         latest = self._settled.get(user.id)
         before = user.groups if latest is None or latest is settled else latest[1]
         for operation, changed in (("group.add_member", groups - before), ("group.remove_member", before - groups)):

@@ -1,4 +1,4 @@
-"""Users and groups, their identities, and the rule that an administrator stays."""
+"""Users, groups and identities, and the rule that at least one administrator remains."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from queryserver.platform.database import Connection, Database
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user in the lists of administrators."""
+    """A user as listed for administrators."""
 
     id: int
     username: str
@@ -22,7 +22,7 @@ class Account:
     email: str
     is_active: bool
     is_admin: bool
-    """The flag of the user, whatever the groups give."""
+    """The user's own flag, regardless of groups."""
     has_password: bool
     is_service_account: bool
     groups: tuple[str, ...]
@@ -32,7 +32,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class NewAccount:
-    """A user to be made. Without `password_hash` there is no local login."""
+    """A user to be created. Without `password_hash` there is no local login."""
 
     username: Username
     password_hash: str | None = None
@@ -42,9 +42,9 @@ class NewAccount:
     email: str = ""
     groups: tuple[str, ...] = ()
     identity: ExternalIdentity | None = None
-    """Linked to the user from the start."""
+    """An identity to link to the user right away."""
     by_administrator: bool = False
-    """Whether an administrator links the two, and not a first call."""
+    """Whether the identity is linked by an administrator rather than a first call."""
     is_service_account: bool = False
 
 
@@ -58,21 +58,21 @@ class StoredLogin:
 
 
 TAKE_TURNS = "select pg_advisory_xact_lock(1902341490)"
-"""Lock of every transaction that makes or unmakes administrators: what it has counted stays true to its end."""
+"""Serializes transactions that add or remove administrators, so that their counts stay valid."""
 
 IS_ADMINISTRATOR = """
     (u.is_admin or exists (
         select from group_members m join group_rights r using (group_id)
         where m.user_id = u.id and r."right" = 'admin'))
 """
-"""Condition on a row `u` of users: by its own flag, or by a group."""
+"""Condition on a row `u` of users: administrator by own flag or by a group."""
 
 ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {IS_ADMINISTRATOR})"
 
 
 @asynccontextmanager
-async def administrator_kept(connection: Connection) -> AsyncGenerator[None]:
-    """Around a change, inside a transaction. Raises last_administrator at the end when the change left none."""
+async def administrator_remains(connection: Connection) -> AsyncGenerator[None]:
+    """Wrap a change within a transaction. Raises last_administrator on exit if the change left none."""
     await connection.execute(TAKE_TURNS)
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield
@@ -88,7 +88,7 @@ _INSERT = """
     returning id
 """
 
-# False: the identity is linked to another user already.
+# No row if the identity is linked to another user already.
 _LINK = """
     insert into external_identities (issuer, subject, user_id, by_administrator) values ($1, $2, $3, $4)
     on conflict do nothing returning true
@@ -125,7 +125,7 @@ _NEW_GROUP = """
     insert into group_rights (group_id, "right") select made.id, unnest($2::text[]) from made
 """
 
-# Locked, so that of two first calls at once, each of another issuer, one is linked.
+# Locked, so that only one of two concurrent first calls from different issuers is linked.
 _FREE_USER = f"""
     select u.id from users u
     where u.id = $1 and u.password_hash is null and not u.is_service_account and not {IS_ADMINISTRATOR}
@@ -142,7 +142,7 @@ _LINK_FIRST = """
 
 
 class AccountRepository:
-    """Users and groups. Each call is one transaction; all raise DatabaseUnavailable."""
+    """Users and groups. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -158,13 +158,13 @@ class AccountRepository:
         await self._database.execute("update users set last_login = now() where id = $1", user_id)
 
     async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
-        """Keep a fresh hash of an unchanged password; nothing happens when the password has changed meanwhile."""
+        """Store a fresh hash of the same password, unless the password has changed meanwhile."""
         await self._database.execute(
             "update users set password_hash = $3 where id = $1 and password_hash = $2", user_id, old, new
         )
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """The id of the new user, who joins the default group too.
+        """Create a user, who also joins the default group, and return the id.
 
         Raises NameTaken (of the user or the identity), UnknownGroup.
         """
@@ -172,7 +172,7 @@ class AccountRepository:
             return await _create(connection, account, default_group)
 
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
-        """Make the very first user; False when there is one already, also when several try at once."""
+        """Create the very first user; False if there is one already. Only one of several concurrent calls succeeds."""
         async with self._database.transaction() as connection:
             await connection.execute(TAKE_TURNS)
             if await connection.fetchval("select exists (select from users)"):
@@ -181,7 +181,7 @@ class AccountRepository:
             return True
 
     async def promote_first(self, user_id: int) -> bool:
-        """Make the user an administrator when there is no active one; of several at once one succeeds."""
+        """Promote the user if there is no active administrator. Only one of several concurrent calls succeeds."""
         async with self._database.transaction() as connection:
             await connection.execute(TAKE_TURNS)
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
@@ -194,7 +194,7 @@ class AccountRepository:
         return [Account(**cast("dict[str, Any]", {**row, "groups": tuple(row["groups"])})) for row in rows]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """All users and all groups, each in order. Raises DatabaseUnavailable."""
+        """All user names and all group names, sorted. Raises DatabaseUnavailable."""
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
@@ -207,31 +207,34 @@ class AccountRepository:
         password_hash: str | None = None,
         ends_tokens: bool = False,
     ) -> bool:
-        """What is None stays. False: no such user. Raises last_administrator, service_account (a password for one)."""
+        """Change what is not None; False if there is no such user.
+
+        Raises last_administrator, service_account (which cannot have a password).
+        """
         values = (is_active, is_admin, password_hash, int(ends_tokens))
         is_service = "select is_service_account from users where username_key = $1"
-        async with self._database.transaction() as connection, administrator_kept(connection):
+        async with self._database.transaction() as connection, administrator_remains(connection):
             if password_hash is not None and await connection.fetchval(is_service, username_key):
                 raise service_account(username_key)
             return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 
     async def end_all_tokens(self) -> int:
-        """Of all users; their number."""
+        """End the tokens of all users; the number of users."""
         return await self._database.execute("update users set token_epoch = token_epoch + 1")
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
-        """Make the group with these rights if there is none of that name; one that exists keeps its own."""
+        """Create the group with these rights; an existing group keeps its own."""
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
     async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
-        """Link a user who has no password and no identity, and is no administrator.
+        """Link a user who has no password and no identity, and is not an administrator.
 
-        False: the user has changed since, or the identity is linked to another user.
+        False if the user has changed since, or the identity is linked to another user.
         """
         async with self._database.transaction() as connection:
             if await connection.fetchval(_FREE_USER, user_id) is None:
                 return False
-            # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
+            # A separate statement has a fresh snapshot, and so sees links made while this one waited for the lock.
             return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
 
 

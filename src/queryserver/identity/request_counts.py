@@ -1,10 +1,10 @@
-"""How many calls each caller makes in a minute, counted over all servers."""
+"""Counts the calls of each caller per minute, across all servers."""
 
 from collections.abc import Mapping
 
 from queryserver.platform.database import Database
 
-# Sorted, so that two servers lock the rows they share in one order. One that is late with its minute adds nothing.
+# Sorted, so that servers lock shared rows in the same order. Counts of a past minute are dropped.
 _ADD = """
 insert into request_counts as known (caller, minute, requests)
 select caller, $2, calls from unnest($1::text[], $3::int[]) as given (caller, calls) order by caller
@@ -30,10 +30,10 @@ class RequestCounts:
         self._database = database
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
-        """Add calls by caller to those of that minute (since 1970); the sums of all servers for the same callers."""
+        """Add calls by caller for a minute (since 1970); return the totals of all servers for the same callers."""
         rows = await self._database.fetch(_ADD, list(calls), minute, list(calls.values()))
         return {row["caller"]: row["requests"] for row in rows}
 
     async def forget(self) -> float:
-        """Delete the counts of past minutes; the time by the clock of the database, in seconds since 1970."""
+        """Delete the counts of past minutes; return the database's time in seconds since 1970."""
         return await self._database.value(_FORGET)

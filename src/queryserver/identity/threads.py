@@ -1,4 +1,4 @@
-"""Threads for what blocks at logins and calls: hashes of passwords, the directory, plug-ins."""
+"""Threads for blocking work in logins and calls: password hashing, the directory, plug-ins."""
 
 import asyncio
 import inspect
@@ -14,16 +14,16 @@ _Outcome: TypeAlias = tuple[object, BaseException | None]
 
 
 class TooManyWaiting(LoginBackendUnavailable):
-    """So many calls wait for a thread that another one would time out."""
+    """So many calls are waiting for a thread that another one would time out."""
 
     def __init__(self) -> None:
         super().__init__("Too many logins at once.")
 
 
 class LimitedThreads:
-    """Threads for functions that block: 8, and 10 s for each call, its wait included.
+    """Threads for blocking functions: 8 by default, and 10 s per call including the wait.
 
-    With `most_waiting`, a call that finds so many waiting raises TooManyWaiting at once.
+    With `most_waiting`, further calls raise TooManyWaiting at once.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class LimitedThreads:
     ) -> None:
         self._name = name
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        # Calls wait here and not in the pool, which keeps a call that was given up, and its password, to its turn.
+        # Calls wait here rather than in the pool, which would hold on to abandoned calls and their passwords.
         self._free = asyncio.Semaphore(threads)
         self._waiting = 0
         self._most_waiting = most_waiting
@@ -39,9 +39,9 @@ class LimitedThreads:
         self._running: set[asyncio.Task[_Outcome]] = set()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """The result of a function, be it async or not. Raises its Exceptions, TimeoutError, TooManyWaiting.
+        """The result of a sync or async function. Raises its Exceptions, TimeoutError, TooManyWaiting.
 
-        In a task of its own: it may raise what would end this server, or ignore its cancellation.
+        Runs in a task of its own, because it may raise what would end this server, or ignore cancellation.
         """
         running = asyncio.create_task(self._outcome(function, arguments), name=self._name)
         self._running.add(running)
@@ -60,7 +60,7 @@ class LimitedThreads:
         return given
 
     def close(self) -> None:
-        """Without waiting for calls under way: their callers have gone."""
+        """Shut down without waiting for running calls, whose callers are gone."""
         for running in self._running:
             running.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -70,7 +70,7 @@ class LimitedThreads:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments), None
             given, error = await self._in_thread(function, arguments)
-            # A decorated coroutine function looks like any other.
+            # A decorated coroutine function cannot be told from an ordinary one.
             return (await given if inspect.isawaitable(given) else given), error
         except BaseException as error:  # noqa: BLE001 raised by the caller
             return None, error
@@ -86,7 +86,7 @@ class LimitedThreads:
         context, loop = copy_context(), asyncio.get_running_loop()
 
         def outcome() -> _Outcome:
-            # Not raised in the thread: a future takes no StopIteration, and SystemExit would end this server.
+            # Returned rather than raised: a future rejects StopIteration, and SystemExit would end this server.
             try:
                 return context.run(function, *arguments), None
             except BaseException as error:  # noqa: BLE001 raised by the caller
@@ -96,7 +96,7 @@ class LimitedThreads:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._free.release)
 
-        # A call that was given up keeps its place until its thread has ended.
+        # An abandoned call occupies its thread until the function returns.
         running = self._threads.submit(outcome)
         running.add_done_callback(give_back)
         return await asyncio.wrap_future(running)

@@ -1,6 +1,6 @@
-"""The throttle of logins: limits on failed ones, by name and by address (Contract platform 3.8).
+"""The login throttle: limits on failures by name and by address (Contract platform 3.8).
 
-How many there may be, and in which time, is set by `AuthSettings` in `platform/settings/desktop.py`.
+The limits and windows are set by `AuthSettings` in `platform/settings/desktop.py`.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from queryserver.platform.database import Database
 from queryserver.platform.networks import network_of
 from queryserver.platform.settings.desktop import AuthSettings
 
-# A window begins with its first failure and never moves: attempts that are refused neither count nor extend it.
+# A window begins with its first failure and is never extended; refused attempts do not count.
 _BLOCKED = """
     select max(f.window_started_at + $3 - now())
     from unnest($1::text[], $2::int[]) as k (key, most)
@@ -21,7 +21,7 @@ _BLOCKED = """
     where f.failures >= k.most and f.window_started_at + $3 > now()
 """
 
-# Sorted, so that two statements lock the rows they share in one order.
+# Sorted, so that concurrent statements lock shared rows in the same order.
 _ADD = f"""
     with blocked as ({_BLOCKED}),
     counted as (
@@ -46,20 +46,20 @@ _ADD = f"""
 
 
 _MOST_NETWORKS = 20
-"""Networks that are kept of one name: a known password makes no more room for guesses than this."""
+"""Networks remembered per name, which bounds the extra guesses that known addresses allow."""
 
 
 class LoginThrottle:
-    """Counts failures by name, by address and by both, for all servers together. Unknown names count like known ones.
+    """Counts failures by name, by address and by both, across all servers. Unknown names count like known ones.
 
-    An address from which the user has logged in within 30 days has a limit of its own for that user. Failures from
-    there do not count for the name as a whole, and the limit of the name does not hold there: guesses of another client
-    lock a user out of new addresses only. Guesses of one name stay bounded: `per_user` from all unknown addresses
-    together, and `per_user_and_address` from each of the few known ones.
+    An address from which the user has logged in within 30 days has its own limit for that user. Failures from there do
+    not count for the name as a whole, and the limit of the name does not apply there, so guesses by another client lock
+    a user out of new addresses only. Guesses for a name stay bounded: `per_user` from all unknown addresses together,
+    and `per_user_and_address` from each of the few known ones.
 
-    Of IPv6, networks of 64 bits count: a client that has one never runs out of addresses in it. Failures of spellings
-    that a directory may take for one name count as one. Known addresses are those of the exact name: those of `aná`
-    must not push out those of `ana`. The database has digests only. All calls raise DatabaseUnavailable.
+    For IPv6, /64 networks count, because a client that has one never runs out of addresses. Spellings that a directory
+    may take for the same name are counted together. Known addresses belong to the exact name, lest those of `aná` push
+    out those of `ana`. The database stores digests only. All calls raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database, limits: AuthSettings) -> None:
@@ -67,22 +67,22 @@ class LoginThrottle:
         self._limits = limits
 
     async def require_free(self, username_key: str, address: str) -> None:
-        """Raises LoginThrottled when a limit is reached."""
+        """Raises LoginThrottled if a limit is reached."""
         await self._refuse(_BLOCKED, username_key, address)
 
     async def count(self, username_key: str, address: str) -> None:
-        """Count a failure. Raises LoginThrottled when attempts at the same time have used up the limit.
+        """Count a failure. Raises LoginThrottled if concurrent attempts have used up the limit.
 
-        Attempts that were let in at once are counted one after another, so that what is above a limit shows.
+        Concurrent attempts are counted one by one, so those above a limit are noticed.
         """
         await self._refuse(_ADD, username_key, address)
 
     async def succeeded(self, username_key: str, address: str) -> None:
-        """After a success the name is free again from this address, and the address is known."""
+        """Record a success: resets the failures of the name at this address, and makes the address known."""
         await self._database.execute("delete from login_failures where key = $1", _both_key(username_key, address))
         try:
             ip_address(address)
-        except ValueError:  # of a caller whom no proxy names clearly it is the text `unknown`
+        except ValueError:  # `unknown` if no proxy identifies the caller
             return
         name = _digest(username_key)
         async with self._database.transaction() as connection:
@@ -100,7 +100,7 @@ class LoginThrottle:
             )
 
     async def unlock(self, username_key: str) -> None:
-        """Free a name from every address. What an address did with other names still counts."""
+        """Reset the failures of a name at all addresses. Failures of an address with other names still count."""
         key = _user_key(username_key)
         await self._database.execute(
             "delete from login_failures where key = $1 or starts_with(key, $2)", key, f"{key} "
@@ -113,10 +113,10 @@ class LoginThrottle:
             raise LoginThrottled("Too many failed logins. Try again later.", retry_after=wait)
 
     async def _keys(self, username_key: str, address: str) -> Mapping[str, int]:
-        """The limit of each key of an attempt."""
+        """The keys of an attempt and their limits."""
         limits, network = self._limits, _network(address)
         every = {f"address {network}": limits.login_failures_per_address}
-        # One query, whether there is such a user or not: the time of an answer says nothing (Rule T15).
+        # One query whether or not the user exists, so that response times reveal nothing (Rule T15).
         is_known = limits.login_failures_per_user and await self._database.value(
             "select exists (select from login_networks"
             " where name = $1 and network = $2 and last_login_at > now() - interval '30 days')",
@@ -134,9 +134,9 @@ class LoginThrottle:
 
 
 def _user_key(username_key: str) -> str:
-    """Without case and accents, whatever the case rule: each spelling would have guesses of its own otherwise."""
+    """The key without case and accents, whatever the case rule; otherwise each spelling would allow more guesses."""
     name = username_key
-    for _ in range(2):  # folding makes marks, and taking letters apart makes capitals
+    for _ in range(2):  # folding may yield marks, and decomposition may yield capitals
         name = unicodedata.normalize("NFKD", name).casefold()
     letters = (letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     return f"user {_digest(''.join(letters))}"

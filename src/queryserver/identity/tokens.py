@@ -1,4 +1,4 @@
-"""Own tokens: issuing, renewing, checking and ending them (Contract platform 3.3 to 3.6)."""
+"""Issues, renews, verifies and revokes own tokens (Contract platform 3.3 to 3.6)."""
 
 import time
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
 
-# A client that lost our answer, or sent the call twice, may present a token that it has exchanged just before.
+# A client that lost our response, or sent the call twice, may present a token that it has just exchanged.
 _REUSE_GRACE = timedelta(seconds=30)
-# Tokens that were issued when the lifetimes were longer must not outlive their revocation.
+# Tokens issued under longer lifetimes must not outlive their revocation.
 _KEEP_REVOCATIONS = timedelta(days=90)
 
 
@@ -36,7 +36,7 @@ class TokenPair:
 
 @dataclass(frozen=True, slots=True)
 class RenewedTokens:
-    """What a refresh gives. `refresh` is None when the old one stays good."""
+    """The result of a refresh. `refresh` is None if the old refresh token stays valid."""
 
     access: str
     refresh: str | None = None
@@ -44,7 +44,7 @@ class RenewedTokens:
 
 @dataclass(slots=True, eq=False)
 class Tokens:
-    """Tokens of one login are a family: they end together. `are_bearers`: own tokens are taken as bearers here."""
+    """Tokens of one login form a family and are revoked together. `are_bearers`: own tokens are accepted as bearers."""
 
     codec: JwtCodec
     records: CallerRepository
@@ -52,17 +52,17 @@ class Tokens:
     metrics: Metrics
     external: ExternalBearers | None = None
     api_tokens: ApiTokenBearers | None = None
-    """None: API tokens are not taken as bearers here."""
+    """None if API tokens are not accepted as bearers."""
     are_bearers: bool = True
     clock: Callable[[], float] = time.time
 
     def issue(self, login: StoredLogin) -> TokenPair:
-        """The first tokens of a login; the refresh token gives the family its name."""
+        """The first tokens of a login; the id of the refresh token names the family."""
         family = uuid4().hex
         return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
 
     async def verify(self, token: str, client: str) -> None:
-        """Nothing, when the token would be accepted as bearer of this client.
+        """Check that the token would be accepted as a bearer from this client.
 
         Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, LoginThrottled.
         """
@@ -76,10 +76,10 @@ class Tokens:
             else:
                 raise InvalidToken  # noqa: TRY301 answered like the others
         except InvalidToken as error:
-            raise _told(error, TokenType.ACCESS) from None
+            raise _detailed(error, TokenType.ACCESS) from None
 
     async def refresh(self, token: str) -> RenewedTokens:
-        """A new access token, with rotation a new refresh token too.
+        """A new access token, and with rotation a new refresh token.
 
         Raises InvalidToken, UserNotFound, UserInactive.
         """
@@ -88,17 +88,17 @@ class Tokens:
             user = await bearer(claims, TokenType.REFRESH, self.records)
             await self._require_unused(claims)
         except InvalidToken as error:
-            raise _told(error, TokenType.REFRESH) from None
+            raise _detailed(error, TokenType.REFRESH) from None
         if self.settings.rotate_refresh_tokens:
             pair = self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
             return RenewedTokens(pair.access, pair.refresh)
         return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
 
     async def revoke(self, token: str, *, everything: bool) -> None:
-        """End the family of a token, or all tokens of its user. A token that is no good changes nothing.
+        """Revoke the family of a token, or all tokens of its user. An invalid token changes nothing.
 
-        An expired one still ends its family; only a live one ends everything. The end of a login is none of an API
-        token, which others may be using: nothing changes. Raises KeyServerUnavailable.
+        An expired token still revokes its family, but only a live one revokes everything. API tokens are unaffected,
+        since ending a login must not disturb other users of the token. Raises KeyServerUnavailable.
         """
         if self.external and algorithm_of(token) == EXTERNAL:
             username = await self.external.revoke(token, everything=everything)
@@ -118,7 +118,7 @@ class Tokens:
             AUDIT.record(owner.user.username, "token.revoke", facts={"all": "true"} if ends_all else {})
 
     async def _require_unused(self, claims: TokenClaims) -> None:
-        """Raises InvalidToken for a refresh token that was exchanged long ago: it may be stolen (Rule T14)."""
+        """Raises InvalidToken for a refresh token exchanged a while ago, as it may be stolen (Rule T14)."""
         if self.settings.rotate_refresh_tokens:
             since = await self.records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
         else:
@@ -166,8 +166,8 @@ def _is_alive(owner: TokenOwner | None, epoch: int) -> bool:
     return True
 
 
-def _told(error: InvalidToken, kind: TokenType) -> InvalidToken:
-    """The token calls say in `detail` what is wrong (Contract platform 3.4, 3.5)."""
+def _detailed(error: InvalidToken, kind: TokenType) -> InvalidToken:
+    """Token calls describe the error in `detail` (Contract platform 3.4, 3.5)."""
     return InvalidToken(error.message, token_type=kind.value, detail=error.message)
 
 

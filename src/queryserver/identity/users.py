@@ -11,7 +11,7 @@ from queryserver import errors
 from queryserver.identity import model
 from queryserver.identity.model import preferences_of
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.repository import AccountRepository, NewAccount, administrator_kept
+from queryserver.identity.repository import AccountRepository, NewAccount, administrator_remains
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.platform.database import Connection, Database
 from queryserver.platform.settings.desktop import AuthSettings
@@ -19,7 +19,7 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 @dataclass(frozen=True, slots=True)
 class UserSummary:
-    """A user in a list. `groups` are names in order; `is_admin` is by flag or by group."""
+    """A user in a list. `groups` are sorted names; `is_admin` is by flag or by group."""
 
     id: int
     username: str
@@ -37,7 +37,7 @@ class GroupName:
 
 @dataclass(frozen=True, slots=True)
 class UserDetails:
-    """A user, to choose from or to show. `groups` are in order of their names, and empty where not wanted."""
+    """A user to be offered or shown. `groups` are sorted by name, and empty unless requested."""
 
     id: int
     username: str
@@ -48,10 +48,10 @@ class UserDetails:
     groups: tuple[GroupName, ...] = ()
 
 
-# Names are in the order of their characters in every database, whatever its collation.
+# Sorted by code points in every database, whatever its collation.
 _BY_NAME = 'order by u.username_key collate "C"'
 
-# The key is folded by Python, lower() by the collation of the database: with the case rule off only it helps.
+# The key is folded by Python, but only if names ignore case; otherwise lower() of the database must do.
 _MATCHING = f"""
     with matching as materialized (
         select u.id, u.username, u.username_key, u.is_active, u.is_admin, u.is_service_account from users u
@@ -97,7 +97,7 @@ _GROUP_NAMES = """
 """
 
 _AT_ONCE = 2000
-"""Rows that are read before other tasks have their turn: about 6 ms."""
+"""Rows converted before yielding to other tasks: about 6 ms."""
 
 MAX_PAGE = 1000
 
@@ -118,15 +118,15 @@ class Users:
         page: int | None = None,
         limit: int | None = None,
     ) -> tuple[int, Sequence[UserSummary]]:
-        """How many match, and one page of them; without page and limit all.
+        """The number of matches, and one page of them, or all without page and limit.
 
-        `username`: equal without case; `groups`: members of any of them; what is None does not count.
+        `username` ignores case, `groups` matches members of any of them, and None matches everything.
         """
         offset, size = 0, limit
         if page is not None or limit is not None:
             size = limit or MAX_PAGE
-            offset = min(((page or 1) - 1) * size, 2**62)  # what the database counts in
-        # Names are stored composed.
+            offset = min(((page or 1) - 1) * size, 2**62)  # fits a bigint
+        # Names are stored in NFKC.
         name = None if username is None else unicodedata.normalize("NFKC", username)
         rows = await self._database.fetch(
             _MATCHING,
@@ -150,19 +150,19 @@ class Users:
                     is_service_account=row["is_service_account"],
                 )
                 for row in rows[start : start + _AT_ONCE]
-                if row["id"] is not None  # a page past the end is one row that has the count alone
+                if row["id"] is not None  # a page past the end has one row with just the count
             ]
             await asyncio.sleep(0)
         return rows[0]["count"], users
 
     async def change_preferences(self, user_id: int, changes: Mapping[str, str]) -> model.Preferences | None:
-        """Replace the preferences that are named; None: there is no such user any more."""
+        """Replace the given preferences; None if the user no longer exists."""
         change = "update users set preferences = preferences || $2 where id = $1 returning preferences"
         stored = await self._database.value(change, user_id, dict(changes))
         return None if stored is None else preferences_of(stored)
 
     async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
-        """The users of these ids, each once; unknown ids are left out."""
+        """The users with these ids, each once; unknown ids are left out."""
         rows = await self._database.fetch(
             f"select {_DETAILS} from users u where u.id = any($1::bigint[]) {_BY_NAME}", list(ids)
         )
@@ -178,9 +178,9 @@ class Users:
         with_caller: bool,
         only_groups_of_caller: bool,
     ) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
-        """Active users and groups whose names hold the typed text without case, `count` of each at most.
+        """Active users and groups whose names contain the typed text, ignoring case; at most `count` of each.
 
-        `with_groups`: users bring their groups.
+        `with_groups` includes the groups of the users.
         """
         text = unicodedata.normalize("NFKC", typed)
         without = None if with_caller else caller.id
@@ -189,7 +189,7 @@ class Users:
         if with_groups:
             for row in await self._database.fetch(_GROUPS_OF, [row["id"] for row in users]):
                 groups.setdefault(row["user_id"], []).append(GroupName(row["id"], row["name"]))
-        # Compared here: in a database with the collation C lower() knows ASCII only. Groups are few.
+        # Compared in Python, because with collation C lower() handles ASCII only. Groups are few.
         names = await self._database.fetch(_GROUP_NAMES, caller.id if only_groups_of_caller else None)
         return (
             [UserDetails(*row, groups=tuple(groups.get(row["id"], ()))) for row in users],
@@ -198,7 +198,7 @@ class Users:
 
 
 MAX_PASSWORD_BYTES = 1024
-"""The longest that a login takes (Contract platform 3.2)."""
+"""The longest password that a login accepts (Contract platform 3.2)."""
 
 DEFAULT_RIGHTS = (
     "filebrowser.s3_access",
@@ -209,11 +209,11 @@ DEFAULT_RIGHTS = (
     "download",
     "metadata",
 )
-"""The rights of the default group when it is made (Contract platform 4.3)."""
+"""The initial rights of the default group (Contract platform 4.3)."""
 
 
 class Accounts:
-    """Makes and changes users. Names are read by the case rule; a wrong one raises InvalidUsername."""
+    """Creates and changes users. Names follow the case rule; illegal ones raise InvalidUsername."""
 
     def __init__(
         self, records: AccountRepository, passwords: Passwords, throttle: LoginThrottle, auth: AuthSettings
@@ -227,7 +227,7 @@ class Accounts:
         self._usernames = model.UsernameRule.of(auth)
 
     async def ensure_default_group(self) -> None:
-        """The group that new users join, with its first rights; one that exists keeps the rights it has."""
+        """Create the group that new users join with its initial rights; an existing group keeps its own."""
         await self._records.ensure_group(self._auth.default_user_group, DEFAULT_RIGHTS)
 
     async def create(
@@ -239,7 +239,7 @@ class Accounts:
         is_admin: bool = False,
         is_service_account: bool = False,
     ) -> model.Username:
-        """Make a user; one with an identity of another issuer, and a service account, have no password.
+        """Create a user. Users with an identity of another issuer and service accounts have no password.
 
         Raises InvalidPassword, NameTaken (of the user or the identity), UnknownGroup.
         """
@@ -260,12 +260,12 @@ class Accounts:
         return username
 
     async def create_first(self, name: str, password: str) -> bool:
-        """Make an administrator when there is no user at all; of several at once one succeeds.
+        """Create an administrator if there are no users at all. Only one of several concurrent calls succeeds.
 
         Raises InvalidPassword.
         """
         if await self._records.has_users():
-            return False  # the start gives the same password each time, whatever the rules have become
+            return False  # every start passes the same password, which later rules may reject
         username = self._usernames.read(name)
         account = NewAccount(username, await self._hash(password, username.shown), is_admin=True)
         return await self._records.create_first(account, default_group=self._auth.default_user_group)
@@ -275,11 +275,11 @@ class Accounts:
         _require_known(name, await self._records.change(self._key(name), is_active=False, ends_tokens=True))
 
     async def enable(self, name: str) -> None:
-        """The user may log in again; old tokens stay refused. Raises unknown_user."""
+        """Let the user log in again; old tokens stay invalid. Raises unknown_user."""
         _require_known(name, await self._records.change(self._key(name), is_active=True))
 
     async def set_admin(self, name: str, *, admin: bool) -> None:
-        """Give or take the administrator flag. Raises unknown_user, last_administrator."""
+        """Set or clear the administrator flag. Raises unknown_user, last_administrator."""
         _require_known(name, await self._records.change(self._key(name), is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
@@ -288,7 +288,7 @@ class Accounts:
         _require_known(name, await self._records.change(self._key(name), password_hash=new, ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
-        """Forget the failed logins of the name, which need not exist."""
+        """Reset the failed logins of a name, which need not exist."""
         await self._throttle.unlock(self._key(name))
 
     async def end_tokens(self, name: str) -> None:
@@ -326,7 +326,7 @@ MAX_NAME_LENGTH = 150
 class GroupGrants:
     name: str
     rights: tuple[str, ...]
-    """In order."""
+    """Sorted."""
     members: int
 
 
@@ -342,9 +342,9 @@ _GRANTS = """
 
 
 class Groups:
-    """Makes and changes groups; a change that was made already is no error.
+    """Creates and changes groups; repeating a change is not an error.
 
-    User names are read by the case rule, names of groups are taken to the letter. All calls raise DatabaseUnavailable.
+    User names follow the case rule, group names are exact. All calls raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database, auth: AuthSettings) -> None:
@@ -353,8 +353,8 @@ class Groups:
         self._default_group = auth.default_user_group
 
     async def create(self, name: str) -> None:
-        """Make a group without rights. Raises invalid_group_name, NameTaken."""
-        # Lists of groups are written with commas between them, and lines of commands with tabs.
+        """Create a group without rights. Raises invalid_group_name, NameTaken."""
+        # Groups are listed with commas in between, and the output of commands is separated by tabs.
         is_printable = name.isprintable() and name == name.strip() and "," not in name
         if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
             raise errors.invalid_group_name(
@@ -365,10 +365,10 @@ class Groups:
             raise errors.NameTaken(f"Group {name} exists already.")
 
     async def delete(self, name: str) -> None:
-        """Take a group away. Raises UnknownGroup, default_group_kept, last_administrator."""
+        """Delete a group. Raises UnknownGroup, default_group_kept, last_administrator."""
         if name == self._default_group:
             raise errors.default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
-        async with self._database.transaction() as connection, administrator_kept(connection):
+        async with self._database.transaction() as connection, administrator_remains(connection):
             if await connection.execute("delete from groups where name = $1", name) == "DELETE 0":
                 raise errors.UnknownGroup(name)
 
@@ -383,17 +383,17 @@ class Groups:
         await self._change_member(username, group, "delete from group_members where user_id = $1 and group_id = $2")
 
     async def grant(self, group: str, right: str) -> None:
-        """Give a group a right. Raises invalid_right, UnknownGroup."""
+        """Grant a right to a group. Raises invalid_right, UnknownGroup."""
         await self._change_right(
             group, right, """insert into group_rights (group_id, "right") values ($1, $2) on conflict do nothing"""
         )
 
     async def ungrant(self, group: str, right: str) -> None:
-        """Take a right from a group. Raises invalid_right, UnknownGroup, last_administrator."""
+        """Revoke a right from a group. Raises invalid_right, UnknownGroup, last_administrator."""
         await self._change_right(group, right, """delete from group_rights where group_id = $1 and "right" = $2""")
 
     async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
-        """One group, or all in order. Raises UnknownGroup."""
+        """One group, or all sorted by name. Raises UnknownGroup."""
         rows = await self._database.fetch(_GRANTS, group)
         if group is not None and not rows:
             raise errors.UnknownGroup(group)
@@ -401,13 +401,13 @@ class Groups:
 
     async def _change_member(self, username: str, group: str, change: str) -> None:
         key = self._usernames.read(username).key
-        async with self._database.transaction() as connection, administrator_kept(connection):
+        async with self._database.transaction() as connection, administrator_remains(connection):
             user_id = await _user_id(connection, key)
             await connection.execute(change, user_id, await _group_id(connection, group))
 
     async def _change_right(self, group: str, right: str, change: str) -> None:
         name = model.read_right(right)
-        async with self._database.transaction() as connection, administrator_kept(connection):
+        async with self._database.transaction() as connection, administrator_remains(connection):
             await connection.execute(change, await _group_id(connection, group), name)
 
 
@@ -419,9 +419,9 @@ async def _group_id(connection: Connection, name: str) -> int:
 
 
 def checked_identity(auth: AuthSettings, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
-    """The subject of an issuer of the settings; without a subject the name of the user is it.
+    """The identity of a subject at a configured issuer; the subject defaults to the user name.
 
-    Raises InvalidUsername, InvalidParameter: no such issuer, or no legal subject.
+    Raises InvalidUsername, InvalidParameter (no such issuer, or an illegal subject).
     """
     username = model.UsernameRule.of(auth).read(name)
     issuers = {model.plug_in_issuer(one) for one in (*auth.backend, *auth.authenticators) if model.is_import_path(one)}
@@ -447,7 +447,7 @@ class LinkedIdentity:
     issuer: str
     subject: str
     by_administrator: bool
-    """Linked by a command; else at the first call of the identity."""
+    """Linked by a command rather than at the first call of the identity."""
     linked_at: datetime
 
 
@@ -472,7 +472,7 @@ _LINKED = """
 
 
 class Identities:
-    """Links between users and identities of other issuers. Names of users are read by the case rule.
+    """Links between users and identities of other issuers. User names follow the case rule.
 
     All calls raise DatabaseUnavailable.
     """
@@ -483,9 +483,9 @@ class Identities:
         self._usernames = model.UsernameRule.of(auth)
 
     async def link(self, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
-        """Make the subject of an issuer this user from its next call on; repeating it is harmless.
+        """Link the subject of an issuer to this user, effective from its next call. Idempotent.
 
-        Without a subject the name is it. Raises InvalidUsername, InvalidParameter (no such issuer, or no legal
+        The subject defaults to the name. Raises InvalidUsername, InvalidParameter (no such issuer, or an illegal
         subject), unknown_user, service_account, NameTaken.
         """
         identity = checked_identity(self._auth, name, issuer, subject)
@@ -498,20 +498,22 @@ class Identities:
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """End the links of a user, or of all users with an issuer; their number. Raises InvalidUsername."""
+        """Remove the links of a user or of all users, optionally of one issuer; their number. Raises
+        InvalidUsername.
+        """
         key = None if name is None else self._usernames.read(name).key
         if issuer is not None and subject is not None:
             subject = model.identity_of(issuer, subject).subject
         return await self._database.execute(_UNLINK, key, issuer, subject)
 
     async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
-        """The links of one user, or of all, by name of the user, issuer and subject. Raises InvalidUsername."""
+        """The links of one user or of all, sorted by user name, issuer and subject. Raises InvalidUsername."""
         key = None if name is None else self._usernames.read(name).key
         return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, key)]
 
 
 async def _user_id(connection: Connection, username_key: str) -> int:
-    """Locked against deletion until the end of the transaction."""
+    """The id of the user, whose row is locked against deletion until the end of the transaction."""
     user_id = await connection.fetchval("select id from users where username_key = $1 for key share", username_key)
     if user_id is None:
         raise errors.unknown_user(username_key)
@@ -520,5 +522,5 @@ async def _user_id(connection: Connection, username_key: str) -> int:
 
 class UserDirectory(Protocol):
     async def user(self, user_id: int) -> model.User | None:
-        """An active user with rights and groups; None when disabled or deleted. Raises DatabaseUnavailable."""
+        """An active user with rights and groups; None if disabled or deleted. Raises DatabaseUnavailable."""
         ...

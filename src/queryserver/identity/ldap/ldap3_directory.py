@@ -1,4 +1,4 @@
-"""The directory of `ldap.login`, by ldap3."""
+"""Implements the directory sessions of `ldap.login` with ldap3."""
 
 import math
 import socket
@@ -16,7 +16,7 @@ from pyasn1.error import PyAsn1Error
 from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.ldap.login import Entry, LdapSearch
 
-# Result codes of RFC 4511 about the user who logs in: constraint violation (locked by a policy), no such object,
+# RFC 4511 result codes that concern the user logging in: constraint violation (locked by a policy), no such object,
 # invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.
 _REFUSALS = frozenset({19, 32, 34, 48, 49, 50, 53})
 _SUCCESS, _SIZE_LIMIT, _REFERRAL, _NO_SUCH_OBJECT = 0, 4, 10, 32
@@ -24,7 +24,7 @@ _PAGE = 500
 
 
 class _NamedTls(ldap3.Tls):
-    """Certificates and names are checked by Python's own TLS: ldap3 ignores addresses in certificates."""
+    """Leaves certificate and host name checks to Python's `ssl`, since ldap3 ignores IP addresses in certificates."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(validate=ssl.CERT_REQUIRED)
@@ -36,7 +36,7 @@ class _NamedTls(ldap3.Tls):
 
 
 class Ldap3Session:
-    """One connection; with `ldap://` it is encrypted by StartTLS. Its deadline begins with it. Close it."""
+    """One connection, encrypted by StartTLS for `ldap://`. The deadline counts from its creation. Close it."""
 
     def __init__(self, url: str, timeout_s: float, context: ssl.SSLContext) -> None:
         address = urlsplit(url)
@@ -63,10 +63,10 @@ class Ldap3Session:
         self._is_aborted = False
 
     def bind(self, name: str, password: str) -> bool:
-        """With an empty name and password: an anonymous login."""
+        """Log in; empty name and password log in anonymously."""
         with self._in_time():
             if name and not password:
-                # RFC 4513 5.1.2: servers accept it as an anonymous login.
+                # RFC 4513 5.1.2: servers treat this as an anonymous login.
                 raise ValueError("An empty password is never sent.")
             if name:
                 _, result, _, _ = self._connection.rebind(name, password, ldap3.SIMPLE, read_server_info=False)
@@ -79,33 +79,33 @@ class Ldap3Session:
         raise _unavailable(result)
 
     def entries(self, search: LdapSearch) -> Sequence[Entry]:
-        found: list[Entry] = []
+        entries: list[Entry] = []
         cookie: bytes | None = None
-        while len(found) < search.most:
+        while len(entries) < search.most:
             page, cookie = self._page(search, cookie)
-            found += page
+            entries += page
             if not cookie:
                 break
-        return found[: search.most]
+        return entries[: search.most]
 
     def abort(self) -> None:
         self._is_aborted = True
         plain = self._connection.socket
         if plain is not None:
             with suppress(OSError):
-                # Not the method of a TLS socket, which would change what the other thread reads from.
+                # Not the method of the TLS socket, which would drop the TLS state that the other thread is using.
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        # ldap3 forgets a socket that could not be connected or encrypted.
-        forgotten = self._connection.socket
+        # ldap3 does not close a socket that failed to connect or encrypt.
+        leaked = self._connection.socket
         with suppress(LDAPException, OSError):
             self._connection.unbind()
-        if forgotten is not None:
-            forgotten.close()
+        if leaked is not None:
+            leaked.close()
 
     def _page(self, search: LdapSearch, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
-        # Few entries are limited by the server; many come in pages, for servers return but a thousand at once.
+        # The server limits small results; large ones are paged, as servers return only a thousand entries at a time.
         limits: dict[str, Any] = {"size_limit": search.most}
         if search.most >= _PAGE:
             limits = {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
@@ -137,7 +137,7 @@ class Ldap3Session:
 
     @contextmanager
     def _in_time(self) -> Generator[None]:
-        """One exchange, by the deadline; the first one connects. Raises LoginBackendUnavailable."""
+        """Run one exchange within the deadline; the first one connects. Raises LoginBackendUnavailable."""
         try:
             if self._connection.closed:
                 self._connection.open(read_server_info=False)

@@ -1,4 +1,4 @@
-"""Logins by a directory (LDAP). Calls of the directory block: they run in threads."""
+"""Logins with an LDAP directory. Its calls block, so they run in threads."""
 
 import secrets
 import unicodedata
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 MOST_GROUPS = 5000
 _LIMIT_S = 10.0
-"""Of one login, all its steps together."""
+"""Time limit of a login, all steps included."""
 _PERSON = ("givenName", "sn", "mail")
 _MAX_CHARACTERS = 254
 _MOST_WAITING = 200
@@ -26,7 +26,7 @@ _MOST_WAITING = 200
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: its distinguished name, and the requested attributes, named in lower case."""
+    """An entry: its distinguished name, and the requested attributes with lower-case names."""
 
     dn: str
     attributes: dict[str, tuple[str, ...]]
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LdapSearch:
-    """The wanted entries, at most `most`; with `only_base` only `base` itself."""
+    """A search for at most `most` entries; `only_base` restricts it to `base` itself."""
 
     base: str
     filter: str
@@ -47,14 +47,14 @@ class LdapSearch:
 
 
 class DirectorySession(Protocol):
-    """One connection. Every call ends by the deadline of the session, and raises LoginBackendUnavailable then."""
+    """One connection. Every call raises LoginBackendUnavailable at the deadline of the session."""
 
     def bind(self, name: str, password: str) -> bool:
-        """Log in; False when the directory refuses this login. Raises ValueError for an empty password."""
+        """Log in; False if the directory refuses this login. Raises ValueError for an empty password."""
         ...
 
     def entries(self, search: LdapSearch) -> Sequence[Entry]:
-        """The found entries; references to other servers are not followed."""
+        """The matching entries; referrals to other servers are not followed."""
         ...
 
     def abort(self) -> None:
@@ -63,21 +63,21 @@ class DirectorySession(Protocol):
 
 
 Directory: TypeAlias = Callable[[], AbstractContextManager[DirectorySession]]
-"""Gives connections whose peer has proved its name; each is opened by its first use."""
+"""Creates connections to an authenticated server; each opens on first use."""
 
 
 def filter_value(text: str) -> str:
-    """`text` as one assertion value of a filter."""
+    """Escape `text` as an assertion value of a filter."""
     return _escaped(text, "\\*()\0")
 
 
 def name_value(text: str) -> str:
-    """`text` as one attribute value of a distinguished name."""
+    """Escape `text` as an attribute value of a distinguished name."""
     return _escaped(text, '\\,+"<>;=#/\0')
 
 
 def _escaped(text: str, special: str) -> str:
-    """Bytes in hexadecimal, which both grammars have; blanks too: libraries and servers trim them at the ends."""
+    """Escape in hexadecimal, which both grammars allow; blanks too, since libraries and servers strip them."""
     pieces = list[str]()
     for character in text:
         is_special = character in special or character.isspace()
@@ -86,12 +86,12 @@ def _escaped(text: str, special: str) -> str:
 
 
 def both(*filters: str) -> str:
-    """The conjunction of filters; each may stand without its parentheses, as settings have them."""
+    """The conjunction of filters, whose outer parentheses may be missing, as in settings."""
     return f"(&{''.join(part if part.startswith('(') else f'({part})' for part in filters)})"
 
 
 class LdapLogin:
-    """The login back end `ldap`. At most eight logins run at once; more than 200 waiting are refused."""
+    """The login back end `ldap`. At most eight logins run at once, and at most 200 wait; others are refused."""
 
     def __init__(self, directory: Directory, settings: LdapSettings, usernames: UsernameRule) -> None:
         self._directory = directory
@@ -101,13 +101,13 @@ class LdapLogin:
         self.close = self._threads.close
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The person of that name and password in the directory. Raises LoginBackendUnavailable."""
+        """The person with that name and password in the directory. Raises LoginBackendUnavailable."""
         del request
         try:
             name = self._usernames.read(username)
         except InvalidUsername:
             return None
-        # A directory would accept it as an anonymous login (RFC 4513 5.1.2).
+        # A directory would treat this as an anonymous login (RFC 4513 5.1.2).
         if not password:
             return None
         opened = list[DirectorySession]()
@@ -122,14 +122,14 @@ class LdapLogin:
         except TimeoutError:
             raise LoginBackendUnavailable("The directory did not answer in time.") from None
         finally:
-            # After an answer they are closed already; this frees a thread that still waits.
+            # Sessions that answered are closed already; this frees a thread that is still waiting.
             for session in opened:
                 session.abort()
 
     def _judged(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
-        """The person, or None: unknown, wrong password, or in none of `login_groups`.
+        """The person, or None if unknown, with a wrong password, or in none of `login_groups`.
 
-        The person has the name that the directory has for the entry: it may accept several spellings of it.
+        The name is the one in the entry, because the directory may accept several spellings.
         """
         find = self._searched if self._settings.search_bind_authentication else self._bound
         entry = find(session, username, password)
@@ -151,10 +151,10 @@ class LdapLogin:
         return self._settings.sync_groups_on_login or bool(self._settings.login_groups)
 
     def _searched(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
-        """By search and bind: the service searches the entry, which then has to log in."""
+        """Search and bind: find the entry with the service account, then log in as the entry."""
         self._log_in_service(session)
         entry = self._only(session, self._settings.base_dn, username)
-        # Without an entry the same is done: an unknown name takes as long as a wrong password (Rule T15).
+        # Bind even without an entry, so that an unknown name takes as long as a wrong password (Rule T15).
         dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self._settings.base_dn}"
         if not session.bind(dn, password) or entry is None:
             return None
@@ -163,7 +163,7 @@ class LdapLogin:
         return entry
 
     def _bound(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
-        """By direct bind: the user logs in by the pattern, and searches the own entry."""
+        """Direct bind: log in with the name pattern, then find the user's own entry."""
         pattern, domain = self._settings.ldap_username_pattern, self._settings.nt_domain
         if domain:
             login, base, is_entry = f"{username.shown}@{domain}", self._settings.base_dn, False
@@ -185,21 +185,22 @@ class LdapLogin:
     def _only(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
         users = self._settings.users
         wanted = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
-        found = session.entries(LdapSearch(base, wanted, self._attributes, most=2))
-        if len(found) > 1:
+        entries = session.entries(LdapSearch(base, wanted, self._attributes, most=2))
+        if len(entries) > 1:
             log.warning("more than one entry of the directory has this name", username=username.shown)
             return None
-        return found[0] if found else None
+        return entries[0] if entries else None
 
     def _name(self, entry: Entry, typed: Username) -> str | None:
-        """Of several names of an entry the one that was typed, else the first legal one."""
+        """The name of the entry that was typed, or else its first legal one."""
         legal: list[Username] = []
         for value in entry.values(self._settings.users.user_name_attr):
             try:
                 name = self._usernames.read(value)
             except InvalidUsername:
                 continue
-            # A directory compares names without case, so that case makes no other person; full width or blanks may.
+            # Directories ignore case, so names that differ in case are one person; full width or blanks may make
+            # another.
             if name.shown.casefold() == unicodedata.normalize("NFC", value).casefold():
                 legal.append(name)
         if not legal:
@@ -208,9 +209,9 @@ class LdapLogin:
         return next((name for name in legal if name.key == typed.key), legal[0]).shown
 
     def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
-        """Names of the groups that hold the entry itself; groups within groups are not opened."""
+        """Names of the groups that contain the entry directly; nested groups are not resolved."""
         groups = self._settings.groups
-        # Groups of RFC 2307 hold names instead of entries.
+        # RFC 2307 groups list names instead of entries.
         holds_names = groups.group_member_attr.lower() == "memberuid"
         member = next(iter(entry.values(self._settings.users.user_name_attr)), "") if holds_names else entry.dn
         search = LdapSearch(
@@ -219,8 +220,8 @@ class LdapLogin:
             (groups.group_name_attr,),
             MOST_GROUPS,
         )
-        found = session.entries(search)
-        return sorted({name for group in found for name in group.values(groups.group_name_attr)})
+        entries = session.entries(search)
+        return sorted({name for group in entries for name in group.values(groups.group_name_attr)})
 
     @property
     def _attributes(self) -> tuple[str, ...]:
