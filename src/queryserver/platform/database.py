@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Seque
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -100,9 +99,17 @@ class Database:
         self._waiting = 0
         self._is_closing = False
 
-    def connection(self) -> "_Use":
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection]:
         """A pooled connection, inside. Raises DatabaseUnavailable when none is had in time."""
-        return _Use(self)
+        with database_errors():
+            taken = await self._take()
+            began, may_stay = time.perf_counter(), False
+            try:
+                yield taken.connection
+                may_stay = True
+            finally:
+                await self._give_back(taken, time.perf_counter() - began, may_stay=may_stay)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -143,7 +150,7 @@ class Database:
         while self._at_hand:
             await self._pool.release(self._at_hand.pop().connection)
 
-    async def take(self) -> _Taken:
+    async def _take(self) -> _Taken:
         """A connection at hand or from the pool; to be given back."""
         while self._at_hand:
             taken = self._at_hand.pop()
@@ -159,7 +166,7 @@ class Database:
             self._waiting -= 1
         return _Taken(connection, since=time.monotonic())
 
-    async def give_back(self, taken: _Taken, used_s: float, *, may_stay: bool) -> None:
+    async def _give_back(self, taken: _Taken, used_s: float, *, may_stay: bool) -> None:
         """The end of a use that took `used_s`; a connection that failed may not stay at hand."""
         self._observe_query(used_s)
         if may_stay and self._has_room_for(taken):
@@ -175,34 +182,6 @@ class Database:
         if time.monotonic() - taken.since > _AT_HAND_FOR_S:
             return False
         return _is_open(taken.connection) and not taken.connection.is_in_transaction()
-
-
-class _Use(AbstractAsyncContextManager[Connection, None]):
-    """One use of a connection. A class: two generators would cost each query 3 us more."""
-
-    __slots__ = ("_began", "_database", "_taken")
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def __aenter__(self) -> Connection:
-        try:
-            self._taken = await self._database.take()
-        except _OUT_OF_REACH as error:
-            raise DatabaseUnavailable from error
-        self._began = time.perf_counter()
-        return self._taken.connection
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        used_s = time.perf_counter() - self._began
-        try:
-            await self._database.give_back(self._taken, used_s, may_stay=kind is None)
-        except _OUT_OF_REACH as failure:
-            raise DatabaseUnavailable from failure
-        if isinstance(error, _OUT_OF_REACH):
-            raise DatabaseUnavailable from error
 
 
 def _is_open(connection: Connection) -> bool:
