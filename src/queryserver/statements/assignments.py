@@ -39,7 +39,7 @@ class ClaimScope:
 
 @dataclass(frozen=True, slots=True)
 class EngineMark:
-    """Where to continue at the engine; stored in one transaction with the rows and log lines that came before it."""
+    """Where to continue at the engine; stored in one transaction with all rows and log lines before it."""
 
     token: str = field(repr=False)
     """Argument of `ResumableEngine.reattach`."""

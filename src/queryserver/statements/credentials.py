@@ -23,10 +23,10 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class SessionCredentials:
-    """Keeps credentials sealed in the record of the session that brought them, until that session is closed.
+    """Credentials of users, sealed in the record of the session that was created with them until it is closed.
 
-    Tokens of other issuers are not kept here: they come with the call, or sealed with the statement that needs them.
-    `passes_tokens` False: no engine ever gets one.
+    Tokens of external issuers are not stored here: each call has its own, and a statement that needs one has it sealed
+    in its record. `passes_tokens` False: no token is ever passed to an engine.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SessionCredentials:
         """The options of a session; `token` replaces that of the call. Raises CredentialsRequired."""
         external = None
         if self._wants_token(connector):
-            # The token of the statement comes first: it says as whom the statement was sent.
+            # The token of the statement wins: it identifies the user who sent the statement.
             external = user.external_token
             if token:
                 try:
@@ -75,7 +75,7 @@ class SessionCredentials:
         )
 
     def require_token(self, user: User, connector: Connector) -> None:
-        """Raises EngineJwtRequired when the engine takes the tokens of callers and this call came with none to pass."""
+        """Raises EngineJwtRequired if the engine needs the token of the caller and this call has none to pass on."""
         if not self._connectors.engine(connector).capabilities.wants_external_token:
             return
         if not self._passes_tokens:
@@ -91,7 +91,7 @@ class SessionCredentials:
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
     async def of(self, user: User, connector: Connector) -> Credentials | None:
-        """What the caller gave last for this connector; no query where the connector has its own login."""
+        """The latest credentials of the user for this connector; no query where the connector has its own login."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
@@ -102,15 +102,15 @@ class SessionCredentials:
         except ValueError as error:  # their key is gone: the caller can give them again
             log.warning("credentials cannot be read", connector=connector.key, reason=str(error))
             return None
-        # What was given for one address never goes to another.
+        # Credentials for one address are never sent to another.
         return Credentials(username, password) if places == self._places(connector) else None
 
     async def required(self, user: User, connector: Connector) -> Credentials | None:
         """The same; None only where the connector has its own login. Raises CredentialsRequired."""
-        given = await self.of(user, connector)
-        if given is None and self._connectors.engine(connector).capabilities.wants_credentials:
+        credentials = await self.of(user, connector)
+        if credentials is None and self._connectors.engine(connector).capabilities.wants_credentials:
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
-        return given
+        return credentials
 
     def seal(self, credentials: Credentials, connector: Connector) -> bytes:
         """For the record of a session."""

@@ -58,7 +58,7 @@ class CursorMoves:
         self._waiting.append(_Move(statement_id, expected, to, moved))
         if self._writing < _SIDE_BY_SIDE:
             self._writing += 1
-            # Not in the context of this call: what is logged of the moves of others has no part in it.
+            # In a context of its own: log lines about moves of other calls must not have the fields of this call.
             Context().run(self._writers.start, self._write(), "cursor-moves")
         return await moved
 

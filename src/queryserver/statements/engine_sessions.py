@@ -135,7 +135,7 @@ class SessionOpener:
     ) -> OpenSession | None:
         """A session for the statements of one script: recorded, so that the next one is sent to this process.
 
-        Of several statements that continue one script at once, the first opens it and the others find it.
+        If several statements continue the script at once, the first opens the session and the rest use it.
         """
         async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
             held = self.held.get(assignment.session_id)
@@ -207,5 +207,5 @@ class SessionOpener:
 
 
 def _operation_id(assignment: Assignment) -> str:
-    """The id that the caller knows: of the script, where the statement is one of several."""
+    """The operation id that clients use: for a statement of a script that of the script."""
     return str(assignment.lease.operation_id or assignment.lease.statement_id)

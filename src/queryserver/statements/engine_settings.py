@@ -37,13 +37,13 @@ class ChosenSettings:
         return (f"WARN  : Settings that are not passed on to the engine: {', '.join(names)}{more}.",)
 
 
-def chosen_settings(given: Mapping[str, str], connector: Connector, allowed: Collection[str]) -> ChosenSettings:
-    """The allowed ones of the settings; programs written for Hue send others with every statement, which are ignored.
+def chosen_settings(settings: Mapping[str, str], connector: Connector, allowed: Collection[str]) -> ChosenSettings:
+    """The allowed settings. Other ones are ignored, because programs written for Hue send them with every statement.
 
-    Raises InvalidParameter for dangerous ones, and for all others where the connector has `strict_settings`.
+    Raises InvalidParameter for dangerous settings, and if the connector has `strict_settings` for any that is ignored.
     """
-    unknown = [name for name in given if name not in allowed]
+    unknown = [name for name in settings if name not in allowed]
     refused = unknown if connector.strict_settings else [name for name in unknown if _DANGEROUS.search(name)]
     if refused:
         raise InvalidParameter(f"settings: {refused[0][:_LONGEST_NAME]} may not be set on this connector.")
-    return ChosenSettings({name: value for name, value in given.items() if name in allowed}, unknown)
+    return ChosenSettings({name: value for name, value in settings.items() if name in allowed}, unknown)

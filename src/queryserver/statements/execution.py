@@ -214,8 +214,13 @@ class Execution:
                 return await self._attempt()
             except (EngineUnavailable, SessionLost):
                 # Sent again only when the engine refused it before starting: once, in a new session.
-                given = self.assignment
-                if given.in_named_session or given.needs_session or self._accepted or self._stopping is not None:
+                assignment = self.assignment
+                if (
+                    assignment.in_named_session
+                    or assignment.needs_session
+                    or self._accepted
+                    or self._stopping is not None
+                ):
                     raise
             self._log.add("The engine could not take the statement, trying once more.")
             await asyncio.sleep(0.2)
@@ -259,7 +264,7 @@ class Execution:
             statement.row = number
             handle = await session.submit(row)
             self._accepted = True
-            # Without a token: another runner would follow this row, and not know of the others.
+            # Without a token: another runner could follow this row only, and would lose the rest.
             async with self._operation(session, handle):
                 status = await session.poll(handle, wait_s=_QUICK_S)
                 while not status.state.is_terminal:
@@ -298,7 +303,7 @@ class Execution:
             if self._stopping is not None:
                 await session.cancel(handle)
             yield
-        except BaseException:  # includes CancelledError: the engine must not go on with it
+        except BaseException:  # includes CancelledError: the engine must stop it
             if not self._detached:
                 # What ended the work is worth more than an engine that cannot be reached.
                 with suppress(EngineError):
@@ -366,7 +371,7 @@ class Execution:
         engine_columns = await session.columns(handle)
         columns = bounded(engine_columns)
         settings, assignment = self.settings, self.assignment
-        may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))  # looks at the whole text
+        may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))  # parses the whole text
 
         async def make_visible(segment: Segment, token: str | None) -> None:
             await self._record.mark_running(self._progress, self._token)
@@ -468,8 +473,8 @@ class Execution:
         )
 
     async def _bind(self) -> None:
-        if (given := self.assignment.parameters) is not None:
-            self._bound = await bind(self.assignment.statement, self.assignment.dialect, given)
+        if (parameters := self.assignment.parameters) is not None:
+            self._bound = await bind(self.assignment.statement, self.assignment.dialect, parameters)
 
     def _position(self, place: ErrorPlace | None) -> Position | None:
         if self._bound is None:
@@ -478,7 +483,7 @@ class Execution:
         return None if self.assignment.resumption else self._bound.position(place)
 
     def _without_values(self, lines: Sequence[str]) -> Sequence[str]:
-        """What the engine says about a statement, which may repeat its text."""
+        """Messages of the engine, which may repeat the statement, without the values of its parameters."""
         bound = self._bound
         return [bound.without_values(line) for line in lines] if bound else lines
 
@@ -505,7 +510,7 @@ Item = TypeVar("Item")
 
 
 async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
-    """The items as they come, and None whenever none came for `pause_s`. Closes its source at the end."""
+    """The items, and None after each `pause_s` without one. Closes `items` at the end."""
     coming: asyncio.Future[Item] | None = None
     try:
         while True:

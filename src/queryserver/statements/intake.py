@@ -39,7 +39,7 @@ class RunnerLimits:
     sweep_every: timedelta = timedelta(seconds=5)
     shutdown_grace: timedelta = timedelta(seconds=30)
     recheck_every: timedelta = timedelta(seconds=5)
-    """How often the process looks for statements and sessions of users who were disabled."""
+    """How often the process cancels statements and closes sessions of users who were disabled."""
     capacity: int = 0
     """Statements that a worker runs at once. Those that it takes over from a lost worker come in addition."""
     reserved_check_every: timedelta = timedelta(seconds=1)

@@ -27,15 +27,16 @@ _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
 
-# Those that wait before it in its session come with it: the statements of a session run in their order.
+# With it those that wait before it in its session: the statements of a session run in their order.
 CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
 where id in (
-        select one.id from statements as given join statements as one on one.id = given.id or (
-            (given.keeps_session or given.in_named_session)
-            and one.session_id = given.session_id and one.history_id < given.history_id and one.state = 'waiting'
+        select one.id from statements as announced join statements as one on one.id = announced.id or (
+            (announced.keeps_session or announced.in_named_session)
+            and one.session_id = announced.session_id and one.history_id < announced.history_id
+            and one.state = 'waiting'
         )
-        where given.id = $1
+        where announced.id = $1
     )
     and state = 'waiting' and (owner is null or lease_until < now())
     and (connector = any($4::text[]) or session_id = any($5::bigint[]))
@@ -142,7 +143,7 @@ select exists (
 """
 _QUEUE_LOCK = 0x71737175  # "qsqu"
 # One worker takes from the queue at a time, so that places are counted exactly. A worker that is stopped just here, or
-# cut off, must not stop the others for long. `WAITING` follows as a query of its own, for it must read what the worker
+# cut off, must not block the rest for long. `WAITING` follows as a query of its own, for it must read what the worker
 # before has committed.
 CLAIM_ALONE = f"""
 set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s';

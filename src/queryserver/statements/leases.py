@@ -47,7 +47,7 @@ class StatementLeases:
     ) -> None:
         """`notifies_ends`: whether the ends of statements that other processes recorded are notified by the database.
 
-        A commit with a notification waits for all others that have one (ADR 9).
+        Commits with notifications are serialized by PostgreSQL (ADR 9).
         """
         self._notifies_ends = notifies_ends
         self._database = database
@@ -218,7 +218,7 @@ class StatementLeases:
         start_line: int | None,
         next_statement: NewStatement | None,
     ) -> PartEnd | None:
-        """`finish` for a statement of a script, which goes on with `next_statement` or ends; None: the lease was lost.
+        """`finish` for a statement of a script, which continues with `next_statement` or ends; None: the lease is lost.
 
         The end of a statement and the next one are one transaction: a script always has a statement that ends it.
         """
@@ -240,7 +240,7 @@ class StatementLeases:
         return PartEnd(recorded)
 
     async def end_broken_scripts(self) -> None:
-        """End the operations of which a program that knows no scripts has ended a statement."""
+        """End the scripts without a running statement: a server of a version without scripts has ended it."""
         async with self._database.transaction() as connection:
             ended = await script_repository.end_broken(connection)
         for row in ended:

@@ -222,7 +222,7 @@ class NewStatement:
     parameter_count: int = 0
     """How many places this statement has, of those of its script."""
     log_lines: Sequence[str] = ()
-    """What the log begins with, after the line that says when it was submitted."""
+    """The first lines of the log, after the one with the time of submission."""
     runs_all: bool = False
     is_script: bool = False
     operation_id: UUID | None = None

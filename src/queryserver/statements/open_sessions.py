@@ -223,7 +223,7 @@ class OpenSessions:
 class SessionShares:
     """`per_connector` named sessions of one process, at most half of them of one user.
 
-    Of the last quarter a user gets no more than the share that each would have if one more user came.
+    Once three quarters are open, a user may have at most the equal share that one more user would leave.
     """
 
     def __init__(self, held: OpenSessions, *, per_connector: int) -> None:

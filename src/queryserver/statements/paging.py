@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """Rows as JSON; none if `status.outcome` says why. The sender releases `held`, the memory of the rows."""
+    """Rows as JSON; none if `status.outcome` is set. The sender releases `held`, the memory of the rows."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -150,7 +150,7 @@ class ResultReader:
     async def part_of(self, status: StatementStatus, statement_id: int | None) -> UUID | None:
         """The statement whose result is wanted: that of `status`, or of a script one of its statements.
 
-        None: the script has not begun it, or runs and nothing says which, or has no result. Raises InvalidParameter.
+        None: the script has not reached it, or runs and none was named, or has no result. Raises InvalidParameter.
         """
         if not status.is_script:
             if statement_id is not None:
@@ -285,7 +285,7 @@ class ResultReader:
             try:
                 rendered = await self._rendered(stored, start_row, request, held)
             except _NeedsMore as needs:
-                # Waiting while holding bytes could last for ever: all are given back first.
+                # Waiting while holding bytes could deadlock: all are released first.
                 held.release()
                 size_bytes = needs.size_bytes
             except BaseException:  # a cancel too: the bytes must not stay held

@@ -69,8 +69,8 @@ _STATUSES = f"""
 select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
 """
 
-# Users take turns: the first statements of all of them come before the second ones, and all that somebody waits for
-# before those of schedules.
+# Users take turns: the first statements of all users come before their second ones, and statements of clients before
+# those of schedules.
 _QUEUE_POSITIONS = """
 with queued as (
     select coalesce(operation_id, id) as id, connector, history_id, priority,

@@ -59,7 +59,7 @@ update statements set sealed_token = null, token_expires_at = null
 where state in ('waiting', 'running') and token_expires_at <= now()
 """
 
-# Of these statements: bytes of others belong to no result. Doomed ones are deleted by `expire`.
+# Ids of statements whose stored bytes must be kept. Doomed ones are deleted by `expire`.
 _WITH_RESULT = """
 select coalesce(array_agg(id), '{}') from (
     select id from statements where id = any($1::uuid[]) and state in ('waiting', 'running', 'available')
@@ -199,7 +199,7 @@ class RetentionSweep:
     _chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
     def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
-        """Let `clean_up` call this, too, with `dry_run`; it gives kind to number."""
+        """Register a step of `clean_up`, which is called with `dry_run` and returns numbers by kind."""
         self._chores.append(chore)
 
     @asynccontextmanager
@@ -237,7 +237,7 @@ class RetentionSweep:
     async def clean_up(
         self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
     ) -> Mapping[str, int]:
-        """Delete by the ages of the settings, entries by `history` if given; kind to number."""
+        """Delete what is older than the settings allow, history entries older than `history`; numbers by kind."""
         editor, steps = self.editor, _Steps(progress, of=5 + len(self._chores))
         if dry_run:
             expired = await self.database.value(f"select count(*) from statements where {_OVER}")
@@ -325,7 +325,7 @@ class RetentionSweep:
         return total
 
     async def _delete_bytes(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
-        """Errors of those that could not be deleted; the others are deleted all the same."""
+        """The errors of those that could not be deleted. One error does not stop the rest."""
         left: dict[UUID, QueryServerError] = {}
         for statement_id in doomed:
             try:
@@ -450,7 +450,7 @@ class _Steps:
 
 
 class _Failures:
-    """Why some of many could not be closed, by id: one row that is locked for long does not stop the others."""
+    """Why some could not be closed, by id. A row that is locked for long does not stop the rest."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}

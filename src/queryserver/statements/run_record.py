@@ -65,7 +65,7 @@ class RunRecord:
         self._mark = resumption.mark if resumption else None
         self.log = self._logbook(resumption)
         self.is_running = resumption is not None
-        """The record says that the engine has accepted the statement."""
+        """Whether the recorded state is `running`: the engine has accepted the statement."""
 
     def _logbook(self, resumption: Resumption | None) -> Logbook:
         script, assignment = self.script, self.assignment
@@ -173,7 +173,7 @@ class RunRecord:
             )
 
     async def engine_is_done(self) -> None:
-        """The engine has stopped. If the end was recorded before that, `before_end` is repeated for what came later."""
+        """The engine has stopped. If the end was recorded before that, `before_end` is repeated for later changes."""
         if self.engine_continues and self.before_end is not None:
             self.engine_continues = False
             await self._retried(self.before_end)
@@ -256,7 +256,7 @@ class Spool:
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
         """Keep what the caps allow; `truncated_reason` is set once something was dropped.
 
-        `token` says where the engine continues after this batch; it is made visible together with its last rows.
+        `token` is where the engine continues after this batch; it is stored together with the last rows of the batch.
         Raises cell_too_large, RowTooLarge; then nothing of the batch is kept.
         """
         divide = partial(self._divided, batch, is_one=token is not None)

@@ -165,5 +165,5 @@ def _places(text: str, of: Assignment) -> int:
 
 
 async def _off_loop(text: str, call: Callable[[], T]) -> T:
-    """What it gives; for a long text in a thread."""
+    """The result of the call, which runs in a thread if the text is long."""
     return call() if is_short(text) else await asyncio.to_thread(call)

@@ -204,7 +204,7 @@ class SessionRecords:
         )
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
-        """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of others."""
+        """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of other processes."""
         return await self._database.value(_HOLD, connector, owner, lease, everything) is True
 
     async def expire_all(self) -> None:

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What create_session receives: the properties as given, and their contents."""
+    """The request of create_session: the properties as received, and as they were understood."""
 
     connector: str | None
     properties: Sequence[Mapping[str, Any]]
@@ -125,7 +125,7 @@ class Sessions:
         arguments = [record.id, record.guid, record.properties, record.settings, *([database] if database else [])]
         budget = connector.limits.metadata_timeout
         try:
-            # The holder ends its work in time, and says so.
+            # The holder answers within its own time limit.
             async with asyncio.timeout(budget.total_seconds() + _ANSWER_S):
                 return orjson.loads(
                     await self.forwarding.send(holder, user, connector, _OPEN, arguments, budget=budget)
@@ -142,7 +142,7 @@ class Sessions:
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
 
     async def _close_unanswered(self, session_id: int) -> None:
-        """A session that no caller knows: then it must not be open. Its holder closes what is no longer recorded."""
+        """Close a session whose id no client received. Its holder closes sessions that have no record."""
         with suppress(DatabaseUnavailable):
             await self.records.close(session_id)
         await self.notices.publish(CLOSE_SESSION, str(session_id))

@@ -41,9 +41,9 @@ class Watch:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changed.wait()
-        came = self._changed.is_set()
+        has_changed = self._changed.is_set()
         self._changed.clear()
-        return came
+        return has_changed
 
 
 class StateSignals:
