@@ -98,6 +98,11 @@ HEADERS_ONLY = "queryserver.headers_only"
 log = structlog.get_logger(__name__)
 
 
+def is_headers_only(request: Request) -> bool:
+    """Whether it is a HEAD call, which is answered as GET is, without the body."""
+    return bool(request.scope.get(HEADERS_ONLY))
+
+
 class OwnedStream(StreamingResponse):
     """A streamed answer that closes its source at the end, also when the client leaves.
 

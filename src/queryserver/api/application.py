@@ -30,8 +30,8 @@ from queryserver.api.errors import failure, internal_error, respond, wrong_metho
 from queryserver.api.routing import RouteTable
 from queryserver.api.table import Operation, operations
 from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, token
+from queryserver.api.v1.editor import events, results, statements, status
 from queryserver.api.v1.editor import metadata as editor_metadata
-from queryserver.api.v1.editor import results, statements
 from queryserver.api.v1.storage import calls as storage_calls
 from queryserver.api.v1.storage import changing, reading, uploads
 from queryserver.api.v1.taskserver import schedules, tasks
@@ -103,18 +103,14 @@ class Cors:
         await self._app(scope, receive, marked)
 
 
-_GROUPS = (
-    importer.router,
-    tasks.storage_router,
-    editor_metadata.router,
-    results.router,
-    statements.router,
-    storage_calls.router,
-    changing.router,
-    reading.router,
-    uploads.router,
-)
+_GROUPS = (importer.router, tasks.storage_router, storage_calls.router, changing.router, reading.router, uploads.router)
+# The calls of a statement come first: routes are tried in this order.
 _ROUTERS = (
+    status.router,
+    statements.router,
+    results.router,
+    events.router,
+    editor_metadata.router,
     token.router,
     get_config.router,
     context.router,
@@ -126,6 +122,8 @@ _ROUTERS = (
     tasks.router,
     schedules.router,
     debug.router,
+    statements.query_router,
+    editor_metadata.analyze_router,
 )
 
 
@@ -149,8 +147,12 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
     # Last, so that the described paths are found as fast as without them.
     routes += [_alias(row, path, *handlers[row.id]) for row in rows for path in row.also]
     app.router.routes.append(RouteTable(routes))
+    # The paths by which logs and metrics name the operations, also those that were called by another path.
+    app.state.paths = {}
     for router in (*_ROUTERS, pages.router) if docs_enabled else _ROUTERS:
         app.include_router(router)
+        described = (route for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema)
+        app.state.paths |= {route.name: route.path for route in described}
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)

@@ -20,11 +20,15 @@ from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.calls import authenticated, services_of
 from queryserver.api.schemas.fields import Fields, parse
+from queryserver.catalog.browsing import Analyses, Browsing
+from queryserver.catalog.explaining import Explanations
+from queryserver.catalog.samples import Samples
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import InsufficientScope, admin_required
 from queryserver.identity.api_tokens import ApiTokens
+from queryserver.identity.limits import Streams
 from queryserver.identity.logins import Logins
 from queryserver.identity.model import Scope, User
 from queryserver.identity.tokens import Tokens
@@ -34,8 +38,14 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.search import MetadataSearch
 from queryserver.services import Services
+from queryserver.sql.formatting import Formatting
+from queryserver.statements.downloads import Downloads
 from queryserver.statements.overview import StatementAdministration
-from queryserver.tasks.mail import Mails
+from queryserver.statements.paging import ResultReader
+from queryserver.statements.sessions import Sessions
+from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
+from queryserver.statements.submission import Submissions
+from queryserver.tasks.mail import Mails, Recipients
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskService
 
@@ -99,9 +109,12 @@ class FieldsOf:
     Raises InvalidRequest, and as `read_body`.
     """
 
-    def __init__(self, model: type[Fields], repeated: Collection[str] = ()) -> None:
-        """`repeated`: names of query parameters of which every value counts."""
+    def __init__(
+        self, model: type[Fields], max_bytes: Callable[[Settings], int], repeated: Collection[str] = ()
+    ) -> None:
+        """`max_bytes` of a body. `repeated`: names of query parameters of which every value counts."""
         self.model = model
+        self._max_bytes = max_bytes
         self._repeated = repeated
 
     async def __call__(self, request: Request) -> Fields:
@@ -109,7 +122,7 @@ class FieldsOf:
         if request.method == "GET":
             body = bodies.query_fields(request, self._repeated)
         else:
-            max_bytes = services.settings.limits.max_body_bytes
+            max_bytes = self._max_bytes(services.settings)
             body = await bodies.read_body(request, max_bytes=max_bytes, user_id=user.id)
         bodies.reads(request.scope, self.model)
         parsed = partial(parse, self.model, body.fields, max_json_depth=services.settings.limits.max_json_depth)
@@ -123,20 +136,41 @@ def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
 
     `repeated` are names of query parameters of which every value counts.
     """
-    return Depends(FieldsOf(model, repeated))
+    return Depends(FieldsOf(model, _body_limit, repeated))
 
 
-async def _no_fields(request: Request) -> None:
-    services = services_of(request)
-    if request.method == "GET":
-        bodies.query_fields(request)
-        return
-    max_bytes = services.settings.limits.max_body_bytes
-    await bodies.read_body(request, max_bytes=max_bytes, user_id=request.scope["user"].id)
+def editor_fields(model: type[Fields]) -> Any:
+    """The same for calls of the editor, whose bodies may hold long scripts."""
+    return Depends(FieldsOf(model, _editor_body_limit))
 
 
-NoFields = Annotated[None, Depends(_no_fields)]
-"""The call takes none: what comes nevertheless is read within the limits, and named by `X-Unknown-Fields`."""
+def _body_limit(settings: Settings) -> int:
+    return settings.limits.max_body_bytes
+
+
+def _editor_body_limit(settings: Settings) -> int:
+    return settings.editor.request_body_max_bytes
+
+
+class NothingOf:
+    """A dependency of calls that take no fields: what is sent nevertheless is read within the limits.
+
+    The header X-Unknown-Fields names it. Raises as `read_body`.
+    """
+
+    def __init__(self, max_bytes: Callable[[Settings], int]) -> None:
+        self._max_bytes = max_bytes
+
+    async def __call__(self, request: Request) -> None:
+        if request.method == "GET":
+            bodies.query_fields(request)
+            return
+        max_bytes = self._max_bytes(services_of(request).settings)
+        await bodies.read_body(request, max_bytes=max_bytes, user_id=request.scope["user"].id)
+
+
+NoFields = Annotated[None, Depends(NothingOf(_body_limit))]
+NoEditorFields = Annotated[None, Depends(NothingOf(_editor_body_limit))]
 
 
 class FormOf:
@@ -188,6 +222,21 @@ ReadinessDep = Annotated[Readiness, _service(lambda services: services.readiness
 SchedulesDep = Annotated[Schedules, _service(lambda services: services.scheduling.schedules)]
 ServerLogsDep = Annotated[ServerLogs, _service(lambda services: services.configuration.logs)]
 SettingsDep = Annotated[Settings, _service(lambda services: services.settings)]
+AnalysesDep = Annotated[Analyses, _service(lambda services: services.metadata.analyses)]
+BrowsingDep = Annotated[Browsing, _service(lambda services: services.metadata.browsing)]
+DownloadsDep = Annotated[Downloads, _service(lambda services: services.statements.downloads)]
+ExplanationsDep = Annotated[Explanations, _service(lambda services: services.metadata.explanations)]
+FormattingDep = Annotated[Formatting, _service(lambda services: services.statements.formatting)]
+RecipientsDep = Annotated[Recipients, _service(lambda services: services.scheduling.recipients)]
+ResultReaderDep = Annotated[ResultReader, _service(lambda services: services.statements.result_reader)]
+SamplesDep = Annotated[Samples, _service(lambda services: services.metadata.samples)]
+SessionsDep = Annotated[Sessions, _service(lambda services: services.statements.sessions)]
+StatementAccessDep = Annotated[StatementAccess, _service(lambda services: services.statements.access)]
+StatementControlDep = Annotated[StatementControl, _service(lambda services: services.statements.control)]
+StatementHistoryDep = Annotated[StatementHistory, _service(lambda services: services.statements.history)]
+StatementReaderDep = Annotated[StatementReader, _service(lambda services: services.statements.reader)]
+StreamsDep = Annotated[Streams, _service(lambda services: services.streams)]
+SubmissionsDep = Annotated[Submissions, _service(lambda services: services.statements.submissions)]
 StatementAdministrationDep = Annotated[
     StatementAdministration, _service(lambda services: services.statements.administration)
 ]

@@ -1,6 +1,6 @@
 """Classes of routes, which say what the failures of a path group look like."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -28,6 +28,10 @@ class PlatformRoute(APIRoute):
         return handle_failures
 
 
+StatementRoute = APIRoute
+"""The `status` of a failure says what became of the statement (Contract editor 1.4)."""
+
+
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For `responses=`: statuses besides those that every call of its kind can answer with."""
     return {status: {"model": wire.ErrorBody} for status in statuses}
@@ -41,8 +45,3 @@ def operation_id(route: APIRoute) -> str:
 def path_group(tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> APIRouter:
     """The router of a path group, whose operations have the ids that clients are generated from."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
-
-
-def media(status_texts: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    """For `responses=` of a call that answers with a file: what each status means."""
-    return {status: {"description": text} for status, text in status_texts.items()}

@@ -1,101 +1,240 @@
 """autocomplete, describe, sample and analyze: databases, tables, columns, functions and some of their values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from fastapi import Response
+from fastapi import Depends, Response
 
 from queryserver.api.answers import answer, like
-from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import (
+    AnalysesDep,
+    BrowsingDep,
+    ConnectorsDep,
+    NoEditorFields,
+    QueryUser,
+    SamplesDep,
+    SettingsDep,
+    ThreadsDep,
+    editor_fields,
+)
+from queryserver.api.routes import StatementRoute, failures, path_group
 from queryserver.api.routing import names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
-from queryserver.api.v1.editor.results import cell_form, column_meta, shown_handle
-from queryserver.catalog.browsing import NameFilter, Names, Source
+from queryserver.api.v1.editor.result_page import cell_form
+from queryserver.api.v1.editor.shapes import column_meta, shown_handle
+from queryserver.catalog.browsing import Browsing, NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
-from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
+from queryserver.catalog.samples import NOT_SAMPLED, Sampled, Samples, TableSample
+from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.formats.columns import CellForm
+from queryserver.identity.model import User
+from queryserver.platform.settings.tree import Settings
 from queryserver.search.model import storage_path
 from queryserver.sql.types import SqlType
+from queryserver.statements.model import RecordedStatement
 
-router = PathGroup()
+router = path_group("editor", prefix="", route_class=StatementRoute)
+# Its paths begin with the name of a connector.
+analyze_router = path_group("dialect", route_class=StatementRoute)
+
+_AutocompleteRequest = Annotated[AutocompleteRequest, editor_fields(AutocompleteRequest)]
+_DescribeRequest = Annotated[DescribeRequest, editor_fields(DescribeRequest)]
+_SampleRequest = Annotated[SampleRequest, editor_fields(SampleRequest)]
+_Databases = wire.DatabaseList | wire.FunctionList | wire.ErrorBody
+_Tables = wire.DatabaseMetadata | wire.FunctionList | wire.FunctionResponse | wire.ErrorBody
+_Table = wire.TableMetadata | wire.ErrorBody
+_Column = wire.ColumnMetadata | wire.ErrorBody
+_Sample = wire.SampleResponse | wire.SampleStartResponse | wire.ErrorBody
+_NOT_ALLOWED = failures(403, 501)
+_NO_CONNECTOR = failures(403, 404, 501)
 
 _THREAD_ABOVE_NAMES = 1000
 
 
-@router.operation("autocomplete_databases_of_query", "autocomplete_databases")
-async def databases(call: Call) -> Response:
+@dataclass(frozen=True, slots=True)
+class _ColumnPath:
+    """A table, a column of it, or the part of a column that the names `nested` lead to.
+
+    `column` is empty for a table.
+    """
+
+    database: str
+    table: str
+    column: str = ""
+    nested: Sequence[str] = ()
+
+
+async def _column_path(database: str, table: str, column: str, nested: str) -> _ColumnPath:
+    return _ColumnPath(database, table, column, names_of(nested))
+
+
+async def _plain_column(database: str, table: str, column: str) -> _ColumnPath:
+    return _ColumnPath(database, table, column)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampling:
+    samples: Samples
+    settings: Settings
+
+    async def sample(self, user: User, request: SampleRequest, of: _ColumnPath) -> Response:
+        samples, connector, wanted = self.samples, request.snippet.dialect, None
+        if request.operation != "hello":
+            kind = protocol.SampleKind(request.operation)
+            wanted = Sampled(of.database, of.table, of.column or None, tuple(of.nested), kind)
+        form = cell_form(user, self.settings, request.escape, request.big_numbers)
+        if request.is_async:
+            started = await samples.start(user, connector, wanted, timeout_s=request.timeout)
+            if started is None:
+                return _rows(TableSample(message=NOT_SAMPLED), form)
+            operation = str(started.record.status.id)
+            result = wire.SampleStart(status=0, handle=shown_handle(started.record.handle, started.record.status))
+            return answer(
+                wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation)
+            )
+        if wanted is None:
+            return _rows(await samples.hello(user, connector, form), form)
+        return _rows(await samples.read(user, connector, wanted, form), form)
+
+
+async def _sampling(samples: SamplesDep, settings: SettingsDep) -> _Sampling:
+    return _Sampling(samples, settings)
+
+
+SamplingDep = Annotated[_Sampling, Depends(_sampling)]
+
+
+@router.post("/notebook/api/autocomplete", include_in_schema=False)
+@router.post("/api/v1/editor/autocomplete", response_model=_Databases, responses=_NO_CONNECTOR)
+@router.post(
+    "/api/v1/query/autocomplete",
+    name="autocomplete_databases_of_query",
+    response_model=_Databases,
+    responses=_NO_CONNECTOR,
+)
+async def autocomplete_databases(user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep) -> Response:
     """Databases that the caller may see, or functions of the data source. Spec §4, Contract editor 10.1, 10.2."""
-    asked = await call.read(AutocompleteRequest)
-    if asked.operation == "functions":
-        return await _functions(call, asked, None)
-    if asked.operation == "function":
+    if request.operation == "functions":
+        return await _functions(browsing, user, request, None)
+    if request.operation == "function":
         raise MissingParameter("The path must end with the name of a function.")
-    found = await call.services.metadata.browsing.databases(_source(call, asked), _excerpt(asked))
+    found = await browsing.databases(_source(user, request), _name_filter(request))
     return answer(wire.DatabaseList(status=0, databases=found.shown, truncated=found.truncated))
 
 
-@router.operation("autocomplete_tables_of_query", "autocomplete_tables")
-async def tables(call: Call, database: str) -> Response:
+@router.post("/notebook/api/autocomplete/{database:segment}", include_in_schema=False)
+@router.post("/api/v1/editor/autocomplete/{database:segment}", response_model=_Tables, responses=_NOT_ALLOWED)
+@router.post(
+    "/api/v1/query/autocomplete/{database:segment}",
+    name="autocomplete_tables_of_query",
+    response_model=_Tables,
+    responses=_NOT_ALLOWED,
+)
+async def autocomplete_tables(
+    database: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep, threads: ThreadsDep
+) -> Response:
     """Tables and views; with `operation` functions, or the function of that name. Contract editor 10.1, 10.2."""
-    asked = await call.read(AutocompleteRequest)
-    if asked.operation == "functions":
-        return await _functions(call, asked, database)
-    if asked.operation == "function":
-        found = await call.services.metadata.browsing.function(_source(call, asked), database)
+    if request.operation == "functions":
+        return await _functions(browsing, user, request, database)
+    if request.operation == "function":
+        found = await browsing.function(_source(user, request), database)
         detail = wire.FunctionDetail() if found is None else like(wire.FunctionDetail, found)
         return answer(wire.FunctionResponse(status=0, function=detail))
-    names = await call.services.metadata.browsing.tables(_source(call, asked), database, _excerpt(asked))
+    names = await browsing.tables(_source(user, request), database, _name_filter(request))
     if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
         return Response(_tables_json(names), media_type="application/json")
-    written = await call.services.threads.answers.run(call.user.id, lambda _: _tables_json(names))
+    written = await threads.answers.run(user.id, lambda _: _tables_json(names))
     return Response(written, media_type="application/json")
 
 
-@router.operation("autocomplete_columns_of_query", "autocomplete_columns")
-async def table(call: Call, database: str, table: str) -> Response:
+@router.post("/notebook/api/autocomplete/{database:segment}/{table:name}", include_in_schema=False)
+@router.post(
+    "/api/v1/editor/autocomplete/{database:segment}/{table:name}", response_model=_Table, responses=_NOT_ALLOWED
+)
+@router.post(
+    "/api/v1/query/autocomplete/{database:segment}/{table:name}",
+    name="autocomplete_columns_of_query",
+    response_model=_Table,
+    responses=_NOT_ALLOWED,
+)
+async def autocomplete_columns(
+    database: str, table: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep
+) -> Response:
     """Columns and keys of a table or view. Spec §4, Contract editor 10.1."""
-    asked = await _of_schema(call)
-    found = await call.services.metadata.browsing.table(_source(call, asked), database, table)
+    found = await browsing.table(_source_of_schema(user, request), database, table)
     return answer(_table_metadata(found))
 
 
-@router.operation(
-    *("autocomplete_column_of_query", "autocomplete_column"), *("autocomplete_nested_of_query", "autocomplete_nested")
+@router.post("/notebook/api/autocomplete/{database:segment}/{table:name}/{column:name}", include_in_schema=False)
+@router.post(
+    "/api/v1/editor/autocomplete/{database:segment}/{table:name}/{column:name}",
+    response_model=_Column,
+    responses=_NOT_ALLOWED,
 )
-async def column(call: Call, database: str, table: str, column: str, nested: str | None = None) -> Response:
+@router.post(
+    "/api/v1/query/autocomplete/{database:segment}/{table:name}/{column:name}",
+    name="autocomplete_column_of_query",
+    response_model=_Column,
+    responses=_NOT_ALLOWED,
+)
+async def autocomplete_column(
+    database: str, table: str, column: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep
+) -> Response:
     """A column with the parts of its type. Spec §4, Contract editor 10.1."""
-    path = names_of(nested) if nested else ()
-    asked = await _of_schema(call)
-    found = await call.services.metadata.browsing.column(_source(call, asked), database, table, column)
-    return answer(_column_metadata(found, nested_type(found, path), path))
+    found = await browsing.column(_source_of_schema(user, request), database, table, column)
+    return answer(_column_metadata(found, nested_type(found, ()), ()))
 
 
-async def _functions(call: Call, asked: AutocompleteRequest, database: str | None) -> Response:
-    found = await call.services.metadata.browsing.functions(_source(call, asked), database, _excerpt(asked))
+@router.post(
+    "/notebook/api/autocomplete/{database:segment}/{table:name}/{column:name}/{nested:rest}", include_in_schema=False
+)
+@router.post(
+    "/api/v1/editor/autocomplete/{database:segment}/{table:name}/{column:name}/{nested:rest}",
+    response_model=_Column,
+    responses=_NOT_ALLOWED,
+)
+@router.post(
+    "/api/v1/query/autocomplete/{database:segment}/{table:name}/{column:name}/{nested:rest}",
+    name="autocomplete_nested_of_query",
+    response_model=_Column,
+    responses=_NOT_ALLOWED,
+)
+async def autocomplete_nested(
+    column: Annotated[_ColumnPath, Depends(_column_path)],
+    user: QueryUser,
+    request: _AutocompleteRequest,
+    browsing: BrowsingDep,
+) -> Response:
+    """A column with the parts of its type. Spec §4, Contract editor 10.1."""
+    source = _source_of_schema(user, request)
+    found = await browsing.column(source, column.database, column.table, column.column)
+    return answer(_column_metadata(found, nested_type(found, column.nested), column.nested))
+
+
+async def _functions(browsing: Browsing, user: User, request: AutocompleteRequest, database: str | None) -> Response:
+    found = await browsing.functions(_source(user, request), database, _name_filter(request))
     shown = [like(wire.FunctionSummary, one) for one in found.shown]
     return answer(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
 
 
-async def _of_schema(call: Call) -> AutocompleteRequest:
-    asked = await call.read(AutocompleteRequest)
-    if asked.operation != "schema":
+def _source_of_schema(user: User, request: AutocompleteRequest) -> Source:
+    if request.operation != "schema":
         raise InvalidParameter("operation must be schema for a table or a column.")
-    return asked
+    return _source(user, request)
 
 
-def _source(call: Call, asked: AutocompleteRequest) -> Source:
-    return Source(call.user, asked.snippet.dialect, asked.refresh)
+def _source(user: User, request: AutocompleteRequest) -> Source:
+    return Source(user, request.snippet.dialect, request.refresh)
 
 
-def _excerpt(asked: AutocompleteRequest) -> NameFilter:
-    return NameFilter(asked.prefix, asked.page, asked.limit)
+def _name_filter(request: AutocompleteRequest) -> NameFilter:
+    return NameFilter(request.prefix, request.page, request.limit)
 
 
 def _tables_json(found: Names[TableList]) -> bytes:
@@ -107,54 +246,88 @@ def _tables_json(found: Names[TableList]) -> bytes:
     return orjson.dumps({"status": 0, "tables_meta": tables, "truncated": found.truncated})
 
 
-@router.operation("describe_database")
-async def describe_database(call: Call, database: str) -> Response:
+@router.post(
+    "/api/v1/editor/describe/{database:segment}",
+    response_model=wire.DatabaseDescription | wire.ErrorBody,
+    responses=_NOT_ALLOWED,
+)
+async def describe_database(
+    database: str, user: QueryUser, request: _DescribeRequest, browsing: BrowsingDep
+) -> Response:
     """Comment, location and owner of a database. Spec §4, Contract editor 10.4."""
-    found = await call.services.metadata.browsing.database(await _described(call), database)
+    found = await browsing.database(_described(user, request), database)
     return answer(_database_description(found))
 
 
-@router.operation("describe_table_statistics", "describe_table")
-async def describe_table(call: Call, database: str, table: str) -> Response:
+@router.post(
+    "/api/v1/editor/describe/{database:segment}/{table:name}",
+    response_model=wire.TableDescription | wire.ErrorBody,
+    responses=_NOT_ALLOWED,
+)
+@router.post(
+    "/api/v1/editor/describe/{database:segment}/{table:name}/stats",
+    name="describe_table_statistics",
+    response_model=wire.TableDescription | wire.ErrorBody,
+    responses=_NOT_ALLOWED,
+)
+async def describe_table(
+    database: str, table: str, user: QueryUser, request: _DescribeRequest, browsing: BrowsingDep
+) -> Response:
     """Columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
-    found = await call.services.metadata.browsing.table(await _described(call), database, table)
+    found = await browsing.table(_described(user, request), database, table)
     return answer(_table_description(found))
 
 
-@router.operation("describe_column_statistics")
-async def describe_column(call: Call, database: str, table: str, column: str) -> Response:
+@router.post(
+    "/api/v1/editor/describe/{database:segment}/{table:name}/stats/{column:name}",
+    response_model=wire.ColumnDescription | wire.ErrorBody,
+    responses=_NOT_ALLOWED,
+)
+async def describe_column_statistics(
+    database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browsing: BrowsingDep
+) -> Response:
     """What the engine already knows of a column's values. Contract editor 10.4."""
-    found = await call.services.metadata.browsing.statistics(await _described(call), database, table, column)
+    found = await browsing.statistics(_described(user, request), database, table, column)
     return answer(_column_description(found))
 
 
-async def _described(call: Call) -> Source:
-    asked = await call.read(DescribeRequest)
-    return Source(call.user, asked.chosen, asked.refresh)
+def _described(user: User, request: DescribeRequest) -> Source:
+    return Source(user, request.chosen, request.refresh)
 
 
-@router.operation("sample_table", "sample_column", "sample_nested")
-async def sample(
-    call: Call, database: str, table: str, column: str | None = None, nested: str | None = None
+@router.post("/api/v1/editor/sample/{database:segment}/{table:name}", response_model=_Sample, responses=_NOT_ALLOWED)
+async def sample_table(
+    database: str, table: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
     """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
-    asked = await call.read(SampleRequest)
-    samples, connector = call.services.metadata.samples, asked.snippet.dialect
-    wanted = None
-    if asked.operation != "hello":
-        path = names_of(nested) if nested else ()
-        wanted = Sampled(database, table, column, path, protocol.SampleKind(asked.operation))
-    form = cell_form(call, asked.escape, asked.big_numbers)
-    if asked.is_async:
-        started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
-        if started is None:
-            return _rows(TableSample(message=NOT_SAMPLED), form)
-        operation = str(started.record.status.id)
-        result = wire.SampleStart(status=0, handle=shown_handle(started.record.handle, started.record.status))
-        return answer(wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation))
-    if wanted is None:
-        return _rows(await samples.hello(call.user, connector, form), form)
-    return _rows(await samples.read(call.user, connector, wanted, form), form)
+    return await sampling.sample(user, request, _ColumnPath(database, table))
+
+
+@router.post(
+    "/api/v1/editor/sample/{database:segment}/{table:name}/{column:name}",
+    response_model=_Sample,
+    responses=_NOT_ALLOWED,
+)
+async def sample_column(
+    database: str, table: str, column: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
+) -> Response:
+    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    return await sampling.sample(user, request, _ColumnPath(database, table, column))
+
+
+@router.post(
+    "/api/v1/editor/sample/{database:segment}/{table:name}/{column:name}/{nested:rest}",
+    response_model=_Sample,
+    responses=_NOT_ALLOWED,
+)
+async def sample_nested(
+    column: Annotated[_ColumnPath, Depends(_column_path)],
+    user: QueryUser,
+    request: _SampleRequest,
+    sampling: SamplingDep,
+) -> Response:
+    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    return await sampling.sample(user, request, column)
 
 
 def _rows(sample: TableSample, form: CellForm) -> Response:
@@ -269,12 +442,51 @@ def _parts(of: SqlType) -> dict[str, Any]:
     return parts
 
 
-@router.operation("analyze_table", "analyze_column")
-async def analyze(call: Call, dialect: str, database: str, table: str, column: str | None = None) -> Response:
+_Analyzed = wire.AnalyzeResponse | wire.ErrorBody
+
+
+@analyze_router.post(
+    "/{dialect:name}/analyze/{database:segment}/{table:name}", response_model=_Analyzed, responses=_NOT_ALLOWED
+)
+async def analyze_table(
+    dialect: str,
+    database: str,
+    table: str,
+    user: QueryUser,
+    _: NoEditorFields,
+    connectors: ConnectorsDep,
+    analyses: AnalysesDep,
+) -> Response:
     """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
+    _require_named(dialect, user, connectors)
+    return _analyzed(await analyses.start(user, dialect, database, table, None))
+
+
+@analyze_router.post(
+    "/{dialect:name}/analyze/{database:segment}/{table:name}/{column:name}",
+    response_model=_Analyzed,
+    responses=_NOT_ALLOWED,
+)
+async def analyze_column(
+    dialect: str,
+    column: Annotated[_ColumnPath, Depends(_plain_column)],
+    user: QueryUser,
+    _: NoEditorFields,
+    connectors: ConnectorsDep,
+    analyses: AnalysesDep,
+) -> Response:
+    """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
+    _require_named(dialect, user, connectors)
+    return _analyzed(await analyses.start(user, dialect, column.database, column.table, column.column))
+
+
+def _require_named(dialect: str, user: User, connectors: Connectors) -> None:
+    """Raises UnknownDialect for an empty segment."""
     if not dialect.strip():
-        raise call.services.connectors.unknown(call.user, dialect)
-    started = await call.services.metadata.analyses.start(call.user, dialect, database, table, column)
+        raise connectors.unknown(user, dialect)
+
+
+def _analyzed(started: RecordedStatement) -> Response:
     status = started.record.status
     return answer(
         wire.AnalyzeResponse(
@@ -285,6 +497,6 @@ async def analyze(call: Call, dialect: str, database: str, table: str, column: s
             operationId=str(status.id),
             history_uuid=str(status.id),
             history_id=status.history_id,
-            handle=shown_handle(started.record.handle, started.record.status),
+            handle=shown_handle(started.record.handle, status),
         )
     )

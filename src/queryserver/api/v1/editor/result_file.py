@@ -1,25 +1,44 @@
 """One result as a file in one form, on its way to one caller (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from fastapi import Response
 
 from queryserver.api import answers
-from queryserver.api.bodies import Call
 from queryserver.files.downloading import Conditions, Part, Version, only_part, requested_part
 from queryserver.formats.download.encoder import ContentCoding, FileForm
 from queryserver.formats.download.packed import PackedStream
 from queryserver.formats.download.stream import download as encode
-from queryserver.statements.downloads import StoredRows
+from queryserver.identity.limits import Streams
+from queryserver.identity.model import User
+from queryserver.statements.downloads import Downloads, StoredRows
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSender:
+    """What sends files to one caller. Files are encoded in `threads`."""
+
+    user: User
+    downloads: Downloads
+    streams: Streams
+    threads: Executor
 
 
 class ResultFile:
     """One result in one form, on its way to one caller."""
 
-    def __init__(self, call: Call, rows: StoredRows, form: FileForm, stored: PackedStream | None) -> None:
-        """`stored`: its bytes, where they need not be made; their size is known, and any part of them is at hand."""
-        self._call = call
+    def __init__(
+        self, sender: ResultSender, rows: StoredRows, form: FileForm, stored: PackedStream | None, *, headers_only: bool
+    ) -> None:
+        """`stored`: its bytes, where they need not be made; their size is known, and any part of them is at hand.
+
+        `headers_only`: no body is wanted.
+        """
+        self._sender = sender
+        self._headers_only = headers_only
         self._rows = rows
         self._form = form
         self._stored = stored
@@ -29,7 +48,7 @@ class ResultFile:
     async def whole(self) -> Response:
         if self._stored is not None:
             headers = {"Content-Length": str(self._stored.size_bytes)}
-            if self._call.request.scope.get(answers.HEADERS_ONLY):
+            if self._headers_only:
                 described = self.version_headers | self._description | headers
                 return Response(media_type=self._form.format.content_type, headers=described)
             return await self._answer(self._pieces(), headers, 200)
@@ -47,15 +66,15 @@ class ResultFile:
     async def _size(self) -> int:
         if self._stored is not None:
             return self._stored.size_bytes
-        downloads = self._call.services.statements.downloads
-        return await downloads.size_of(self._call.user, self._rows.status.id, self.version.tag, self._pieces())
+        sender = self._sender
+        return await sender.downloads.size_of(sender.user, self._rows.status.id, self.version.tag, self._pieces())
 
     @property
     def version_headers(self) -> dict[str, str]:
         return {"ETag": self.version.tag, "Vary": "Accept-Encoding"}
 
     async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
-        audited = self._call.services.statements.downloads.audited(self._call.user, self._rows.status.id, pieces)
+        audited = self._sender.downloads.audited(self._sender.user, self._rows.status.id, pieces)
         described = self.version_headers | self._description | headers
         return await answers.stream(
             audited, media_type=self._form.format.content_type, headers=described, status=status
@@ -63,15 +82,15 @@ class ResultFile:
 
     async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
         """The whole file, or of one that is stored a part."""
-        services = self._call.services
-        with services.streams.place(self._call.user) as place:
+        sender = self._sender
+        with sender.streams.place(sender.user) as place:
             if self._stored is not None:
                 file = self._stored.pieces(part.start, part.length) if part else self._stored.pieces()
             else:
-                file = encode(self._rows, self._form, threads=services.threads.rendering)
+                file = encode(self._rows, self._form, threads=sender.threads)
             async with aclosing(file) as pieces:
                 async for piece in pieces:
-                    await place.recheck(lambda user: services.statements.downloads.require(user, self._rows.status))
+                    await place.recheck(lambda user: sender.downloads.require(user, self._rows.status))
                     yield piece
 
     async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
@@ -81,7 +100,7 @@ class ResultFile:
             async for piece in pieces:
                 size += len(piece)
                 yield piece
-        self._call.services.statements.downloads.sizes.put(self.version.tag, size)
+        self._sender.downloads.sizes.put(self.version.tag, size)
 
     @property
     def _description(self) -> dict[str, str]:

@@ -1,35 +1,41 @@
 """Statements: execute in its three forms, cancel, close, explain, format, history, sessions and notebooks."""
 
-import asyncio
-from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from collections.abc import Coroutine
+from typing import Annotated, Any
 from uuid import uuid4
 
 import structlog
-from fastapi import Response
+from fastapi import Request, Response
 
-from queryserver import errors
 from queryserver.api.answers import answer, milliseconds, moment, while_connected
-from queryserver.api.bodies import Call
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import (
+    ConnectorsDep,
+    ExplanationsDep,
+    FormattingDep,
+    QueryUser,
+    SessionsDep,
+    StatementAccessDep,
+    StatementControlDep,
+    StatementHistoryDep,
+    editor_fields,
+)
+from queryserver.api.routes import StatementRoute, failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.api.v1.editor import results
-from queryserver.catalog.explaining import PlanRequest
+from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.execution import ExecutionDep
+from queryserver.api.v1.editor.operation import operation_of
+from queryserver.catalog.explaining import Explained, PlanRequest
 from queryserver.engines.protocol import Credentials
-from queryserver.identity.limits import StreamPlace
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.splitter import PreviousStatement
-from queryserver.statements.model import HistoryEntry, RecordedStatement, StatementRecord, StatementStatus
-from queryserver.statements.paging import PageRequest, ResultPage
-from queryserver.statements.scripts import warning_of
+from queryserver.statements.model import HistoryEntry
 from queryserver.statements.sessions import NewSession
 from queryserver.statements.states import ACTIVE, StatementState
-from queryserver.statements.status import HistoryQuery, parse_operation_id
-from queryserver.statements.submission import Submission
+from queryserver.statements.status import HistoryQuery
 
-router = PathGroup()
+router = path_group("editor", prefix="", route_class=StatementRoute)
+# Its path ends with the name of any connector, so other calls below the same path come before it.
+query_router = path_group("editor", prefix="/api/v1/query", route_class=StatementRoute)
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
 """The result still exists; that of `success` is an empty table."""
@@ -37,13 +43,23 @@ _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
 log = structlog.get_logger(__name__)
 
 
-@router.operation("create_query_notebook", "create_notebook")
-async def create_notebook(call: Call) -> Response:
+@router.post("/notebook/api/create_notebook", include_in_schema=False)
+@router.post("/api/v1/editor/create_notebook", response_model=wire.NotebookResponse, responses=failures(404))
+@router.post(
+    "/api/v1/query/create_notebook",
+    name="create_query_notebook",
+    response_model=wire.NotebookResponse,
+    responses=failures(404),
+)
+async def create_notebook(
+    user: QueryUser,
+    request: Annotated[requests.CreateNotebookRequest, editor_fields(requests.CreateNotebookRequest)],
+    connectors: ConnectorsDep,
+) -> Response:
     """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
-    asked = await call.read(requests.CreateNotebookRequest)
     kind, name = "notebook", "My Notebook"
-    if asked.type and asked.type != "notebook":
-        dialect = call.services.connectors.resolve(call.user, asked.type.removeprefix("query-")).dialect
+    if request.type and request.type != "notebook":
+        dialect = connectors.resolve(user, request.type.removeprefix("query-")).dialect
         kind, name = f"query-{dialect}", ""
     notebook = wire.Notebook(
         name=name,
@@ -55,161 +71,101 @@ async def create_notebook(call: Call) -> Response:
         skipHistorify=False,
         sessions=[],
         snippets=[],
-        directoryUuid=asked.directory_uuid,
+        directoryUuid=request.directory_uuid,
     )
     return answer(wire.NotebookResponse(status=0, notebook=notebook))
 
 
-@router.operation("execute", "execute_on", "query_on")
-async def execute(call: Call, dialect: str | None = None) -> Response:
+_Executed = wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody
+_ExecuteRequest = Annotated[requests.ExecuteRequest, editor_fields(requests.ExecuteRequest)]
+
+
+@router.post("/notebook/api/execute", include_in_schema=False)
+@router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409))
+async def execute(user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
     """Record one statement, or with `run_all` a script, and hand it to a runner; answers before it ends.
 
     Spec §4, Contract editor 4.1, 5.5.
     """
-    asked = await call.read(requests.ExecuteRequest)
-    # 10,000 rows of values take 0.1 s.
-    values = asked.values if asked.parameter_rows is None else await asyncio.to_thread(lambda: asked.values)
-    submission = replace(_submission(call, asked, dialect), parameters=values)
-    if asked.notify is not None:
-        await call.services.scheduling.recipients.require_url(asked.notify.url, "notify.url")
-    recorded = await _submitted(call, submission, wait_s=asked.wait)
-    headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
-    body, status = _executed(recorded.record), recorded.record.status
-    page = await _first_page(call, asked, status) if asked.rows and status.state in _WITH_ROWS else None
-    if page is None:
-        return answer(body, headers=headers)
-    return results.page_answer(
-        page,
-        results.cell_form(call, asked.escape, asked.big_numbers),
-        beside=body.model_dump(by_alias=True),
-        headers=headers,
-    )
+    return await execution.run(user, request, None)
 
 
-async def _first_page(call: Call, asked: requests.ExecuteRequest, status: StatementStatus) -> ResultPage | None:
-    """The first rows; None: fetch_result_data answers why. The statement has run: the client gets its handle anyway."""
-    wanted = PageRequest(asked.rows, start_over=True, form=results.cell_form(call, asked.escape, asked.big_numbers))
-    try:
-        page = await call.services.statements.result_reader.page(call.user, status.id, wanted)
-    except (errors.PageRowTooLarge, errors.TooManyRequests, errors.ServiceUnavailable) as error:
-        log.info("first rows not given", operation_id=str(status.id), code=error.code)
-        return None
-    return page if page.status.outcome is None else None
+@router.post("/notebook/api/execute/{dialect:name}", include_in_schema=False)
+@router.post("/api/v1/editor/execute/{dialect:name}", response_model=_Executed, responses=failures(403, 409))
+@query_router.post("/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409))
+async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
+    """Record one statement, or with `run_all` a script, and hand it to a runner; answers before it ends.
+
+    Spec §4, Contract editor 4.1, 5.5.
+    """
+    return await execution.run(user, request, dialect)
 
 
-async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> RecordedStatement:
-    """The statement after `wait_s` at most. Without a place to wait a new one is refused; a replay does not wait."""
-    services, user = call.services, call.user
-    while_wanted = partial(while_connected, call.request)
-    if wait_s <= 0:
-        return await services.statements.submissions.submit(user, submission, while_wanted=while_wanted)
-    with ExitStack() as places:
-        place: StreamPlace | None = None
-
-        def take_place() -> StreamPlace:
-            nonlocal place
-            place = places.enter_context(services.streams.place(user))
-            return place
-
-        recorded = await services.statements.submissions.submit(
-            user, submission, before_recording=take_place, while_wanted=while_wanted
-        )
-        status = recorded.record.status
-        try:
-            waiting = place or take_place()
-        except errors.TooManyStreams:
-            return recorded
-        reader = services.statements.reader
-        status = await reader.wait_for_end(status, wait_s, waiting)
-        status = await reader.with_queue_position(status)
-        if status.outcome is not None:
-            status = await reader.with_failure(status)
-        return replace(recorded, record=replace(recorded.record, status=status))
-
-
-def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None) -> Submission:
-    script = asked.script
-    continued = parse_operation_id(asked.operation_id) if asked.operation_id else None
-    if dialect is not None and not dialect.strip():
-        # Only a path without the segment means the default connector.
-        raise call.services.connectors.unknown(call.user, dialect)
-    named = asked.snippet.dialect or dialect
-    previous = asked.previous
-    handle = asked.snippet.result.handle
-    names: tuple[str, ...] = ()  # of the connector in sessions of the notebook
-    if asked.notebook.sessions:
-        connector = call.services.connectors.resolve(call.user, named)
-        names = (connector.key, connector.dialect, named or "")
-    return Submission(
-        connector=named,
-        script=script,
-        database=asked.current_database,
-        session_id=asked.session_for(names),
-        continued=continued,
-        previous=PreviousStatement(
-            previous.statement_id, previous.has_more_statements, previous.previous_statement_hash
-        )
-        if previous
-        else None,
-        previous_guid=handle.guid if handle and continued is None else None,
-        timeout_s=asked.timeout,
-        limit=asked.limit,
-        settings=asked.settings,
-        idempotency_key=asked.idempotency_key(call.request.headers.get("idempotency-key")),
-        in_history=not asked.notebook.hides_history,
-        parent_uuid=asked.notebook.saved_uuid or "",
-        notify_url=asked.notify.url if asked.notify else None,
-        run_all=asked.run_all,
-    )
-
-
-def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
-    parent, handle, status = record.parent_uuid or None, record.handle, record.status
-    warning = warning_of(handle.statement_index, handle.statements_count)
-    if status.outcome is not None:
-        body = results.failure_body(status, results.details_of(status))
-        return body.model_copy(update={"history_parent_uuid": parent, "warning": warning})
-    return wire.ExecuteResponse(
-        status=0,
-        history_id=status.history_id,
-        history_uuid=str(status.id),
-        handle=results.shown_handle(handle, status),
-        query_status=results.query_status(status),
-        history_parent_uuid=parent,
-        warning=warning,
-    )
-
-
-@router.operation("cancel_statement")
-async def cancel_statement(call: Call) -> Response:
+@router.post("/notebook/api/cancel_statement", include_in_schema=False)
+@router.post("/api/v1/editor/cancel_statement", response_model=wire.CancelResponse, responses=failures(403, 404))
+async def cancel_statement(
+    user: QueryUser,
+    request: Annotated[requests.EndRequest, editor_fields(requests.EndRequest)],
+    access: StatementAccessDep,
+    control: StatementControlDep,
+) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
-    operation_id = await results.operation_of(call, await call.read(requests.EndRequest))
-    status = await call.services.statements.control.cancel(call.user, operation_id)
+    operation_id = await operation_of(access, user, request)
+    status = await control.cancel(user, operation_id)
     return answer(
-        wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=results.query_status(status))
+        wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
     )
 
 
-@router.operation("close_statement")
-async def close_statement(call: Call) -> Response:
+@router.post("/notebook/api/close_statement", include_in_schema=False)
+@router.post("/api/v1/editor/close_statement", response_model=wire.CloseResponse, responses=failures(403, 404))
+async def close_statement(
+    user: QueryUser,
+    request: Annotated[requests.EndRequest, editor_fields(requests.EndRequest)],
+    access: StatementAccessDep,
+    control: StatementControlDep,
+) -> Response:
     """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
-    operation_id = await results.operation_of(call, await call.read(requests.EndRequest))
-    before = await call.services.statements.control.close(call.user, operation_id)
+    operation_id = await operation_of(access, user, request)
+    before = await control.close(user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."
     return answer(wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message))
 
 
-@router.operation("explain", "explain_on")
-async def explain(call: Call, dialect: str | None = None) -> Response:
+_ExplainRequest = Annotated[requests.ExplainRequest, editor_fields(requests.ExplainRequest)]
+_Explained = wire.ExplainResponse | wire.ExplainFailure | wire.ErrorBody
+
+
+@router.post("/api/v1/editor/explain", response_model=_Explained, responses=failures(403, 404, 501))
+async def explain(http: Request, user: QueryUser, request: _ExplainRequest, explanations: ExplanationsDep) -> Response:
     """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
-    if dialect is not None and not dialect.strip():
-        raise call.services.connectors.unknown(call.user, dialect)
-    asked = await call.read(requests.ExplainRequest)
-    named = asked.snippet.dialect or dialect
-    parameters = read_parameters(asked.parameters) if asked.parameters is not None else None
-    wanted = PlanRequest(named, asked.script, asked.current_database, asked.session_id, parameters)
-    explained = await while_connected(call.request, call.services.metadata.explanations.explain(call.user, wanted))
+    return await _explained(http, explanations.explain(user, _plan_request(request, None)))
+
+
+@router.post("/api/v1/editor/explain/{dialect:name}", response_model=_Explained, responses=failures(403, 501))
+async def explain_on(
+    http: Request,
+    dialect: str,
+    user: QueryUser,
+    request: _ExplainRequest,
+    connectors: ConnectorsDep,
+    explanations: ExplanationsDep,
+) -> Response:
+    """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
+    if not dialect.strip():
+        raise connectors.unknown(user, dialect)
+    return await _explained(http, explanations.explain(user, _plan_request(request, dialect)))
+
+
+def _plan_request(request: requests.ExplainRequest, dialect: str | None) -> PlanRequest:
+    parameters = read_parameters(request.parameters) if request.parameters is not None else None
+    named = request.snippet.dialect or dialect
+    return PlanRequest(named, request.script, request.current_database, request.session_id, parameters)
+
+
+async def _explained(http: Request, explaining: Coroutine[Any, Any, Explained]) -> Response:
+    explained = await while_connected(http, explaining)
     refusal = explained.refusal
     if refusal is None:
         return answer(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))
@@ -219,35 +175,42 @@ async def explain(call: Call, dialect: str | None = None) -> Response:
             code=refusal.code,
             message=refusal.message,
             statement=explained.statement,
-            **results.error_place(refusal.position),
+            **shapes.error_place(refusal.position),
         )
     )
 
 
-@router.operation("format_statements")
-async def format_statements(call: Call) -> Response:
+@router.post("/api/v1/editor/format", response_model=wire.FormatResponse)
+async def format_statements(
+    http: Request,
+    user: QueryUser,
+    request: Annotated[requests.FormatRequest, editor_fields(requests.FormatRequest)],
+    formatting: FormattingDep,
+) -> Response:
     """Keywords in upper case, clauses on lines of their own; nothing else changes. Contract editor 8.4."""
-    asked = await call.read(requests.FormatRequest)
-    formatting = call.services.statements.formatting.format_script(call.user.id, asked.script, asked.dialect)
-    laid_out = await while_connected(call.request, formatting)
+    laid_out = await while_connected(http, formatting.format_script(user.id, request.script, request.dialect))
     return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))
 
 
-@router.operation("get_history")
-async def get_history(call: Call) -> Response:
+@router.get("/notebook/api/get_history", include_in_schema=False)
+@router.get("/api/v1/editor/get_history", response_model=wire.HistoryResponse)
+async def get_history(
+    user: QueryUser,
+    request: Annotated[requests.HistoryParameters, editor_fields(requests.HistoryParameters)],
+    history: StatementHistoryDep,
+) -> Response:
     """The caller's own operations, newest first. Spec §4, Contract editor 11."""
-    asked = await call.read(requests.HistoryParameters)
     count, entries = 0, []
-    if not asked.is_notification_manager:
-        count, entries = await call.services.statements.history.page(
-            call.user,
+    if not request.is_notification_manager:
+        count, entries = await history.page(
+            user,
             HistoryQuery(
-                doc_type=asked.doc_type,
-                text=asked.doc_text,
-                connector=asked.doc_connector,
-                is_active=asked.is_active,
-                page=asked.page,
-                limit=asked.limit,
+                doc_type=request.doc_type,
+                text=request.doc_text,
+                connector=request.doc_connector,
+                is_active=request.is_active,
+                page=request.page,
+                limit=request.limit,
             ),
         )
     shown = [_entry(one) for one in entries]
@@ -270,25 +233,33 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             database=entry.database or "",
             rows=entry.rows,
             parameters=entry.parameter_count,
-            **results.shown_times(entry),
-            **results.error_place(entry.error_position),
+            **shapes.shown_times(entry),
+            **shapes.error_place(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",
     )
 
 
-@router.operation("create_session")
-async def create_session(call: Call) -> Response:
+@router.post("/notebook/api/create_session", include_in_schema=False)
+@router.post(
+    "/api/v1/editor/create_session",
+    response_model=wire.CreateSessionResponse | wire.ErrorBody,
+    responses=failures(403, 404),
+)
+async def create_session(
+    user: QueryUser,
+    request: Annotated[requests.SessionRequest, editor_fields(requests.SessionRequest)],
+    sessions: SessionsDep,
+) -> Response:
     """Open an engine session that statements can name. Contract editor 9.1."""
-    request = await call.read(requests.SessionRequest)
-    asked = request.session
-    opened = await call.services.statements.sessions.create(
-        call.user,
+    wanted = request.session
+    opened = await sessions.create(
+        user,
         NewSession(
-            connector=asked.type,
-            properties=asked.shown_properties,
-            settings=asked.settings,
-            credentials=Credentials(*asked.credentials) if asked.credentials else None,
+            connector=wanted.type,
+            properties=wanted.shown_properties,
+            settings=wanted.settings,
+            credentials=Credentials(*wanted.credentials) if wanted.credentials else None,
             database=request.database or None,
         ),
     )
@@ -305,14 +276,18 @@ async def create_session(call: Call) -> Response:
     return answer(wire.CreateSessionResponse(status=0, session=session))
 
 
-@router.operation("close_session")
-async def close_session(call: Call) -> Response:
+@router.post("/notebook/api/close_session", include_in_schema=False)
+@router.post("/api/v1/editor/close_session", response_model=wire.CloseSessionResponse, responses=failures(403, 404))
+async def close_session(
+    user: QueryUser,
+    request: Annotated[requests.CloseSessionRequest, editor_fields(requests.CloseSessionRequest)],
+    sessions: SessionsDep,
+) -> Response:
     """Close one session, or all of the caller for a connector. Contract editor 9.2."""
-    asked = (await call.read(requests.CloseSessionRequest)).session
-    if asked.id is None:
-        closed = await call.services.statements.sessions.close_all(call.user, asked.type)
+    if request.session.id is None:
+        closed = await sessions.close_all(user, request.session.type)
     else:
-        closed = await call.services.statements.sessions.close(call.user, asked.id)
+        closed = await sessions.close(user, request.session.id)
     shown = wire.ClosedSession(id=closed.id, application=closed.dialect, status=4) if closed else None
     closure = wire.SessionClosure(status=0, message="Session successfully closed.", session=shown)
     return answer(wire.CloseSessionResponse(status=0, session=closure))

@@ -1,0 +1,149 @@
+"""The events of a statement, as a stream (Contract editor 8.1)."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from queryserver import errors
+from queryserver.api import answers
+from queryserver.api.dependencies import QueryUser, SettingsDep, StatementReaderDep, StreamsDep, editor_fields
+from queryserver.api.routes import StatementRoute, failures, path_group
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.v1.editor.shapes import details_of, failure_body, query_status, shown_jobs, shown_progress
+from queryserver.identity.limits import Streams
+from queryserver.identity.model import User
+from queryserver.statements.model import StatementStatus
+from queryserver.statements.status import StatementProgress, StatementReader, parse_operation_id
+
+router = path_group("editor", prefix="/api/v1/editor", route_class=StatementRoute)
+
+_COMMENT_EVERY_S = 15.0
+# An event id carries the log position it stands for, so that any instance can go on from it.
+_IDS_PER_LINE = 1_000_000
+_EVENT_ID = re.compile(r"[0-9]{1,18}")
+
+
+@router.get("/events/{operation_id:name}", responses=failures(403))
+async def follow_events(
+    http: Request,
+    operation_id: str,
+    user: QueryUser,
+    request: Annotated[requests.EventsParameters, editor_fields(requests.EventsParameters)],
+    reader: StatementReaderDep,
+    streams: StreamsDep,
+    settings: SettingsDep,
+) -> Response:
+    """status, progress, log and end events of one operation. Contract editor 8.1."""
+    status = await reader.status(user, parse_operation_id(operation_id))
+    resumed = http.headers.get("last-event-id", "")
+    sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else request.log_from * _IDS_PER_LINE)
+    stream = _Stream(user, reader, streams, settings.editor.stream_max_s)
+    return await answers.stream(
+        stream.events(status, sender), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The events of one caller, for `longest_s` at most."""
+
+    user: User
+    reader: StatementReader
+    streams: Streams
+    longest_s: float
+
+    async def events(self, status: StatementStatus, sender: "_Sender") -> AsyncGenerator[bytes]:
+        with self.streams.place(self.user) as place:
+            yield b"retry: 2000\n\n"
+            progress = self.reader.progress(status, place, log_from=sender.log_line, until_s=self.longest_s)
+            async with aclosing(progress) as steps:
+                try:
+                    async for step in steps:
+                        for piece in await self._changes(step, sender):
+                            yield piece
+                except (errors.NotAuthenticated, errors.PermissionDenied, errors.OperationNotFound) as error:
+                    # The user was disabled, or may not follow the statement any more; a client that returns is refused.
+                    yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
+
+    async def _changes(self, step: StatementProgress, sender: "_Sender") -> list[bytes]:
+        """The changes that were not sent yet."""
+        status = step.status
+        if status.outcome is not None:
+            status = await self.reader.with_failure(status)
+        if sender.is_news(status):
+            status = await self.reader.with_queue_position(status)
+        pieces = sender.status(_event_body(status), status)
+        if not step.status.state.is_terminal:
+            pieces += sender.progress(step)
+        pieces += sender.log(step)
+        if step.status.state.is_terminal:
+            pieces.append(sender.event("end", _event_body(status)))
+        return pieces or sender.comment()
+
+
+def _event_body(status: StatementStatus) -> BaseModel:
+    if status.outcome is None:
+        return wire.StatusResponse(status=0, query_status=query_status(status))
+    return failure_body(status, details_of(status))
+
+
+class _Sender:
+    def __init__(self, last_id: int) -> None:
+        self._last_id = last_id
+        self.log_line = last_id // _IDS_PER_LINE
+        self._state: tuple[str, ...] = ()
+        self._progress: bytes | None = None
+        self._commented = asyncio.get_running_loop().time()
+
+    def event(self, name: str, body: BaseModel) -> bytes:
+        """One event with the next id."""
+        self._last_id = max(self._last_id + 1, self.log_line * _IDS_PER_LINE)
+        self._commented = asyncio.get_running_loop().time()
+        return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
+
+    def is_news(self, status: StatementStatus) -> bool:
+        return self._state != _states(status)
+
+    def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
+        """First, and at every change of state, also of a statement of a script."""
+        if not self.is_news(status):
+            return []
+        self._state = _states(status)
+        return [self.event("status", body)]
+
+    def progress(self, step: StatementProgress) -> list[bytes]:
+        body = wire.ProgressEvent(
+            progress=shown_progress(step.status), rows=step.status.rows, jobs=shown_jobs(step.log.jobs)
+        )
+        written = body.model_dump_json().encode()
+        if written == self._progress:
+            return []
+        self._progress = written
+        return [self.event("progress", body)]
+
+    def log(self, step: StatementProgress) -> list[bytes]:
+        if not step.log.lines:
+            return []
+        body = wire.LogEvent(
+            from_=step.log.start, next_from=step.log.start + len(step.log.lines), logs="\n".join(step.log.lines)
+        )
+        self.log_line = body.next_from
+        return [self.event("log", body)]
+
+    def comment(self) -> list[bytes]:
+        """After 15 s without an event."""
+        if asyncio.get_running_loop().time() - self._commented < _COMMENT_EVERY_S:
+            return []
+        self._commented = asyncio.get_running_loop().time()
+        return [b": still there\n\n"]
+
+
+def _states(status: StatementStatus) -> tuple[str, ...]:
+    return (status.state.value, *(part.state.value for part in status.parts))

@@ -1,0 +1,183 @@
+"""Running a statement: what a request means, the wait for its end, and its first rows."""
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
+
+import structlog
+from fastapi import Depends, Request, Response
+
+from queryserver import errors
+from queryserver.api.answers import answer, while_connected
+from queryserver.api.dependencies import (
+    ConnectorsDep,
+    RecipientsDep,
+    ResultReaderDep,
+    SettingsDep,
+    StatementReaderDep,
+    StreamsDep,
+    SubmissionsDep,
+)
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.result_page import cell_form, page_answer
+from queryserver.connectors.registry import Connectors
+from queryserver.identity.limits import StreamPlace, Streams
+from queryserver.identity.model import User
+from queryserver.platform.settings.tree import Settings
+from queryserver.sql.splitter import PreviousStatement
+from queryserver.statements.model import RecordedStatement, StatementRecord, StatementStatus
+from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
+from queryserver.statements.scripts import warning_of
+from queryserver.statements.states import StatementState
+from queryserver.statements.status import StatementReader, parse_operation_id
+from queryserver.statements.submission import Submission, Submissions
+from queryserver.tasks.mail import Recipients
+
+_WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
+"""The result still exists; that of `success` is an empty table."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Runs the statement of one call."""
+
+    http: Request
+    settings: Settings
+    connectors: Connectors
+    submissions: Submissions
+    reader: StatementReader
+    results: ResultReader
+    streams: Streams
+    recipients: Recipients
+
+    async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
+        """The answer of `execute`. `dialect` is that of the path; None: the default connector."""
+        # 10,000 rows of values take 0.1 s.
+        values = request.values if request.parameter_rows is None else await asyncio.to_thread(lambda: request.values)
+        submission = replace(self._submission(user, request, dialect), parameters=values)
+        if request.notify is not None:
+            await self.recipients.require_url(request.notify.url, "notify.url")
+        recorded = await self._submitted(user, submission, wait_s=request.wait)
+        headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
+        body, status = _executed(recorded.record), recorded.record.status
+        page = await self._first_page(user, request, status) if request.rows and status.state in _WITH_ROWS else None
+        if page is None:
+            return answer(body, headers=headers)
+        form = cell_form(user, self.settings, request.escape, request.big_numbers)
+        return page_answer(page, form, beside=body.model_dump(by_alias=True), headers=headers)
+
+    async def _first_page(
+        self, user: User, request: requests.ExecuteRequest, status: StatementStatus
+    ) -> ResultPage | None:
+        """The first rows. None: they cannot be had now, and fetch_result_data answers why.
+
+        The statement has run, so the client must get its handle in any case.
+        """
+        form = cell_form(user, self.settings, request.escape, request.big_numbers)
+        try:
+            page = await self.results.page(user, status.id, PageRequest(request.rows, start_over=True, form=form))
+        except (errors.PageRowTooLarge, errors.TooManyRequests, errors.ServiceUnavailable) as error:
+            log.info("first rows not given", operation_id=str(status.id), code=error.code)
+            return None
+        return page if page.status.outcome is None else None
+
+    async def _submitted(self, user: User, submission: Submission, *, wait_s: float) -> RecordedStatement:
+        """The statement after `wait_s` at most. Refuses a new one without a place to wait; a replay does not wait."""
+        while_wanted = partial(while_connected, self.http)
+        if wait_s <= 0:
+            return await self.submissions.submit(user, submission, while_wanted=while_wanted)
+        with ExitStack() as places:
+            place: StreamPlace | None = None
+
+            def take_place() -> StreamPlace:
+                nonlocal place
+                place = places.enter_context(self.streams.place(user))
+                return place
+
+            recorded = await self.submissions.submit(
+                user, submission, before_recording=take_place, while_wanted=while_wanted
+            )
+            status = recorded.record.status
+            try:
+                waiting = place or take_place()
+            except errors.TooManyStreams:
+                return recorded
+            status = await self.reader.wait_for_end(status, wait_s, waiting)
+            status = await self.reader.with_queue_position(status)
+            if status.outcome is not None:
+                status = await self.reader.with_failure(status)
+            return replace(recorded, record=replace(recorded.record, status=status))
+
+    def _submission(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Submission:
+        script = request.script
+        continued = parse_operation_id(request.operation_id) if request.operation_id else None
+        if dialect is not None and not dialect.strip():
+            # Only a path without the segment means the default connector.
+            raise self.connectors.unknown(user, dialect)
+        named = request.snippet.dialect or dialect
+        previous = request.previous
+        handle = request.snippet.result.handle
+        names: tuple[str, ...] = ()  # of the connector in sessions of the notebook
+        if request.notebook.sessions:
+            connector = self.connectors.resolve(user, named)
+            names = (connector.key, connector.dialect, named or "")
+        return Submission(
+            connector=named,
+            script=script,
+            database=request.current_database,
+            session_id=request.session_for(names),
+            continued=continued,
+            previous=PreviousStatement(
+                previous.statement_id, previous.has_more_statements, previous.previous_statement_hash
+            )
+            if previous
+            else None,
+            previous_guid=handle.guid if handle and continued is None else None,
+            timeout_s=request.timeout,
+            limit=request.limit,
+            settings=request.settings,
+            idempotency_key=request.idempotency_key(self.http.headers.get("idempotency-key")),
+            in_history=not request.notebook.hides_history,
+            parent_uuid=request.notebook.saved_uuid or "",
+            notify_url=request.notify.url if request.notify else None,
+            run_all=request.run_all,
+        )
+
+
+def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
+    parent, handle, status = record.parent_uuid or None, record.handle, record.status
+    warning = warning_of(handle.statement_index, handle.statements_count)
+    if status.outcome is not None:
+        body = shapes.failure_body(status, shapes.details_of(status))
+        return body.model_copy(update={"history_parent_uuid": parent, "warning": warning})
+    return wire.ExecuteResponse(
+        status=0,
+        history_id=status.history_id,
+        history_uuid=str(status.id),
+        handle=shapes.shown_handle(handle, status),
+        query_status=shapes.query_status(status),
+        history_parent_uuid=parent,
+        warning=warning,
+    )
+
+
+async def execution(
+    http: Request,
+    settings: SettingsDep,
+    connectors: ConnectorsDep,
+    submissions: SubmissionsDep,
+    reader: StatementReaderDep,
+    results: ResultReaderDep,
+    streams: StreamsDep,
+    recipients: RecipientsDep,
+) -> Execution:
+    return Execution(http, settings, connectors, submissions, reader, results, streams, recipients)
+
+
+ExecutionDep = Annotated[Execution, Depends(execution)]

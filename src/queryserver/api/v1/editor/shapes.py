@@ -1,0 +1,165 @@
+"""Statements, their results and failures as the editor calls show them."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from queryserver.api import answers
+from queryserver.api.schemas import generated as wire
+from queryserver.formats.columns import NUMBERS_AS_TEXT, Column
+from queryserver.sql.positions import Position
+from queryserver.statements.model import FailureDetails, HistoryEntry, StatementHandle, StatementPart, StatementStatus
+from queryserver.statements.states import ACTIVE, StatementState
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def query_status(status: StatementStatus) -> wire.QueryStatus:
+    """`query_status` (Contract editor 2.2)."""
+    state = status.state
+    expected = status.has_result_set if state in ACTIVE else state is StatementState.AVAILABLE
+    return wire.QueryStatus(
+        status=state.wire_status,
+        has_result_set=expected,
+        state=state.value,
+        message=status.message,
+        rows=status.rows,
+        **truncation(status),
+        modified_row_count=status.modified_row_count,
+        **shown_times(status),
+        expires_at=answers.moment(status.expires_at) if state is StatementState.AVAILABLE else None,
+        statements=[_script_statement(part) for part in status.parts] if status.runs_all else None,
+    )
+
+
+def _script_statement(part: StatementPart) -> wire.ScriptStatement:
+    start_row, start_column, end_row, end_column = part.position
+    times = part.times
+    return wire.ScriptStatement(
+        statement_id=part.statement_index,
+        operationId=str(part.id),
+        status=part.state.wire_status,
+        state=part.state.value,
+        has_result_set=part.has_result_set if part.state in ACTIVE else part.state is StatementState.AVAILABLE,
+        message=part.message,
+        rows=part.rows,
+        **truncation(part),
+        modified_row_count=part.modified_row_count,
+        code=part.outcome[1] if part.outcome else None,
+        sqlstate=part.error_sqlstate,
+        **error_place(part.error_position),
+        start=wire.Position(row=start_row, column=start_column),
+        end=wire.Position(row=end_row, column=end_column),
+        started=answers.moment(times.started),
+        ended=answers.moment(times.ended),
+        elapsed_ms=times.elapsed // _MILLISECOND,
+    )
+
+
+def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
+    """Whether the stored result was cut, and by what (Contract editor 6.4)."""
+    reason = status.truncated_reason
+    return {
+        "truncated": reason is not None,
+        "truncated_reason": reason.value if reason else None,
+        "truncated_by": status.truncation.by if status.truncation else None,
+    }
+
+
+def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
+    """When a statement was recorded, sent and ended, and its place in the queue (Contract editor 2.5)."""
+    known = shown.times
+    return {
+        "submitted": answers.moment(known.submitted),
+        "started": answers.moment(known.started),
+        "ended": answers.moment(known.ended),
+        "elapsed_ms": known.elapsed // _MILLISECOND,
+        "queued_ms": known.queued // _MILLISECOND,
+        "queue_position": shown.queue_position,
+    }
+
+
+def shown_handle(handle: StatementHandle, status: StatementStatus) -> wire.Handle:
+    start_row, start_column, end_row, end_column = handle.position
+    return answers.like(
+        wire.Handle,
+        handle,
+        statement_id=handle.statement_index,
+        has_more_statements=handle.statement_index < handle.statements_count - 1,
+        previous_statement_hash=handle.statement_hash,
+        start=wire.Position(row=start_row, column=start_column),
+        end=wire.Position(row=end_row, column=end_column),
+        operation_type=0,
+        has_result_set=status.has_result_set,
+        modified_row_count=status.modified_row_count,
+        log_context=None,
+        session_type=status.dialect,
+    )
+
+
+def details_of(status: StatementStatus) -> FailureDetails:
+    """The details of a status that `StatementReader.with_failure` returned."""
+    if status.failure is None:
+        raise AssertionError
+    return status.failure
+
+
+def failure_body(status: StatementStatus, details: FailureDetails) -> wire.StatementFailure:
+    """The body for an operation without a result (Contract editor 3.4)."""
+    number, code = status.outcome or (0, "")
+    return wire.StatementFailure(
+        status=number,
+        code=code,
+        message=status.message,
+        query_status=query_status(status),
+        handle=shown_handle(details.handle, status),
+        history_id=status.history_id,
+        history_uuid=str(status.id),
+        sqlstate=details.error_sqlstate,
+        statement_id=failed_part(status),
+        **error_place(details.error_position),
+    )
+
+
+def failed_part(status: StatementStatus) -> int | None:
+    """Which statement of a script ended it; None for any other operation."""
+    part = status.part if status.is_script else None
+    return part.statement_index if part is not None else None
+
+
+def error_place(position: Position | None) -> dict[str, Any]:
+    """`line` and `column` of a failure (Contract editor 3.4)."""
+    return {"line": position and position.line, "column": position and position.column}
+
+
+def column_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[wire.ColumnMeta]:
+    return [wire.ColumnMeta(**one) for one in plain_meta(columns, big_numbers_as_text=big_numbers_as_text)]
+
+
+def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[dict[str, Any]]:
+    """The same as plain values: 10,000 models take 30 ms. `as_text` is there with `big_numbers_as_text` only."""
+    plain: list[dict[str, Any]] = [
+        {"name": one.name, "type": one.type.value, "comment": one.comment, "native_type": one.native_type}
+        for one in columns
+    ]
+    if big_numbers_as_text:
+        for shown, column in zip(plain, columns, strict=True):
+            shown["as_text"] = column.type in NUMBERS_AS_TEXT
+    return plain
+
+
+def shown_jobs(reported: Sequence[Any]) -> list[wire.Job]:
+    return [wire.Job.model_validate(job) for job in reported]
+
+
+def shown_progress(status: StatementStatus) -> int:
+    """`progress` of get_logs: 0 while waiting, 100 once the statement succeeded (Contract editor 7.1)."""
+    match status.state:
+        case StatementState.WAITING:
+            return 0
+        case StatementState.RUNNING:
+            return min(status.progress, 99)
+        case StatementState.AVAILABLE | StatementState.SUCCESS | StatementState.EXPIRED | StatementState.CLOSED:
+            return 100
+        case _:
+            return status.progress

@@ -1,0 +1,122 @@
+"""Where a statement stands: status, log, both in one."""
+
+from typing import Annotated, Any
+
+from fastapi import Response
+
+from queryserver.api import answers
+from queryserver.api.dependencies import (
+    NoEditorFields,
+    QueryUser,
+    StatementAccessDep,
+    StatementReaderDep,
+    editor_fields,
+)
+from queryserver.api.routes import StatementRoute, failures, path_group
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.v1.editor.operation import failure_answer, operation_of
+from queryserver.api.v1.editor.shapes import (
+    details_of,
+    error_place,
+    failed_part,
+    query_status,
+    shown_handle,
+    shown_jobs,
+    shown_progress,
+    shown_times,
+)
+from queryserver.statements.states import ACTIVE, StatementState
+from queryserver.statements.status import parse_operation_id
+
+router = path_group("editor", prefix="", route_class=StatementRoute)
+
+_SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.EXPIRED, StatementState.CLOSED}
+_FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}
+RETRY_HINT = {"Retry-After": "1"}
+
+
+@router.post("/notebook/api/check_status", include_in_schema=False)
+@router.post(
+    "/api/v1/editor/check_status",
+    response_model=wire.StatusResponse | wire.StatementFailure,
+    responses=failures(403, 404),
+)
+async def check_status(
+    user: QueryUser,
+    request: Annotated[requests.CheckStatusRequest, editor_fields(requests.CheckStatusRequest)],
+    access: StatementAccessDep,
+    reader: StatementReaderDep,
+) -> Response:
+    """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
+    operation_id = await operation_of(access, user, request)
+    status = await reader.status(user, operation_id, wait_s=request.wait)
+    if status.outcome is not None:
+        return await failure_answer(reader, status)
+    headers = RETRY_HINT if status.state in ACTIVE else None
+    return answers.answer(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
+
+
+@router.post("/notebook/api/get_logs", include_in_schema=False)
+@router.post("/api/v1/editor/get_logs", response_model=wire.LogsResponse, responses=failures(403, 404))
+async def get_logs(
+    user: QueryUser,
+    request: Annotated[requests.LogsRequest, editor_fields(requests.LogsRequest)],
+    access: StatementAccessDep,
+    reader: StatementReaderDep,
+) -> Response:
+    """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
+    operation_id = await operation_of(access, user, request)
+    status, log = await reader.logs(user, operation_id, start=request.start or 0, size=request.size)
+    return answers.answer(
+        wire.LogsResponse(
+            status=0,
+            progress=shown_progress(status),
+            jobs=shown_jobs(log.jobs),
+            logs="\n".join(log.lines),
+            isFullLogs=request.start is None,
+            next_from=log.start + len(log.lines),
+            **shown_times(status),
+        )
+    )
+
+
+@router.post(
+    "/api/v1/editor/watch/{operation_id:name}",
+    response_model=wire.WatchResponse | wire.WatchFailure,
+    responses=failures(403),
+)
+async def watch(
+    operation_id: str, user: QueryUser, _: NoEditorFields, access: StatementAccessDep, reader: StatementReaderDep
+) -> Response:
+    """Everything about an operation, until `isSuccess` or `isFailure`. Contract editor 10.5."""
+    record = await access.record(user, parse_operation_id(operation_id))
+    status, log = await reader.logs(user, record.status.id)
+    shown: dict[str, Any] = {
+        "query_status": query_status(status),
+        "id": status.history_id,
+        "operationId": str(status.id),
+        "watch_url": f"/api/v1/editor/watch/{status.id}",
+        "statement": record.handle.statement,
+        "log": "\n".join(log.lines),
+        "jobs": shown_jobs(log.jobs),
+        "isSuccess": status.state in _SUCCEEDED,
+        "isFailure": status.state in _FAILED,
+    }
+    if status.outcome is None:
+        return answers.answer(wire.WatchResponse(status=0, **shown))
+    number, code = status.outcome
+    details = details_of(await reader.with_failure(status))
+    failure = wire.WatchFailure(
+        status=number,
+        code=code,
+        message=status.message,
+        handle=shown_handle(details.handle, status),
+        history_id=status.history_id,
+        history_uuid=str(status.id),
+        sqlstate=details.error_sqlstate,
+        statement_id=failed_part(status),
+        **error_place(details.error_position),
+        **shown,
+    )
+    return answers.answer(failure)
