@@ -29,8 +29,8 @@ async def get_task_server_status(_user: Admin, _: NoFields, tasks: TasksDep) -> 
 @router.get("/tasks", response_model=wire.TaskListResponse, responses=failures(501))
 async def list_tasks(
     _user: Admin,
-    tasks: EnabledTasksDep,
     request: Annotated[requests.TaskListParameters, fields(requests.TaskListParameters)],
+    tasks: EnabledTasksDep,
 ) -> Response:
     """Tasks and the jobs of statements, newest first. Jobs of statements are without their texts."""
     chosen = TaskFilter(request.state, request.name)
@@ -51,7 +51,7 @@ async def show_task(
 
 @router.post("/tasks/submit", response_model=wire.TaskResponse, responses=failures(501))
 async def submit_task(
-    user: Admin, tasks: EnabledTasksDep, request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)]
+    user: Admin, request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)], tasks: EnabledTasksDep
 ) -> Response:
     """A worker runs it as soon as one is free."""
     return _one(await tasks.submit(user, request.name, request.params))
