@@ -103,7 +103,7 @@ class Cors:
         await self._app(scope, receive, marked)
 
 
-_GROUPS = (importer.router, tasks.storage_router, storage_calls.router, changing.router, reading.router, uploads.router)
+_GROUPS = (tasks.storage_router, storage_calls.router, changing.router, reading.router, uploads.router)
 # The calls of a statement come first: routes are tried in this order.
 _ROUTERS = (
     status.router,
@@ -116,6 +116,8 @@ _ROUTERS = (
     context.router,
     context.optimizer,
     connector.router,
+    importer.router,
+    importer.detection_router,
     iam.router,
     metadata.router,
     admin.router,

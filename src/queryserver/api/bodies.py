@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 
 import structlog
@@ -18,10 +18,9 @@ from starlette.types import Scope
 
 from queryserver import errors
 from queryserver.api.addresses import client_address
-from queryserver.api.schemas.fields import Fields, parse
+from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.requests.storage import wire_names
 from queryserver.formats.multipart import text_parts
-from queryserver.identity.model import User
 from queryserver.platform.networks import network_of
 from queryserver.platform.text import MAX_DEPTH, parse_json
 from queryserver.services import Services
@@ -343,26 +342,6 @@ class Body:
 
     fields: Mapping[str, Any]
     is_large: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    request: Request
-    services: Services
-    user: User
-    body: Body
-
-    parse: ClassVar[Callable[..., Any]] = staticmethod(parse)
-    """Reads the fields of a model."""
-
-    async def read(self, model: type[Model]) -> Model:
-        """The fields as the call wants them. Raises InvalidRequest."""
-        services = self.services
-        reads(self.request.scope, model)
-        parsed = partial(self.parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
-        if not self.body.is_large:
-            return parsed()
-        return await services.threads.bodies.run(self.user.id, lambda _: parsed())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""What each call passes before its handler: the frame, the caller, the route.
+"""What each call passes before its handler: the frame, the caller, and for storage calls the route.
 
-FastAPI solves dependencies, keeps two exit stacks and validates responses again for each call; these handlers need none
-of it, so they are routes of Starlette. FastAPI makes the description of the API of the same rows (ADR 53).
+Storage calls are still routes of Starlette that are made of the table of operations; all others are FastAPI's (ADR 79).
 """
 
 import asyncio
@@ -9,11 +8,11 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
@@ -30,9 +29,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.answers import HEADERS_ONLY
-from queryserver.api.errors import failure, internal_error, respond
+from queryserver.api.errors import failure, internal_error
 from queryserver.api.table import Operation
-from queryserver.errors.base import InsufficientScope, QueryServerError, TooManyRequests, admin_required
+from queryserver.errors.base import InsufficientScope, QueryServerError, TooManyRequests
 from queryserver.identity.model import User
 from queryserver.platform.logs import log_call
 from queryserver.platform.networks import Network, contains
@@ -40,9 +39,6 @@ from queryserver.services import Services
 
 Handler = Callable[..., Awaitable[Response]]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
-
-# A load balancer must always get a response about health; metrics have a rule of their own, and the root is a page.
-_NOT_COUNTED = frozenset({"is_alive", "is_ready", "get_metrics", "get"})
 
 AS_IT_CAME = "queryserver.as_it_came"
 """Key of a scope: the server's own scope, whose method and path are as the client sent them."""
@@ -411,19 +407,6 @@ def answers_head(path: str) -> bool:
     return not path.startswith("/api/v1/editor/events/")
 
 
-@dataclass(frozen=True, slots=True)
-class PublicCall:
-    """One call without credentials."""
-
-    request: Request
-    fields: Mapping[str, Any]
-    """Those of a POST."""
-
-    @property
-    def services(self) -> Services:
-        return services_of(self.request)
-
-
 class OperationRoute(Route, ABC):
     """A route of one row. Its handler takes the call and the path parameters, and gives a response."""
 
@@ -435,12 +418,8 @@ class OperationRoute(Route, ABC):
         self.methods = {operation.method}
         self.app = self.serve
 
-    marks: ClassVar[Mapping[str, Any]] = {}
-    """What the scope of each call of this path has besides, also of one with a wrong method."""
-
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = self
-        scope.update(self.marks)
         await super().handle(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -476,12 +455,6 @@ class CallRoute(OperationRoute):
         super().__init__(operation, handler)
         self._needed_scope = operation.needed_scope
 
-    def refused(self, request: Request, call: Any, error: QueryServerError) -> tuple[str, Response]:
-        """The `status` of failures of the platform part is -1 (Contract platform 1.4)."""
-        if self.operation.error_style != "platform":
-            return super().refused(request, call, error)
-        return error.code, respond(request, error, plain=True)
-
     async def call(self, request: Request) -> Any:
         services = services_of(request)
         user = await authenticated(request, services)
@@ -491,43 +464,15 @@ class CallRoute(OperationRoute):
             raise InsufficientScope(needed)
         return await self.read(request, services, user)
 
+    @abstractmethod
     async def read(self, request: Request, services: Services, user: User) -> Any:
-        if self.operation.rights == "admin" and not user.is_admin:
-            raise admin_required("You must be an administrator.")
-        if request.method == "GET":
-            return bodies.Call(request, services, user, bodies.query_fields(request))
-        is_platform = self.operation.error_style == "platform"
-        settings = services.settings
-        max_bytes = settings.limits.max_body_bytes if is_platform else settings.editor.request_body_max_bytes
-        body = await bodies.read_body(request, max_bytes=max_bytes, user_id=user.id)
-        return bodies.Call(request, services, user, body)
-
-
-class PublicRoute(OperationRoute):
-    """A route whose handler takes a `PublicCall`. Calls count by address (Contract platform 1.6)."""
-
-    async def call(self, request: Request) -> Any:
-        """The call. Raises TooManyRequests before anything of it is read, and as `read_body`."""
-        if self.operation.id not in _NOT_COUNTED:
-            services = services_of(request)
-            if services.request_limits.are_on:
-                services.request_limits.count_address(
-                    client_address(request, services.settings.desktop.trusted_proxies)
-                )
-        model = self.operation.request_model
-        if request.method == "GET" or model is None:
-            return PublicCall(request, {})
-        # Its fields are known before the body is read, so that a refused body names the unread ones of its query.
-        request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
-        bodies.reads(request.scope, model)
-        max_bytes = services_of(request).settings.limits.max_body_bytes
-        return PublicCall(request, (await bodies.read_body(request, max_bytes=max_bytes)).fields)
+        """What the handler gets, of a caller who may make the call. Raises domain errors."""
 
 
 class PathGroup:
     """The handlers of one path group. The table says method, path and rights of a call; the handler says its id."""
 
-    def __init__(self, kind: type[OperationRoute] = CallRoute) -> None:
+    def __init__(self, kind: type[OperationRoute]) -> None:
         self._kind = kind
         self.handlers: dict[str, tuple[type[OperationRoute], Handler]] = {}
 

@@ -33,6 +33,10 @@ from queryserver.identity.logins import Logins
 from queryserver.identity.model import Scope, User
 from queryserver.identity.tokens import Tokens
 from queryserver.identity.users import Users
+from queryserver.imports.plans import TableCreations
+from queryserver.imports.preview import Detection, Previews
+from queryserver.imports.uploads import ImportSources, ImportUploads
+from queryserver.platform.metrics import Metrics
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
@@ -110,11 +114,17 @@ class FieldsOf:
     """
 
     def __init__(
-        self, model: type[Fields], max_bytes: Callable[[Settings], int], repeated: Collection[str] = ()
+        self,
+        model: type[Fields],
+        max_bytes: Callable[[Settings], int],
+        *,
+        parse: Callable[..., Fields] = parse,
+        repeated: Collection[str] = (),
     ) -> None:
-        """`max_bytes` of a body. `repeated`: names of query parameters of which every value counts."""
+        """`max_bytes` of a body. `parse` makes the model. `repeated`: query parameters of which every value counts."""
         self.model = model
         self._max_bytes = max_bytes
+        self._parse = parse
         self._repeated = repeated
 
     async def __call__(self, request: Request) -> Fields:
@@ -125,7 +135,7 @@ class FieldsOf:
             max_bytes = self._max_bytes(services.settings)
             body = await bodies.read_body(request, max_bytes=max_bytes, user_id=user.id)
         bodies.reads(request.scope, self.model)
-        parsed = partial(parse, self.model, body.fields, max_json_depth=services.settings.limits.max_json_depth)
+        parsed = partial(self._parse, self.model, body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not body.is_large:
             return parsed()
         return await services.threads.bodies.run(user.id, lambda _: parsed())
@@ -136,7 +146,7 @@ def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
 
     `repeated` are names of query parameters of which every value counts.
     """
-    return Depends(FieldsOf(model, _body_limit, repeated))
+    return Depends(FieldsOf(model, _body_limit, repeated=repeated))
 
 
 def editor_fields(model: type[Fields]) -> Any:
@@ -222,6 +232,12 @@ ReadinessDep = Annotated[Readiness, _service(lambda services: services.readiness
 SchedulesDep = Annotated[Schedules, _service(lambda services: services.scheduling.schedules)]
 ServerLogsDep = Annotated[ServerLogs, _service(lambda services: services.configuration.logs)]
 SettingsDep = Annotated[Settings, _service(lambda services: services.settings)]
+DetectionDep = Annotated[Detection, _service(lambda services: services.importing.detection)]
+ImportSourcesDep = Annotated[ImportSources, _service(lambda services: services.importing.sources)]
+ImportUploadsDep = Annotated[ImportUploads, _service(lambda services: services.importing.uploads)]
+PreviewsDep = Annotated[Previews, _service(lambda services: services.importing.previews)]
+TableCreationsDep = Annotated[TableCreations, _service(lambda services: services.importing.tables)]
+MetricsDep = Annotated[Metrics, _service(lambda services: services.metrics)]
 AnalysesDep = Annotated[Analyses, _service(lambda services: services.metadata.analyses)]
 BrowsingDep = Annotated[Browsing, _service(lambda services: services.metadata.browsing)]
 DownloadsDep = Annotated[Downloads, _service(lambda services: services.statements.downloads)]

@@ -1,19 +1,35 @@
 """Files that become tables (Contract importer): upload, detection, preview, create_table."""
 
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import orjson
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
 
 from queryserver import errors
 from queryserver.api import bodies
 from queryserver.api.answers import answer, moment, while_connected
-from queryserver.api.bodies import Call
-from queryserver.api.calls import CallRoute, PathGroup
+from queryserver.api.calls import services_of
+from queryserver.api.dependencies import (
+    Caller,
+    ConnectorsDep,
+    DetectionDep,
+    FieldsOf,
+    ImportSourcesDep,
+    ImportUploadsDep,
+    MetricsDep,
+    PreviewsDep,
+    StreamsDep,
+    TableCreationsDep,
+    ThreadsDep,
+)
 from queryserver.api.errors import IMPORTER_STYLE
+from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.connectors.registry import Connectors
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn
 from queryserver.formats.cell_types.written_forms import GivenFormats
@@ -21,13 +37,12 @@ from queryserver.formats.delimited.encodings import encoding_of
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.formats.table_files import RECORD_TYPES, SkippedLines
-from queryserver.identity.model import IMPORTER, User
+from queryserver.identity.model import IMPORTER, Scope, User
 from queryserver.imports.column_names import engine_names
 from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES, Origin, type_name
 from queryserver.imports.plans import BadRowLimit, ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
-from queryserver.imports.uploads import ImportFile
-from queryserver.services import Services
+from queryserver.imports.uploads import ImportFile, ImportSources
 
 _MAX_BODY_BYTES = 1024 * 1024
 _OF_READING = {
@@ -39,10 +54,15 @@ _CELLS_AT_ONCE = 2_000
 _CHARACTERS_AT_ONCE = 256 * 1024
 
 
-class ImporterCall(Call):
-    """One authenticated call of a user who may import. `body`: of a GET call the query string."""
+class Importer(Caller):
+    """The caller, who may import files. Raises ImporterDenied, and as `Caller`."""
 
-    parse = staticmethod(requests.parse_import)
+    async def __call__(self, request: Request) -> User:
+        user = await super().__call__(request)
+        if not services_of(request).settings.importer.is_enabled:
+            raise errors.ImporterDenied("The importer is switched off.")
+        _require_importer(user)
+        return user
 
 
 def _require_importer(user: User) -> None:
@@ -50,66 +70,71 @@ def _require_importer(user: User) -> None:
         raise errors.ImporterDenied("You lack the right to import files.")
 
 
-class ImporterRoute(CallRoute):
-    """A route whose endpoint takes an ImporterCall. Its failures, also a wrong method, have the importer's body."""
-
-    marks = MappingProxyType({IMPORTER_STYLE: errors.QueryServerError.code})
-
-    async def read(self, request: Request, services: Services, user: User) -> ImporterCall:
-        """The right of the user first; only then the body is read."""
-        if not services.settings.importer.is_enabled:
-            raise errors.ImporterDenied("The importer is switched off.")
-        _require_importer(user)
-        return ImporterCall(request, services, user, await self.body(request, user.id))
-
-    async def body(self, request: Request, user_id: int) -> bodies.Body:
-        """The fields of the call; of a repeated one the last counts. Raises as `read_body`."""
-        if request.method == "GET":
-            return bodies.query_fields(request)
-        return await bodies.read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
+ImporterUser = Annotated[User, Depends(Importer(Scope.IMPORT, is_admin=False))]
 
 
-class StreamedImporterRoute(ImporterRoute):
-    """A route that reads its body itself."""
-
-    async def body(self, request: Request, user_id: int) -> bodies.Body:
-        del request, user_id
-        return bodies.Body(dict[str, Any]())
+def _fields(model: type[requests.ImportFields]) -> Any:
+    return Depends(FieldsOf(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
 
 
-async def _file(call: ImporterCall, asked: requests.MetadataParameters | requests.HeaderParameters) -> ImportFile:
+class ImporterRoute(APIRoute):
+    """Failures have the importer's body, also those of a wrong method (Contract importer 2.2)."""
+
+    fault_code: ClassVar[str] = errors.QueryServerError.code
+    """The code of faults of the service."""
+
+    async def handle(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        scope[IMPORTER_STYLE] = self.fault_code
+        await super().handle(scope, receive, send)
+
+
+class DetectionRoute(ImporterRoute):
+    """Faults have the code of detection."""
+
+    fault_code = errors.DetectionFailed.code
+
+
+router = path_group("importer", prefix="/api/v1/importer", route_class=ImporterRoute)
+detection_router = path_group("importer", prefix="/api/v1/importer", route_class=DetectionRoute)
+
+
+async def _file(
+    sources: ImportSources, user: User, request: requests.MetadataParameters | requests.HeaderParameters
+) -> ImportFile:
     # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
-    remote = asked.import_type is Origin.REMOTE
-    file_path = repaired(asked.file_path) if remote else asked.file_path
-    return await call.services.importing.sources.find(call.user, asked.import_type, file_path)
+    remote = request.import_type is Origin.REMOTE
+    file_path = repaired(request.file_path) if remote else request.file_path
+    return await sources.find(user, request.import_type, file_path)
 
 
-def _reading(asked: requests.HeaderParameters) -> ReadingOptions:
-    named = asked.model_dump(include=_OF_READING)
-    if isinstance(asked, requests.ColumnParameters):
-        named |= {"formats": GivenFormats(asked.date_format, asked.number_format), "null_words": asked.null_words}
-    return ReadingOptions.given(asked.file_type, **named)
+def _reading(request: requests.HeaderParameters) -> ReadingOptions:
+    named = request.model_dump(include=_OF_READING)
+    if isinstance(request, requests.ColumnParameters):
+        named |= {"formats": GivenFormats(request.date_format, request.number_format), "null_words": request.null_words}
+    return ReadingOptions.given(request.file_type, **named)
 
 
-def _has_header(asked: requests.ColumnParameters) -> bool:
+def _has_header(request: requests.ColumnParameters) -> bool:
     """Whether the first row names the columns; files of records name them. Raises MissingParameter."""
-    if asked.file_type in RECORD_TYPES:
+    if request.file_type in RECORD_TYPES:
         return True
-    if asked.has_header is None:
+    if request.has_header is None:
         raise errors.MissingParameter("has_header is required.")
-    return asked.has_header
+    return request.has_header
 
 
-def _dialect(call: ImporterCall, asked: requests.PreviewParameters | requests.SqlTypesParameters) -> str:
+def _dialect(
+    connectors: Connectors, user: User, request: requests.PreviewParameters | requests.SqlTypesParameters
+) -> str:
     """The dialect that types are named in. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
-    if asked.sql_dialect is not None:
-        return asked.sql_dialect
-    if asked.connector is None:
+    if request.sql_dialect is not None:
+        return request.sql_dialect
+    if request.connector is None:
         raise errors.MissingParameter("sql_dialect is required.")
     try:
-        dialect = call.services.connectors.resolve(call.user, asked.connector).dialect
+        dialect = connectors.resolve(user, request.connector).dialect
     except errors.UnknownDialect:
-        raise errors.import_connector_not_found(asked.connector) from None
+        raise errors.import_connector_not_found(request.connector) from None
     if dialect not in PREVIEW_DIALECTS:
         raise errors.invalid_dialect(
             f"The types of {dialect} are not known here. Valid values of sql_dialect: {', '.join(PREVIEW_DIALECTS)}."
@@ -117,22 +142,20 @@ def _dialect(call: ImporterCall, asked: requests.PreviewParameters | requests.Sq
     return dialect
 
 
-router = PathGroup(ImporterRoute)
-
-
-@router.operation("upload_import_file", kind=StreamedImporterRoute)
-async def upload_file(call: ImporterCall) -> Response:
+@router.post("/upload/file", status_code=201, response_model=wire.ImportedFile, responses=failures(403))
+async def upload_import_file(
+    http: Request, user: ImporterUser, uploads: ImportUploadsDep, streams: StreamsDep, metrics: MetricsDep
+) -> Response:
     """Keep a file for its owner until it was not used for a day. Spec §4, Contract importer 3."""
-    uploads = call.services.importing.uploads
-    content_type = bodies.multipart_type(call.request)
+    content_type = bodies.multipart_type(http)
     if content_type is None:
         raise errors.not_multipart(f"An upload is {bodies.MULTIPART}.")
-    length = bodies.announced_bytes(call.request)
+    length = bodies.announced_bytes(http)
     if length == 0:
         raise errors.MissingParameter(_MISSING)
-    with call.services.streams.place(call.user) as place, call.services.metrics.uploads.track_inprogress():
-        room_bytes = await uploads.admit(call.user, length)
-        stream = MultipartStream(bodies.pieces(call.request), content_type)
+    with streams.place(user) as place, metrics.uploads.track_inprogress():
+        room_bytes = await uploads.admit(user, length)
+        stream = MultipartStream(bodies.pieces(http), content_type)
         try:
             name = await stream.file_name()
         except errors.MissingParameter:
@@ -140,9 +163,9 @@ async def upload_file(call: ImporterCall) -> Response:
         if stream.file_field != "file":
             raise errors.MissingParameter(_MISSING)
         content = place.rechecked(stream.content(), _require_importer)
-        received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
-    bodies.came_unread(call.request.scope)
-    bodies.came(call.request.scope, dict(stream.fields))
+        received = await uploads.receive(user, name, content, room_bytes=room_bytes)
+    bodies.came_unread(http.scope)
+    bodies.came(http.scope, dict(stream.fields))
     return answer(
         wire.ImportedFile(
             file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""
@@ -151,20 +174,22 @@ async def upload_file(call: ImporterCall) -> Response:
     )
 
 
-class DetectionRoute(ImporterRoute):
-    """A route whose faults have the code of detection."""
-
-    marks = MappingProxyType({IMPORTER_STYLE: errors.DetectionFailed.code})
-
-
-@router.operation("guess_file_metadata", kind=DetectionRoute)
-async def guess_metadata(call: ImporterCall) -> Response:
+@detection_router.get(
+    "/file/guess_metadata",
+    response_model=wire.DelimitedMetadata | wire.ExcelMetadata | wire.RecordsMetadata,
+    responses=failures(403),
+)
+async def guess_file_metadata(
+    http: Request,
+    user: ImporterUser,
+    request: Annotated[requests.MetadataParameters, _fields(requests.MetadataParameters)],
+    sources: ImportSourcesDep,
+    detection: DetectionDep,
+) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
-    asked = await call.read(requests.MetadataParameters)
-    encoding = None if asked.encoding is None else encoding_of(asked.encoding)
-    file = await _file(call, asked)
-    detecting = call.services.importing.detection.metadata(call.user.id, file, encoding)
-    found = await while_connected(call.request, detecting)
+    encoding = None if request.encoding is None else encoding_of(request.encoding)
+    file = await _file(sources, user, request)
+    found = await while_connected(http, detection.metadata(user.id, file, encoding))
     if isinstance(found, Sheets):
         return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
     if isinstance(found, Records):
@@ -191,37 +216,47 @@ def _skipped(skipped: SkippedLines) -> dict[str, Any]:
     return {"skip_rows": skipped.first or None, "comment": skipped.comment or None}
 
 
-@router.operation("guess_file_header")
-async def guess_header(call: ImporterCall) -> Response:
+@router.get("/file/guess_header", response_model=wire.HeaderGuess, responses=failures(403))
+async def guess_file_header(
+    http: Request,
+    user: ImporterUser,
+    request: Annotated[requests.HeaderParameters, _fields(requests.HeaderParameters)],
+    sources: ImportSourcesDep,
+    previews: PreviewsDep,
+) -> Response:
     """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
-    asked = await call.read(requests.HeaderParameters)
-    reading = _reading(asked)
-    file = await _file(call, asked)
-    guessing = call.services.importing.previews.header(call.user.id, file, reading)
-    found = await while_connected(call.request, guessing)
+    reading = _reading(request)
+    file = await _file(sources, user, request)
+    found = await while_connected(http, previews.header(user.id, file, reading))
     return answer(wire.HeaderGuess(has_header=found.has_header, **_skipped(found.skipped)))
 
 
-@router.operation("preview_file")
-async def preview(call: ImporterCall) -> Response:
+@router.get("/file/preview", response_model=wire.Preview, responses=failures(403))
+async def preview_file(
+    http: Request,
+    user: ImporterUser,
+    request: Annotated[requests.PreviewParameters, _fields(requests.PreviewParameters)],
+    connectors: ConnectorsDep,
+    sources: ImportSourcesDep,
+    previews: PreviewsDep,
+    threads: ThreadsDep,
+) -> Response:
     """At most 50 rows; types are detected from at most 10,000. Spec §4, Contract importer 7."""
-    asked = await call.read(requests.PreviewParameters)
-    reading, dialect, has_header = _reading(asked), _dialect(call, asked), _has_header(asked)
+    reading, dialect, has_header = _reading(request), _dialect(connectors, user, request), _has_header(request)
     reading.require_separator()
-    file = await _file(call, asked)
-    analysing = call.services.importing.previews.analysis(call.user.id, file, reading, has_header=has_header)
-    analysis = await while_connected(call.request, analysing)
+    file = await _file(sources, user, request)
+    analysis = await while_connected(http, previews.analysis(user.id, file, reading, has_header=has_header))
     sizes = [len(cell) for row in analysis.rows for cell in row]
     if len(sizes) <= _CELLS_AT_ONCE and sum(sizes) <= _CHARACTERS_AT_ONCE:
-        return _preview(asked, dialect, analysis)
-    return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, dialect, analysis))
+        return _preview(request, dialect, analysis)
+    return await threads.answers.run(user.id, lambda _: _preview(request, dialect, analysis))
 
 
-def _preview(asked: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
+def _preview(request: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
     """Cells are not validated: a hundred thousand of them would hold all other calls up."""
     names = engine_names([column.name for column in analysis.columns], dialect)
     shown = wire.Preview(
-        type=asked.file_type,
+        type=request.file_type,
         columns=[
             _column(source, name, column, dialect)
             for source, (name, column) in enumerate(zip(names, analysis.columns, strict=True), 1)
@@ -250,26 +285,40 @@ def _column(source: int, name: str, column: PreviewColumn, dialect: str) -> wire
     )
 
 
-@router.operation("list_sql_types")
-async def sql_type_mapping(call: ImporterCall) -> Response:
+@router.get("/sql_type_mapping", response_model=wire.SqlTypes, responses=failures(403))
+async def list_sql_types(
+    user: ImporterUser,
+    request: Annotated[requests.SqlTypesParameters, _fields(requests.SqlTypesParameters)],
+    connectors: ConnectorsDep,
+) -> Response:
     """Names of types, sorted. Spec §4, Contract importer 6."""
-    asked = await call.read(requests.SqlTypesParameters)
-    return answer(wire.SqlTypes(list(SQL_TYPES[_dialect(call, asked)])))
+    return answer(wire.SqlTypes(list(SQL_TYPES[_dialect(connectors, user, request)])))
 
 
-@router.operation("submit_import", "create_table")
-async def create_table(call: ImporterCall) -> Response:
+@router.post("/create_table", status_code=202, response_model=wire.CreateTableResponse, responses=failures(403, 503))
+@router.post(
+    "/submit",
+    name="submit_import",
+    status_code=202,
+    response_model=wire.CreateTableResponse,
+    responses=failures(403, 503),
+)
+async def create_table(
+    http: Request,
+    user: ImporterUser,
+    request: Annotated[requests.CreateTableRequest, _fields(requests.CreateTableRequest)],
+    tables: TableCreationsDep,
+) -> Response:
     """Answers once the import is recorded; check_status follows it. Contract importer 13."""
-    asked = await call.read(requests.CreateTableRequest)
-    key = requests.idempotency_key(call.request.headers.get("idempotency-key"))
-    created = await call.services.importing.tables.create(call.user, _table(asked, key))
+    key = requests.idempotency_key(http.headers.get("idempotency-key"))
+    created = await tables.create(user, _table(request, key))
     status = created.recorded.record.status
     return answer(
         wire.CreateTableResponse(
             status=0,
             history_uuid=str(status.id),
             history_id=status.history_id,
-            path=asked.file_path,
+            path=request.file_path,
             table=created.table,
         ),
         status=202,
@@ -277,24 +326,24 @@ async def create_table(call: ImporterCall) -> Response:
     )
 
 
-def _max_bad_rows(asked: int | None) -> BadRowLimit:
-    if asked is None:
+def _max_bad_rows(given: int | None) -> BadRowLimit:
+    if given is None:
         return "few"
-    return None if asked < 0 else asked
+    return None if given < 0 else given
 
 
-def _table(asked: requests.CreateTableRequest, key: str | None) -> TableRequest:
+def _table(request: requests.CreateTableRequest, key: str | None) -> TableRequest:
     return TableRequest(
-        origin=asked.import_type,
-        file_path=asked.file_path,
-        reading=_reading(asked),
-        has_header=_has_header(asked),
-        connector=asked.connector,
-        database=asked.database,
-        table=asked.table,
-        columns=None if asked.columns is None else [ColumnRequest(**dict(one)) for one in asked.columns],
-        append=asked.if_exists == "append",
-        replace=asked.if_exists == "replace",
-        max_bad_rows=_max_bad_rows(asked.max_bad_rows),
+        origin=request.import_type,
+        file_path=request.file_path,
+        reading=_reading(request),
+        has_header=_has_header(request),
+        connector=request.connector,
+        database=request.database,
+        table=request.table,
+        columns=None if request.columns is None else [ColumnRequest(**dict(one)) for one in request.columns],
+        append=request.if_exists == "append",
+        replace=request.if_exists == "replace",
+        max_bad_rows=_max_bad_rows(request.max_bad_rows),
         idempotency_key=key,
     )

@@ -15,7 +15,7 @@ from queryserver.tasks.instances import Instance
 from queryserver.tasks.model import Task, TaskFilter
 
 router = path_group("taskserver", prefix="/api/v1/taskserver")
-storage_router = PathGroup()
+storage_router = PathGroup(StorageRoute)
 
 
 @router.get("/status", response_model=wire.TaskServerStatus)
@@ -68,7 +68,7 @@ async def cancel_task(
     return _one(await tasks.cancel(user, id))
 
 
-@storage_router.operation("get_available_space", kind=StorageRoute)
+@storage_router.operation("get_available_space")
 async def available_space(call: StorageCall) -> Response:
     """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3.
 
