@@ -1,1 +1,1 @@
-"""Connectors: the catalogue of types, their options, stored instances, tests of connections."""
+"""Connectors: the catalogue of types, their options, stored instances, connection tests."""

@@ -1,4 +1,4 @@
-"""What commands do with stored connectors and their secrets."""
+"""Stored connectors and their secrets for commands."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from queryserver.platform.settings.tree import Settings
 
 @asynccontextmanager
 async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectors]:
-    """The administration alone, for commands. Its changes notify the servers.
+    """Connector administration for commands. Changes notify the servers.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -32,7 +32,7 @@ async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectors
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Secrets that were encrypted anew, and those that no key of the ring opens."""
+    """Numbers of re-encrypted secrets, and of those that no key of the ring opens."""
 
     connectors: int
     others: int
@@ -40,7 +40,7 @@ class Rotation:
 
 
 async def rotate_keys(settings: Settings) -> Rotation:
-    """Encrypt everything anew with the present key; when nothing is lost, former keys may be forgotten.
+    """Re-encrypt everything with the current key; if nothing is lost, former keys are no longer needed.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -55,6 +55,6 @@ async def rotate_keys(settings: Settings) -> Rotation:
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncGenerator[tuple[Database, Keyring]]:
-    """The service database and the keys of what is sealed there."""
+    """The service database and the keys of its sealed secrets."""
     async with open_service_database(settings) as database:
         yield database, await open_keyring(settings.desktop, database)

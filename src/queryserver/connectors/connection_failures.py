@@ -1,4 +1,4 @@
-"""Why a connection failed, and a text for the client without secrets and foreign addresses (Contract platform 5.8)."""
+"""Classifies failed connections, and removes secrets and foreign addresses from messages (Contract platform 5.8)."""
 
 import re
 import socket
@@ -28,7 +28,7 @@ _REASONS: Sequence[tuple[type[BaseException], str]] = (
     (ConnectionRefusedError, "refused"),
     (TimeoutError, "timeout"),
 )
-"""The first kind that fits the error decides; then the first that fits one of its causes."""
+"""The first matching type wins, for the error itself before its causes."""
 
 _PATTERNS = (
     (re.compile(r"(?i)certificate|\btls\b|\bssl\b"), "tls"),
@@ -63,7 +63,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def cleaned(error: BaseException, settings: Mapping[str, SettingValue], places: Sequence[tuple[str, int]]) -> str:
-    """The text of an error: no trace, no secret, no address or file but those that the settings name."""
+    """The text of an error without traces, secrets, and addresses or files that the settings do not name."""
     if isinstance(error, errors.QueryServerError):
         text = error.message
     elif isinstance(error, TimeoutError):
@@ -79,7 +79,7 @@ def cleaned(error: BaseException, settings: Mapping[str, SettingValue], places: 
         if _TRACE.match(line):
             break
         lines.append(line.strip())
-    # Cut before the patterns, whose time grows with the text, and after them: a secret must not be torn.
+    # Cut before the substitutions, whose time grows with the text, and again after them, so that no secret is split.
     text = " ".join(lines)[: 8 * _MAX_CHARACTERS]
     for secret in sorted(_secrets(settings), key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -98,7 +98,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
-    """Texts that hold a secret, whole and by themselves; short ones would tear words apart."""
+    """Secrets, and the settings that contain them; short ones are left out, as they would match parts of words."""
     found = set[str]()
     for value in secrets_of(settings).values():
         text = str(value)
@@ -111,7 +111,7 @@ def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
 
 
 def _is_foreign(place: str, known: Collection[str]) -> bool:
-    """Whether it names a host that the settings do not; times of day look like addresses and are none."""
+    """Whether the address is of a host that the settings do not name. Times of day are not addresses."""
     if "://" in place:
         try:
             return (urlsplit(place).hostname or "") not in known

@@ -1,4 +1,4 @@
-"""Tests of connections: what works, how far, and why not (Contract platform 5.8). Nothing is stored."""
+"""Connection tests: which steps succeed, and why one fails (Contract platform 5.8). Nothing is stored."""
 
 import asyncio
 import base64
@@ -42,7 +42,7 @@ _FILE_IN_USE = "The file is in use by another server, which runs its statements:
 _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
 
 Hello: TypeAlias = Callable[[], Awaitable[str | None]]
-"""Runs a first statement and returns the version of the data source; None where it states none. Raises EngineError."""
+"""Runs a first statement and returns the version of the data source, None if unknown. Raises EngineError."""
 Login: TypeAlias = Callable[[User], AbstractAsyncContextManager[Hello]]
 """Raises EngineError."""
 
@@ -57,7 +57,7 @@ class ConnectionCheck:
 @dataclass(frozen=True, slots=True)
 class ConnectionTestOutcome:
     reason: str
-    """Empty: it worked."""
+    """Empty if the test succeeded."""
     checks: Sequence[ConnectionCheck]
     warnings: str
     duration_ms: int
@@ -66,43 +66,43 @@ class ConnectionTestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A data source to be tried; the test closes it."""
+    """A data source to be tested; the test closes it."""
 
     login: Login
     close: Callable[[], Awaitable[object]]
     places: Sequence[tuple[str, int]]
-    """Hosts and ports, of which one must answer; port 0: only the driver knows it; empty: no host is known."""
+    """Hosts and ports, one of which must answer. Port 0 is known only to the driver; empty if no host is known."""
     takes_own_logins: bool = False
-    """Users log in themselves: then the test ends with the connection."""
+    """Users log in themselves, so the test ends with the connection."""
     warnings: Sequence[str] = ()
-    """Part of the answer however the test ends."""
+    """Included in the response whatever the outcome."""
     addresses: AddressRules | None = None
-    """Where it may connect to; None: where drafts may."""
+    """Rules for its addresses; None for those of drafts."""
 
 
 @dataclass(eq=False, repr=False)
 class ConnectionTests:
-    """At most `at_once` at once. Use `running()`: what a test leaves open is closed at the latest at its end."""
+    """Runs at most `at_once` tests at once. Use `running()`, whose end closes whatever tests have left open."""
 
     builder: EngineBuilder
     engines: Callable[[EngineBuilder, Connector], Engine]
-    """Makes the engine of a connector."""
+    """Creates the engine of a connector."""
     connectors: StoredConnectors
     may_hold: Callable[[str], Awaitable[bool]]
-    """Whether this process has, or can get hold of, data that only one process can have open."""
+    """Whether this process holds, or can acquire, data that only one process can have open."""
     at_once: int = _AT_ONCE
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.at_once)
         policy, addresses = self.builder.policy, self.builder.addresses
         self._timeout_s: float = policy.test_timeout_s
-        # A test opens a connection before the login; whether that database may be used is for the engine to decide.
+        # The test only connects; the engine decides at the login whether the database may be used.
         self._addresses = addresses.without_database_server() if policy.allow_service_database_server else addresses
         self._tasks = Tasks()
         self.running = self._tasks.running
 
     async def test(self, user: User, given: GivenConnector) -> ConnectionTestOutcome:
-        """Try what was given, or what is stored where only an id is.
+        """Test the given connector, or the stored one if only an id is given.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
         DriverNotInstalled, TooManyRequests.
@@ -123,14 +123,14 @@ class ConnectionTests:
         return outcome
 
     async def ping(self, user: User, connector: Connector) -> ConnectionTestOutcome:
-        """Try a connector on which statements run, once there is a place for it. Leaves no audit event.
+        """Test a connector in use, as soon as a slot is free. Not audited.
 
-        Raises ConfigurationError: it cannot be built.
+        Raises ConfigurationError if it cannot be built.
         """
 
         async def prepare() -> _Trial:
             trial = await self._engine_trial(connector)
-            # A connector of the settings may use the service's own server of databases, as its statements may.
+            # Configured connectors may use the service's own database server, just as their statements may.
             return replace(trial, addresses=places_rules(connector, self.builder))
 
         return await self._test(user, prepare, connector.options, "")
@@ -138,7 +138,7 @@ class ConnectionTests:
     async def _test(
         self, user: User, prepare: Callable[[], Awaitable[_Trial]], settings: Mapping[str, SettingValue], prefix: str
     ) -> ConnectionTestOutcome:
-        """The answer does not wait for what a data source without answer keeps open. `settings` are not shown in it."""
+        """Run a test without waiting for an unresponsive data source to close. The secrets in `settings` are masked."""
         await self._slots.acquire()
         course = _Course()
         try:
@@ -174,7 +174,7 @@ class ConnectionTests:
             await trial.close()
 
     async def _connect(self, trial: _Trial, course: "_Course") -> None:
-        """To the first address that takes a connection. Where the driver alone knows the port, the login connects."""
+        """Connect to the first address that accepts. If only the driver knows the port, the login connects instead."""
         found, unknown = list[tuple[str, int]](), None
         rules = trial.addresses or self._addresses
         with course.step("resolve"):
@@ -216,7 +216,7 @@ class ConnectionTests:
     async def _engine_trial(self, connector: Connector) -> _Trial:
         """Raises ConfigurationError."""
         builder = self.builder
-        # Adapters are imported at their first use, certificates read, and files looked for.
+        # In a thread: this imports adapters at their first use, reads certificates and looks for files.
         await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
         engine = await asyncio.to_thread(self.engines, builder, connector)
         warnings = [_NOT_VERIFIED] if flag_of(connector.options.get("ssl_validate", True)) is False else []
@@ -234,7 +234,7 @@ class ConnectionTests:
         )
 
     async def _why_not_to_open(self, engine: Engine, connector: Connector) -> str | None:
-        """Why a database in memory is tried instead of the file: a test makes no file, and takes none from a server."""
+        """Why to test an in-memory database instead: tests create no file, and take none away from another server."""
         path, root = str(connector.options.get("path", MEMORY)), self.builder.databases_dir
         if connector.interface not in EMBEDDED or path == MEMORY or root is None:
             return None
@@ -251,11 +251,11 @@ class _Course:
     step_under_way: tuple[str, float] | None = None
     server_version: str | None = None
     is_connected: bool = False
-    """The connection is a step of its own; else the login makes it."""
+    """Whether connecting is a separate step; otherwise it is part of the login."""
 
     @contextmanager
     def step(self, name: str) -> Generator[None]:
-        """One check; it has failed when something is raised in it."""
+        """Time one check, which fails if the block raises."""
         began = time.monotonic()
         self.step_under_way = name, began
         try:
@@ -266,7 +266,7 @@ class _Course:
         self.step_under_way = None
         ms = _ms_since(began)
         if name == "login" and not self.is_connected:
-            # The login has shown that there is a connection.
+            # A login implies a connection.
             self.is_connected = True
             self.checks.append(ConnectionCheck("connect", ok=True, ms=ms))
             ms = 0
@@ -280,9 +280,9 @@ class _Course:
             self.checks.append(ConnectionCheck(failed, ok=False, ms=_ms_since(began)))
 
     def refused_by_data_source(self, reason: str) -> None:
-        """The data source itself answered: then there was a connection.
+        """Record that the data source itself refused, so the connection succeeded.
 
-        Where a login costs no exchange of its own, the first statement shows that it was refused.
+        If the login takes no exchange of its own, only the first statement reveals its refusal.
         """
         last = self.checks[-1]
         if last.name == "connect" and not last.ok:
@@ -297,7 +297,7 @@ class _Course:
 def _result(
     error: BaseException | None, settings: Mapping[str, SettingValue], trial: _Trial, course: _Course
 ) -> tuple[str, Sequence[str]]:
-    """Why a test that ended failed, empty when it did not, and the texts of its answer."""
+    """The reason of the failure, empty for success, and the texts of the response."""
     if error is None and not trial.takes_own_logins:
         return "", trial.warnings
     if error is None:
@@ -327,7 +327,7 @@ async def _log_in(login: Login, user: User, course: _Course) -> None:
 
 
 def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
-    """Where the engine connects to; port 0 where only the driver knows which. Drivers are imported late."""
+    """The endpoints of the engine, with port 0 if known only to the driver. May import a driver."""
     known = engine.capabilities.endpoints
     if known or connector.interface != "sqlalchemy":
         return known
@@ -345,7 +345,7 @@ def _ms_since(began: float) -> int:
 
 _HELLO = "SELECT 'Hello World!'"
 _HELLOS = {"oracle": "SELECT 'Hello World!' FROM dual", "calcite": "VALUES 1", "elasticsearch": "SELECT 1"}
-"""Dialects in which `_HELLO` is no statement."""
+"""Replacements for dialects in which `_HELLO` is not valid."""
 
 _VERSIONS = {
     **dict.fromkeys(
@@ -356,13 +356,13 @@ _VERSIONS = {
     "sqlite": "SELECT sqlite_version()",
     "snowflake": "SELECT current_version()",
 }
-"""Dialects in which a statement gives the version."""
+"""Statements that return the version, by dialect."""
 
 _LONGEST_VERSION = 200
 
 
 def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
-    """For the caller where the data source acts for users."""
+    """Log in as the caller if the data source acts for users."""
 
     @asynccontextmanager
     async def login(user: User) -> AsyncGenerator[Hello]:
@@ -381,7 +381,7 @@ async def _version(session: EngineSession, dialect: str) -> str | None:
     statement = _VERSIONS.get(dialect)
     try:
         answer = await run(session, statement, max_rows=1) if statement else Answer()
-    except errors.EngineError:  # an engine without a version may be a good one
+    except errors.EngineError:  # the version is optional
         return None
     for batch in answer.rows:
         if batch.num_rows and batch.num_columns:
@@ -414,9 +414,9 @@ def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
 def rest_login(
     exchanges: HttpExchanges, request: HttpRequest, *, member: str, has_version: bool = False, as_user: bool = False
 ) -> Login:
-    """A GET that only a server of the type answers with an object that has `member`, a text; it proves the login, too.
+    """A login by GET: only a server of the right type returns an object with the text `member`.
 
-    `has_version`: `member` is the version. `as_user` names the caller the way WebHDFS wants it, behind the query.
+    `has_version`: `member` is the version. `as_user` appends the caller to the query, as WebHDFS expects.
     """
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""From a connector to its engine: one function for each interface, listed in `BUILDERS` at the end.
+"""Builds the engine of a connector: one function per interface, listed in `BUILDERS` at the end.
 
 A new interface is a folder of `engines` (`engines/protocol.py`), a function and a row here, its options a model in
 `connectors/options.py`, its listing a row in `connectors/catalogue.txt`. A new dialect of `hiveserver2` is a row of
@@ -34,43 +34,43 @@ if TYPE_CHECKING:
 
 
 class EngineBuilder:
-    """Makes the engines of one server; those of local databases share processes. Below `disk_floor` statements end.
+    """Builds the engines of a server; those of local databases share processes. Statements fail below `disk_floor`.
 
-    Who connects with its engines closes it after them.
+    Close it after the engines.
     """
 
     def __init__(self, settings: Settings, *, addresses: AddressRules | None = None) -> None:
-        """`addresses`: the rules for all that engines connect to; by default those of the settings."""
+        """`addresses` are the rules for every connection of the engines; by default those of the settings."""
         self.settings = settings
         self.policy = settings.desktop.connector_policy
         self.addresses = addresses or address_rules(settings)
         self.databases_dir = self.policy.local_database_dir
-        """Directory of the files of duckdb and sqlite; None: only `:memory:`."""
+        """Directory of DuckDB and SQLite files; None permits `:memory:` only."""
         self.cell_max_bytes = settings.editor.cell_max_bytes
-        """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
+        """Largest result value: adapters refuse larger ones, if possible before they are in memory."""
         self.service_dsn = settings.desktop.database.dsn
         self.disk_floor = disk_floor(settings)
         self.duckdb_processes = duckdb_processes()
         self.sqlite_processes = sqlite_processes()
         self._tasks = Tasks()
-        """Of what engines share."""
+        """Background tasks shared by engines."""
 
     @cached_property
     def own_database(self) -> "OwnDatabase | None":
-        """The service's own database, which no connector may use; its adapter is imported at the first use."""
+        """The service's own database, which no connector may use. Imports its adapter at the first use."""
         from queryserver.engines.postgresql.engine import OwnDatabase
 
         return OwnDatabase(self.service_dsn, self._tasks) if self.service_dsn else None
 
     async def aclose(self) -> None:
-        """End what engines have left to do here."""
+        """End the background tasks of engines."""
         await self._tasks.aclose()
 
     def build(self, connector: Connector) -> Engine:
         """The engine of a connector; connects to nothing.
 
-        Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused where
-        single options are the reason; for a stored connector interface_not_supported and DriverNotInstalled where
+        Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused if
+        single options are to blame; for a stored connector also interface_not_supported and DriverNotInstalled if
         nothing else is wrong.
         """
         interface = connector.interface
@@ -87,7 +87,7 @@ class EngineBuilder:
         except options.OptionsRefused:
             raise
         except errors.ConfigurationError as error:
-            # Adapters know the option, not the connector.
+            # Adapters know the name of the option, but not the connector.
             found = [one if one.startswith(place) else f"{place}{one}" for one in error.problems]
             raise errors.ConfigurationError(found) from error
 
@@ -104,7 +104,7 @@ class EngineBuilder:
         return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
 
     def _is_own_database(self, host: str, port: int, name: str) -> bool:
-        """Calls no resolver: each connection is checked, too."""
+        """Compare without DNS, since every connection is checked as well."""
         is_server = (host.lower(), port) in self.addresses.service_database
         return self.is_named_as_own_database(name) and (is_server or self.addresses.is_literal_server(host, port))
 
@@ -144,7 +144,7 @@ def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
 
 
 def _trino(connector: Connector, builder: EngineBuilder) -> Engine:
-    """A coordinator of Trino, or of Presto when that is the connector's dialect."""
+    """A coordinator of Trino, or of Presto if that is the connector's dialect."""
     from queryserver.engines.trino.engine import TrinoEngine
     from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication
 
@@ -200,7 +200,7 @@ def _require_kerberos(connector: Connector, text: str) -> None:
 
 
 def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
-    """Hive, Impala, Spark SQL and HPL/SQL. Without options the sections of the settings stand for them."""
+    """Hive, Impala, Spark SQL and HPL/SQL. Without options, the sections of the settings apply."""
     from queryserver.engines.hiveserver2.engine import Hs2Engine
     from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Limits, Mechanism, Member, Tls
 
@@ -256,7 +256,7 @@ def _hs2_contradictions(given: options.Hs2Options, mechanism: str, *, is_http: b
 
 
 def section_defaults(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
-    """The defaults of options that sections of the settings name, for connectors with options, too."""
+    """Option defaults from sections of the settings, even for connectors with options."""
     if dialect == "impala":
         names = ("query_timeout_s", "session_timeout_s", "close_queries")
         return {name: getattr(settings.impala, name) for name in names}
@@ -264,7 +264,7 @@ def section_defaults(dialect: str, settings: Settings) -> Mapping[str, SettingVa
 
 
 def _older_options(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
-    """The options of a connector without any: older settings files have a section for each engine instead."""
+    """The options of a connector without any: older settings files have a section per engine instead."""
     if dialect == "impala":
         impala = settings.impala
         return {
@@ -274,7 +274,7 @@ def _older_options(dialect: str, settings: Settings) -> Mapping[str, SettingValu
             "transport_mode": "http" if impala.use_thrift_http else "binary",
             "username": impala.auth_username,
             "password": impala.auth_password.get_secret_value(),
-            # An older file has no mechanism for Impala: a password means LDAP.
+            # Older files have no mechanism for Impala; a password means LDAP.
             "auth_mechanism": "LDAP" if impala.auth_password.get_secret_value() else "",
             "connect_timeout_s": impala.server_conn_timeout,
             **_tls_options(impala.ssl),
@@ -306,7 +306,7 @@ def _tls_options(tls: EngineTlsSettings) -> Mapping[str, SettingValue]:
 
 
 def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
-    """Urls of engines that have an adapter of their own go there; the generic adapter serves any other dialect."""
+    """Use the native adapter of the url's dialect if there is one, else the generic adapter."""
     given = builder.read_options(urls.UrlOptions, connector)
     url = given.url
     if url.dialect == "postgresql":
@@ -319,13 +319,13 @@ def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
 
 
 def places_rules(connector: Connector, builder: EngineBuilder) -> AddressRules:
-    """What the hosts of a connector must keep to. Raises ConfigurationError."""
+    """The address rules for the hosts of a connector. Raises ConfigurationError."""
     url = postgresql_url(connector, builder)
     return builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
 
 
 def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverUrl | None:
-    """The url of a valid connector that the adapter for PostgreSQL serves; None: another one does."""
+    """The url of a valid connector if it uses the PostgreSQL adapter, else None."""
     if connector.interface != "sqlalchemy":
         return None
     url = builder.read_options(urls.UrlOptions, connector).url
@@ -339,7 +339,7 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
     keep_alive = KeepAlive(
         idle_s=given.keepalives_idle, interval_s=given.keepalives_interval, count=given.keepalives_count
     )
-    # libpq's own modes, but for those that check certificates: the driver would read authorities of this server.
+    # Passed on to libpq, except for the modes that verify certificates: these would use CA files of this server.
     verified = client_tls(url.host, check_name=given.sslmode == "verify-full") if "verify" in given.sslmode else None
     address = PostgresqlAddress(
         host=url.host or "localhost",
@@ -357,7 +357,7 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
         own_database=builder.own_database,
         own_servers=builder.addresses,
     )
-    # The users of the sample database in the private PostgreSQL do not share a login.
+    # Users of the sample database in the private PostgreSQL have separate logins.
     logins, canceled = None, None
     own = builder.settings.sources.sample_admin_dsn
     dsn = own.get_secret_value() if own is not None else builder.service_dsn
@@ -395,7 +395,7 @@ def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) ->
 
 
 def _by_native_client(connector: Connector, given: urls.UrlOptions, builder: EngineBuilder) -> Engine:
-    """`trino://` and `phoenix://` mean what the interfaces of those names do (Contract platform 5.10)."""
+    """`trino://` and `phoenix://` urls work like the interfaces of the same names (Contract platform 5.10)."""
     url = given.url
     is_trino = url.dialect == "trino"
     is_private = is_trino and (bool(url.password) or url.port == 443)
@@ -439,7 +439,7 @@ def _by_any_driver(connector: Connector, url: urls.DriverUrl, builder: EngineBui
         rules=builder.addresses,
     )
     if connector.is_stored:
-        # A connector of the settings fails in each session instead: a server starts without the driver.
+        # A configured connector fails in each session instead, so that the server starts without the driver.
         address.require_driver()
     return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
 
@@ -456,17 +456,17 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "trino": _trino,
     }
 )
-"""By interface."""
+"""Builders by interface."""
 
 _GROUP = "sqlalchemy.dialects"
 NATIVE_DIALECTS = frozenset({"postgresql", "mysql", "trino", "phoenix"})
-"""Dialects of urls that adapters of this server serve; they take no proxy from the environment."""
+"""Dialects of urls served by adapters of this server, which ignore proxies in the environment."""
 
 
 def is_installed(driver: str, rules: AddressRules) -> bool:
-    """Whether the dialect `driver`, such as `oracle+oracledb`, and the package that it needs can be imported.
+    """Whether the dialect `driver`, such as `oracle+oracledb`, and the package it needs can be imported.
 
-    It is imported, which takes long for some; `rules` hold for what it connects to meanwhile.
+    Imports them, which is slow for some; `rules` apply to connections made meanwhile.
     """
     import sqlalchemy as sa
     from sqlalchemy import dialects
@@ -485,10 +485,10 @@ def is_installed(driver: str, rules: AddressRules) -> bool:
 
 
 def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingsFinding]:
-    """A warning where a proxy of the environment meets allowed drivers of installed packages; nothing is imported.
+    """Warn if a proxy in the environment may affect allowed, installed drivers. Imports nothing.
 
-    The dialects that come with SQLAlchemy do not count: their drivers speak no HTTP. The environment is read as urllib
-    and requests do: names in any case, and `no_proxy=*` switches all proxies off.
+    The dialects that come with SQLAlchemy are exempt, as their drivers do not use HTTP. The environment is read like
+    urllib and requests do: names in any case, and `no_proxy=*` disables all proxies.
     """
     given = {name.lower(): text for name, text in environ.items() if text}
     if given.keys().isdisjoint({"http_proxy", "https_proxy", "all_proxy"}) or given.get("no_proxy") == "*":

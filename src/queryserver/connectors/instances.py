@@ -1,4 +1,4 @@
-"""Connectors as administrators keep them and users see them (Contract platform 5.2 to 5.7)."""
+"""Stored connectors for administrators and users (Contract platform 5.2 to 5.7)."""
 
 import asyncio
 import hashlib
@@ -36,16 +36,16 @@ _LONGEST_DESCRIPTION = 1000
 
 @dataclass(slots=True)
 class ConnectorEvent:
-    """An audit event that is written when its work is done."""
+    """An audit event to be written once the operation is done."""
 
     subject: str
-    """The id; before there is one, the name."""
+    """The id, or the name as long as there is none."""
     outcome: str = "ok"
 
 
 @contextmanager
 def connector_event(user: User, operation: str, subject: str | None) -> Generator[ConnectorEvent]:
-    """Write one audit event `connector.<operation>`; its outcome is `ok`, the code of the error, or `interrupted`."""
+    """Write an audit event `connector.<operation>` with the outcome `ok`, the error code, or `interrupted`."""
     event, outcome = ConnectorEvent((subject or "")[:_LONGEST_NAME]), "interrupted"
     try:
         yield event
@@ -59,10 +59,10 @@ def connector_event(user: User, operation: str, subject: str | None) -> Generato
 
 @dataclass(frozen=True, slots=True)
 class GivenConnector:
-    """The connector of a call; None: not given."""
+    """A connector as sent with a call; None for missing members."""
 
     id: str | None = None
-    """None: a new one."""
+    """None for a new connector."""
     nice_name: str | None = None
     dialect: str | None = None
     interface: str | None = None
@@ -74,7 +74,7 @@ class GivenConnector:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A connector of a known type with complete and valid settings, secrets in the clear."""
+    """A connector of a known type with complete, valid settings and unmasked secrets."""
 
     row: ConnectorType
     settings: Settings = field(repr=False)
@@ -82,7 +82,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class ShownType:
-    """A type, perhaps with something laid over its defaults; settings are masked where they were given."""
+    """A type for responses, perhaps with changed defaults; settings sent by the client are masked."""
 
     row: ConnectorType
     is_runnable: bool
@@ -90,23 +90,23 @@ class ShownType:
 
 @dataclass(frozen=True, slots=True)
 class ShownInstance:
-    """An instance as answers show it."""
+    """An instance for responses."""
 
     instance: ConnectorInstance
     row: ConnectorType | None
     settings: Settings
-    """In the order of the type, masked."""
+    """Masked, in the order of the type."""
     is_runnable: bool
     shows_groups: bool
 
     @property
     def category(self) -> Category:
-        """What it is listed under; a type that is no longer known has no other place."""
+        """The category in listings; `PLUGINS` if the type is no longer known."""
         return self.row.category if self.row else Category.PLUGINS
 
     @property
     def description(self) -> str:
-        """Its own, else that of the type."""
+        """Its own description, or else that of the type."""
         return self.instance.description or (self.row.description if self.row else "")
 
     @property
@@ -116,7 +116,7 @@ class ShownInstance:
 
 @dataclass(slots=True)
 class Installed:
-    """The result of an installation, in the order of the settings."""
+    """The result of installing the configured connectors, in the order of the settings."""
 
     added: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
     updated: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
@@ -124,7 +124,7 @@ class Installed:
 
     @property
     def message(self) -> str:
-        """A sentence for each of the three lists that is not empty."""
+        """A sentence for each non-empty list."""
         lists = (("Added", self.added), ("Updated", self.updated), ("Already installed", self.unchanged))
         return ". ".join(
             f"{words} connectors: {', '.join(f'{one.nice_name} ({one.dialect})' for one in members)}"
@@ -137,16 +137,16 @@ _IN_MEMORY = {
     one: GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
     for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
 }
-"""What is installed when the settings name nothing."""
+"""Installed if the settings name no connectors."""
 
 
 class StoredConnectors:
-    """The stored connectors. What a user may change is checked by the caller; only visibility is checked here."""
+    """The stored connectors. Checks visibility only; callers must check who may make changes."""
 
     def __init__(
         self, records: ConnectorRepository, builder: EngineBuilder, changed: Callable[[], Awaitable[None]]
     ) -> None:
-        """`changed` is awaited after a change: then this process has read it."""
+        """`changed` is awaited after a change, until this process has read it."""
         desktop = builder.settings.desktop
         self._records = records
         self._builder = builder
@@ -161,7 +161,7 @@ class StoredConnectors:
         self._default_groups = (
             (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
         )
-        """May use a new connector that names no groups."""
+        """Groups that may use a new connector without any."""
         self._examples = {
             key: GivenConnector(
                 nice_name=table.nice_name or key,
@@ -173,16 +173,16 @@ class StoredConnectors:
             for key, table in desktop.connectors.items()
         } or _IN_MEMORY
         self._changing = asyncio.Lock()
-        """Changes that name no version take turns; those of other processes are few enough for `_CHANGE_ATTEMPTS`."""
+        """Serializes changes without a version. `_CHANGE_ATTEMPTS` suffice for those of other processes."""
         self._installed = dict[str, bool]()
-        """By driver: what is installed later is seen after a restart."""
+        """Cached by driver; drivers installed later need a restart."""
 
     async def types(self) -> Sequence[ShownType]:
-        """The catalogue as far as it is offered, in its order."""
+        """The offered types, in the order of the catalogue."""
         return [ShownType(row, await self._is_runnable(row, row.settings)) for row in self._offered]
 
     async def template(self, dialect: str, interface: str, given: GivenConnector) -> ShownType:
-        """A type with what was given laid over its defaults; nothing is stored.
+        """A type with its defaults overridden by the given values; nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
@@ -191,25 +191,25 @@ class StoredConnectors:
             raise errors.ConnectorTypeNotFound(dialect, interface, (one.dialect for one in self._offered))
         settings = complete_settings(row, given.settings or {})
         hidden = masked(settings)
-        # The defaults are examples, and no secrets.
+        # The defaults are examples rather than secrets.
         shown = {name: one if row.settings.get(name) == one else hidden[name] for name, one in settings.items()}
         names = {"nice_name": given.nice_name or row.nice_name, "description": given.description or row.description}
         return ShownType(replace(row, **names, settings=shown), await self._is_runnable(row, row.settings))
 
     async def visible(self, user: User) -> Sequence[ShownInstance]:
-        """What the caller may see, by ascending id."""
+        """The connectors that the caller may see, by ascending id."""
         _, stored = await self._records.all()
         return [await self.shown(one, user) for one in stored if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> ShownInstance:
-        """One of them. Raises connector_not_found, also for one that the caller may not see."""
+        """One connector. Raises connector_not_found, also if the caller may not see it."""
         instance = await self.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
             raise errors.connector_not_found(connector_id)
         return await self.shown(instance, user)
 
     async def save(self, user: User, given: GivenConnector) -> tuple[ShownInstance, bool]:
-        """Create, or change what has an id; also whether it was created.
+        """Create a connector, or change the one with the given id; also returns whether it was created.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
         VersionConflict.
@@ -234,7 +234,7 @@ class StoredConnectors:
         return await self.shown(instance, user), is_new
 
     async def delete(self, user: User, connector_id: str) -> int:
-        """Delete one that nothing uses; its id. Raises connector_not_found, connector_in_use."""
+        """Delete an unused connector and return its id. Raises connector_not_found, connector_in_use."""
         with connector_event(user, "delete", connector_id):
             instance = await self.stored(connector_id)
             await self._records.remove(instance.id)
@@ -252,7 +252,7 @@ class StoredConnectors:
         )
 
     async def stored(self, connector_id: str) -> ConnectorInstance:
-        """The instance of that id. Raises connector_not_found, also for what is no number."""
+        """The instance with that id. Raises connector_not_found, also if the id is not a number."""
         is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
         instance = await self._records.find(int(connector_id)) if is_id else None
         if instance is None:
@@ -260,7 +260,7 @@ class StoredConnectors:
         return instance
 
     async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
-        """The given settings, or the stored ones where none are given; a masked secret is the stored one.
+        """The given or else the stored settings, with masked secrets replaced by the stored ones.
 
         Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
         """
@@ -273,10 +273,10 @@ class StoredConnectors:
         return Draft(row, settings)
 
     async def _require_valid(self, row: ConnectorType, settings: Settings) -> None:
-        """Build what runs with these settings, without connecting to anything.
+        """Validate the settings by building an engine, without connecting to anything.
 
-        Raises ConnectorRefused, or the subclass that fits, with a text for each setting that is wrong. A missing driver
-        is no error of the settings.
+        Raises ConnectorRefused or a subclass with a text for each invalid setting. A missing driver does not make the
+        settings invalid.
         """
         builder = self._builder
         with option_errors(), suppress(errors.DriverNotInstalled):
@@ -284,13 +284,13 @@ class StoredConnectors:
             if row.runs is Runs.TEST:
                 rest_options(connector, builder)
             elif row.takes_statements:
-                # Adapters are imported at their first use, and folders are searched on the disk.
+                # In threads: adapters are imported at their first use, and folders are looked up on disk.
                 await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
                 engine = await asyncio.to_thread(builder.build, connector)
                 await engine.close()
 
     async def _is_runnable(self, row: ConnectorType, settings: Settings) -> bool:
-        """Whether this server has what it needs to run statements with these settings."""
+        """Whether this server is able to run statements with these settings."""
         if not row.takes_statements or row.interface != "sqlalchemy":
             is_kerberos = str(settings.get("auth_mechanism", "")).strip().upper() in {"GSSAPI", "SPNEGO"}
             return row.takes_statements and (not is_kerberos or find_spec("gssapi") is not None)
@@ -302,7 +302,7 @@ class StoredConnectors:
         return dialect in NATIVE_DIALECTS or self._installed[driver]
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
-        """Without a version in the call the present one is changed, also when another change comes in between."""
+        """Change a connector. Without a version in the call, retries if another change comes in between."""
         for attempt in range(_CHANGE_ATTEMPTS):
             instance = await self.stored(given.id or "")
             draft = await self.draft(given, instance)
@@ -338,9 +338,9 @@ class StoredConnectors:
         return row
 
     async def install_examples(self, user: User) -> Installed:
-        """Install the connectors of the settings; instances that were edited since stay as they are.
+        """Install the connectors of the settings; instances edited since then are left alone.
 
-        Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key.
+        Installs nothing unless everything is valid. Raises ConnectorRefused with `errors` by key.
         """
         drafts = await self._example_drafts()
         done = Installed()
@@ -376,10 +376,10 @@ class StoredConnectors:
 
     async def _install_example(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
         present = await self._named(_folded_name(given))
-        # Grants that an operator changed since stay, when the table names none.
+        # Without groups in the settings, grants changed by an administrator are kept.
         default_groups = None if present else self._default_groups
         new = _new_instance(given, draft, default_groups if given.groups is None else given.groups)
-        # A digest of the secrets would help to guess a weak password: only masked settings go in.
+        # Only masked settings, since a digest of secrets would help to guess weak passwords.
         content = [given.nice_name, draft.row.dialect, draft.row.interface, masked(draft.settings), given.groups]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         new = replace(new, example_digest=digest)
@@ -397,7 +397,7 @@ class StoredConnectors:
         except errors.UnknownGroup as error:
             raise errors.ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
         except (errors.NameTaken, errors.VersionConflict):
-            # Another call is changing it at the same time: its result stays.
+            # A concurrent call has changed it; keep that result.
             if (stored := await self._named(_folded_name(given))) is not None:
                 done.unchanged.append(stored)
 
@@ -407,7 +407,7 @@ class StoredConnectors:
 
 
 def _require_names(given: GivenConnector, *, is_new: bool) -> None:
-    """Raises ConnectorRefused for names that are missing, too long or cannot be shown."""
+    """Raises ConnectorRefused for names that are missing, too long or unprintable."""
     problems = dict[str, list[str]]()
     if given.nice_name is None:
         if is_new:
@@ -427,7 +427,7 @@ def _folded_name(given: GivenConnector) -> str:
 
 
 def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
-    """Whether it comes from the settings, was not edited since, and differs from them; its type cannot change."""
+    """Whether an unedited instance from the settings differs from them. Types cannot change."""
     is_ours = present.example_digest is not None
     is_same_type = (present.dialect, present.interface) == (new.dialect, new.interface)
     differs = present.example_digest != new.example_digest or present.settings != new.settings
@@ -437,7 +437,7 @@ def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
 def _new_instance(
     given: GivenConnector, draft: Draft, groups: tuple[str, ...] | None, before: ConnectorInstance | None = None
 ) -> NewInstance:
-    """What is not given stays as it was before."""
+    """The new values; missing ones are taken from `before`."""
     name = before.nice_name if before and given.nice_name is None else (given.nice_name or "").strip()
     description = before.description if before and given.description is None else given.description or ""
     return NewInstance(name, draft.row.dialect, draft.row.interface, description, draft.settings, groups)

@@ -32,31 +32,31 @@ class Connector:
     groups: frozenset[str] | None = None
     read_only: bool = False
     strict_settings: bool = False
-    """Whether engine settings outside of the allow list are refused, and not ignored."""
+    """Whether engine settings outside of the allow list are refused rather than ignored."""
     retries_reads: bool = False
-    """Statements that only read run once more when their process has died (Contract editor 3.3)."""
+    """Rerun read-only statements once if their process has died (Contract editor 3.3)."""
     close_queries: bool = False
-    """Whether close_session closes the results of the session, too (Contract editor 13)."""
+    """Whether close_session also closes the results of the session (Contract editor 13)."""
     right: str | None = None
-    """The right that opens a stored instance; None: an interpreter of the settings, opened by `groups`."""
+    """The right to use a stored instance; None for an interpreter of the settings, whose access is by `groups`."""
     version: int = 0
-    """That of a stored instance: an engine belongs to one version."""
+    """The version of a stored instance; each version has its own engine."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is an instance of the service database."""
+        """Whether this is an instance of the service database."""
         return self.right is not None
 
     @property
     def reference(self) -> str:
-        """The name in calls (Contract editor 1.7); that of an instance begins with its dialect."""
+        """The name in calls (Contract editor 1.7), with the dialect as prefix for a stored instance."""
         return f"{self.dialect}-{self.key}" if self.is_stored else self.key
 
 
 SettingValue: TypeAlias = str | int | float | bool
 
 MASK = "********"
-"""The text of a secret in answers; in calls it means "unchanged"."""
+"""Replaces secrets in responses; in calls it means "unchanged"."""
 
 
 def connector_right(connector_id: int) -> str:
@@ -65,22 +65,22 @@ def connector_right(connector_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorInstance:
-    """One stored connector. Its settings hold secrets in the clear, and only here: never log, never answer them."""
+    """A stored connector. The only place with unmasked secrets: never log its settings or return them to clients."""
 
     id: int
     nice_name: str
     dialect: str
     interface: str
     description: str
-    """Empty: that of the type."""
+    """Empty for that of the type."""
     settings: Mapping[str, SettingValue] = field(repr=False)
-    """Every name that was ever given or that the type lists."""
+    """All settings ever stored or listed by the type."""
     groups: tuple[str, ...]
-    """Groups with the right to it, sorted."""
+    """Groups with the right to use it, sorted."""
     version: int
     last_modified: datetime
     example_digest: str | None = None
-    """Digest of what `examples/install` stored; None: it comes from a call, or was edited since."""
+    """Digest of what `examples/install` stored; None if created by a call, or edited since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +91,5 @@ class NewInstance:
     description: str
     settings: Mapping[str, SettingValue] = field(repr=False)
     groups: tuple[str, ...] | None
-    """None: the grants stay as they are."""
+    """None leaves the grants unchanged."""
     example_digest: str | None = None

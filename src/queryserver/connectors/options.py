@@ -33,12 +33,12 @@ _CALLER = "${USER}"
 
 Kind: TypeAlias = Callable[[Mapping[str, Sequence[str]]], ConnectorRefused]
 _KINDS: Sequence[Kind] = (driver_not_allowed, option_not_allowed, host_not_allowed, ConnectorRefused)
-"""Of several problems the first decides the code of the answer."""
+"""In order of precedence: the first kind among several problems decides the code of the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem of one option. `text` follows the name, has no full stop, and holds no value of a secret."""
+    """A problem with an option. `text` follows the name, without a full stop, and contains no secret."""
 
     setting: str
     text: str
@@ -46,19 +46,19 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """For an answer that has the name beside the text."""
+        """The text for a response that shows the name separately."""
         return f"{self.text[:1].upper()}{self.text[1:]}."
 
 
 class OptionsRefused(ConfigurationError):
-    """Options that are not valid. The lines of the message name their place in the settings file."""
+    """Invalid options. The message names their keys in the settings file."""
 
     def __init__(self, key: str, found: Sequence[Problem]) -> None:
         super().__init__(sorted(f"notebook.interpreters.{key}.options.{one.setting}: {one.text}." for one in found))
         self.found = tuple(found)
 
     def refusal(self) -> ConnectorRefused:
-        """The same for the client that sent the connector."""
+        """The error for the client that sent the connector."""
         texts = dict[str, list[str]]()
         for one in self.found:
             texts.setdefault(one.setting, []).append(one.sentence)
@@ -66,7 +66,7 @@ class OptionsRefused(ConfigurationError):
 
 
 class Refused(ValueError):
-    """Raised by validators: the texts and kinds of the problems of one option."""
+    """Raised by validators with the texts and kinds of the problems of an option."""
 
     def __init__(self, *found: tuple[str, Kind]) -> None:
         super().__init__("refused")
@@ -79,17 +79,17 @@ def invalid(text: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class OptionRules:
-    """The limits that the settings of the server set; the context of validators."""
+    """The limits set by the settings of the server; the context of validators."""
 
     policy: ConnectorPolicySettings
     addresses: AddressRules
     is_stored: bool = False
-    """Only hosts of stored connectors are checked here: those of the settings file are resolved at each connection."""
+    """Only hosts of stored connectors are checked here; those of configured ones are checked at each connection."""
     is_own_database: Callable[[str, int, str], bool] = lambda _host, _port, _name: False
-    """Whether the texts of host, port and name are those of the service's own database."""
+    """Whether host, port and name literally match the service's own database."""
 
     def refused_host(self, host: str, port: int) -> list[tuple[str, Kind]]:
-        """At most one problem: the address may not be connected to (Contract platform 5.11: Hosts)."""
+        """A problem if connections to the address are not permitted (Contract platform 5.11: Hosts)."""
         reason = self.addresses.refusal(host, port) if self.is_stored else None
         return [(reason, host_not_allowed)] if reason else []
 
@@ -131,11 +131,11 @@ def problems_of(error: ValidationError) -> list[Problem]:
 
 
 UNLISTED: Final = "unlisted"
-"""Marks options that the listing of types does not show and stored connectors cannot have."""
+"""Marks options that are hidden in listings of types and not available to stored connectors."""
 
 
 def listed_options(model: type[Options]) -> dict[str, SettingValue]:
-    """The options as the listing of types shows them: with default values, and examples where there is none."""
+    """The options for listings of types, with their examples or else default values."""
     listed = dict[str, SettingValue]()
     for name, field in model.model_fields.items():
         if UNLISTED not in field.metadata:
@@ -144,7 +144,7 @@ def listed_options(model: type[Options]) -> dict[str, SettingValue]:
     return listed
 
 
-# Types of options. All but secrets ignore blanks around a text; booleans and numbers may be texts.
+# Types of options. All but secrets ignore surrounding blanks; booleans and numbers may be given as text.
 
 
 def _text(value: Any) -> str:
@@ -158,7 +158,7 @@ def _required(value: Any) -> str:
 
 
 def flag_of(value: object) -> bool | None:
-    """The boolean of an option, which may be a text; an empty text means false. None: it is no boolean."""
+    """The boolean value of an option, which may be text; empty text means false. None if it is not a boolean."""
     return value if isinstance(value, bool) else boolean_of(str(value).strip() or "false")
 
 
@@ -179,7 +179,7 @@ def whole(least: int, most: int | None = None) -> BeforeValidator:
 
 
 def choice(*words: str) -> BeforeValidator:
-    """One of `words`, in their spelling, whatever the case of the value."""
+    """Accept one of `words`, ignoring case, and return it in their spelling."""
 
     def read(value: Any) -> str:
         wanted = _text(value).casefold()
@@ -192,7 +192,7 @@ def choice(*words: str) -> BeforeValidator:
 
 
 def _http_url(value: Any, info: ValidationInfo) -> str:
-    """An address that the rules permit, without a login."""
+    """Accept a url without credentials whose host the rules permit."""
     text = _text(value)
     found: list[tuple[str, Kind]] = [] if text else [("must be given", ConnectorRefused)]
     try:
@@ -228,7 +228,7 @@ def _caller(value: Any) -> str | None:
 
 
 def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
-    """`k=v;k=v` with names of engine options that the policy allows."""
+    """Parse `k=v;k=v`, whose names must be allowed by the policy."""
     allowed: Collection[str] = rules_of(info).policy.session_conf_allowed
     pairs, found = dict[str, str](), list[tuple[str, Kind]]()
     for part in filter(str.strip, _text(value).split(";")):
@@ -246,7 +246,7 @@ def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
 
 
 def only(allowed: Collection[object], otherwise: str) -> AfterValidator:
-    """One of the allowed values; `otherwise`: the text of the problem."""
+    """Accept only the allowed values; `otherwise` is the text of the problem."""
 
     def check(value: Any) -> Any:
         if value not in allowed:
@@ -259,20 +259,20 @@ def only(allowed: Collection[object], otherwise: str) -> AfterValidator:
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 Required: TypeAlias = Annotated[str, BeforeValidator(_required)]
 Secret: TypeAlias = Annotated[str, BeforeValidator(str), Field(repr=False)]
-"""Blanks included."""
+"""Keeps surrounding blanks."""
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
 Port: TypeAlias = Annotated[int, whole(1, _TOP_PORT)]
 Seconds: TypeAlias = Annotated[int, whole(0, _WEEK_S)]
 HttpUrl: TypeAlias = Annotated[str, BeforeValidator(_http_url)]
 Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
 Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
-"""None: callers give theirs through create_session."""
+"""None if callers give theirs through create_session."""
 Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
 Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), only({False}, "must be false: tunnels are not supported")]
 
 
 def _bytes(value: Any) -> int | None:
-    """0B: no temporary files."""
+    """Parse an amount of bytes; None if empty. `0B` disables temporary files."""
     if not (text := _text(value)):
         return None
     if (amount := bytes_of_amount(text)) is None:
@@ -396,7 +396,7 @@ class AtlasOptions(Options):
 
 
 def _members(value: Any, info: ValidationInfo) -> tuple[Place, ...]:
-    """`host`, `host:port`, `[::1]:port`, joined by commas."""
+    """Parse `host`, `host:port` or `[::1]:port`, separated by commas."""
     text, members, found = _required(value), list[Place](), list[tuple[str, Kind]]()
     for part in filter(None, map(str.strip, text.split(","))):
         host, colon, port = part.rpartition(":")

@@ -1,4 +1,4 @@
-"""All connectors of this process: which there are, who may use them, and the engine that is open for each.
+"""All connectors of this process, who may use them, and their open engines.
 
 An unknown name is refused by `Connectors.unknown`, with the text of `UnknownDialect` in `errors/statements.py`.
 """
@@ -26,8 +26,8 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
-    """An engine and the number of its uses: statements, sessions and metadata queries."""
+class _OpenEngine:
+    """An engine and its number of users: statements, sessions and metadata queries."""
 
     connector: Connector
     engine: Engine
@@ -37,95 +37,95 @@ class _Kept:
 
 
 class EngineUses:
-    """Builds engines at their first use and counts uses.
+    """Builds engines on first use and counts their uses.
 
-    A retired engine takes no new use. Its uses go on; with the last one it is closed.
+    A retired engine accepts no new uses, and is closed when the last one ends.
     """
 
     def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = UNMEASURED) -> None:
         self._build = build
         self._sessions = metrics.engine_sessions
-        self._kept: dict[tuple[str, int], _Kept] = {}
-        self._retired: set[_Kept] = set()
+        self._open: dict[tuple[str, int], _OpenEngine] = {}
+        self._retired: set[_OpenEngine] = set()
         self._closings: set[asyncio.Task[None]] = set()
 
     async def prepare(self, connector: Connector) -> None:
-        """Build the engine aside: that may import a driver or read certificates.
+        """Build the engine in a thread, since that may import a driver or read certificates.
 
-        Raises ConfigurationError, NotSupported for one that this server cannot run.
+        Raises ConfigurationError, NotSupported if this server cannot run it.
         """
-        if _key(connector) not in self._kept:
+        if _key(connector) not in self._open:
             engine = await asyncio.to_thread(self._build, connector)
-            self._kept.setdefault(_key(connector), _Kept(connector, engine, self._sessions(connector.dialect)))
+            self._open.setdefault(_key(connector), _OpenEngine(connector, engine, self._sessions(connector.dialect)))
 
     def engine(self, connector: Connector) -> Engine:
-        """The engine of this version, for its capabilities; not to open anything in it."""
+        """The engine of this version, for its capabilities only; use `using` to open something in it."""
         return self._of(connector).engine
 
     @asynccontextmanager
     async def using(self, connector: Connector) -> AsyncGenerator[Engine]:
-        """The engine of this version, which stays open while inside."""
-        kept = self._of(connector)
-        kept.uses += 1
+        """The engine of this version, entry open for the duration of the context."""
+        entry = self._of(connector)
+        entry.uses += 1
         try:
-            with kept.sessions.track_inprogress():
-                yield kept.engine
+            with entry.sessions.track_inprogress():
+                yield entry.engine
         finally:
-            kept.uses -= 1
-            if kept.is_retired and not kept.uses:
-                self._close_aside(kept)
+            entry.uses -= 1
+            if entry.is_retired and not entry.uses:
+                self._close_aside(entry)
 
     def retire_all_but(self, connectors: Iterable[Connector]) -> None:
-        """From now on only the engines of these connectors, in these versions, take new uses."""
+        """Retire all engines except those of these connectors in these versions."""
         wanted = {_key(connector) for connector in connectors}
-        for key in self._kept.keys() - wanted:
-            kept = self._kept.pop(key)
-            kept.is_retired = True
-            self._retired.add(kept)
-            if not kept.uses:
-                self._close_aside(kept)
+        for key in self._open.keys() - wanted:
+            entry = self._open.pop(key)
+            entry.is_retired = True
+            self._retired.add(entry)
+            if not entry.uses:
+                self._close_aside(entry)
 
     def open_engines(self) -> list[tuple[Connector, Engine]]:
-        """All that are not closed, retired ones too."""
-        return [(kept.connector, kept.engine) for kept in (*self._kept.values(), *self._retired)]
+        """All open engines, including retired ones."""
+        return [(entry.connector, entry.engine) for entry in (*self._open.values(), *self._retired)]
 
     async def discard(self, fits: Callable[[Connector, Engine], bool]) -> None:
-        """Close engines now, whatever runs in them; the next use builds them anew."""
-        for kept in (*self._kept.values(), *self._retired):
-            if fits(kept.connector, kept.engine):
-                if self._kept.get(_key(kept.connector)) is kept:
-                    del self._kept[_key(kept.connector)]
-                self._retired.discard(kept)
-                await kept.engine.close()
+        """Close matching engines now, even if in use; the next use builds new ones."""
+        for entry in (*self._open.values(), *self._retired):
+            if fits(entry.connector, entry.engine):
+                if self._open.get(_key(entry.connector)) is entry:
+                    del self._open[_key(entry.connector)]
+                self._retired.discard(entry)
+                await entry.engine.close()
 
     async def aclose(self) -> None:
-        """Close all, side by side: an engine that hangs must not keep the others open."""
-        # A retired engine without a use is among `_closings` already.
-        kept = [*self._kept.values(), *(one for one in self._retired if one.uses)]
-        self._kept.clear()
+        """Close all concurrently, so that an engine that hangs does not hold up the others."""
+        # Unused retired engines are in `_closings` already.
+        entries = [*self._open.values(), *(one for one in self._retired if one.uses)]
+        self._open.clear()
         closings = asyncio.gather(*self._closings, return_exceptions=True)
-        await asyncio.gather(closings, *map(self._close, kept))
+        await asyncio.gather(closings, *map(self._close, entries))
 
-    def _of(self, connector: Connector) -> _Kept:
-        kept = self._kept.get(_key(connector))
-        if kept is None:
-            kept = self._kept[_key(connector)] = _Kept(
+    def _of(self, connector: Connector) -> _OpenEngine:
+        entry = self._open.get(_key(connector))
+        if entry is None:
+            entry = self._open[_key(connector)] = _OpenEngine(
                 connector, self._build(connector), self._sessions(connector.dialect)
             )
-        return kept
+        return entry
 
-    def _close_aside(self, kept: _Kept) -> None:
-        """The last user does not wait for its connections to close; `aclose` does."""
-        closing = asyncio.create_task(self._close(kept), name=f"retired-engine-{kept.connector.key}")
+    def _close_aside(self, entry: _OpenEngine) -> None:
+        """Close in the background: `aclose` waits for that, the last user does not."""
+        closing = asyncio.create_task(self._close(entry), name=f"retired-engine-{entry.connector.key}")
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
 
-    async def _close(self, kept: _Kept) -> None:
-        self._retired.discard(kept)
+    async def _close(self, entry: _OpenEngine) -> None:
+        self._retired.discard(entry)
         try:
-            await kept.engine.close()
+            await entry.engine.close()
         except errors.QueryServerError as error:
-            log.warning("engine did not close cleanly", connector=kept.connector.key, code=error.code)
+            log.warning("engine did not close cleanly", connector=entry.connector.key, code=error.code)
 
 
 def _key(connector: Connector) -> tuple[str, int]:
@@ -136,11 +136,11 @@ _RETRY_S = 2.0
 
 
 class Connectors:
-    """The configured connectors and the stored ones; engines are built when first used.
+    """The configured and the stored connectors; engines are built on first use.
 
-    Stored ones are those of the last reading; `read_stored` returns the number of their state, too. One that this
-    server cannot run is not offered. Keys of `wheel` come first, in that order; `default` is the key, id or display
-    name of the main one; both without regard to case. `watching()` reads changes between calls.
+    `read_stored` reads the stored ones and their version; those that this server cannot run are not offered. Keys in
+    `wheel` come first, in that order; `default` is the key, id or display name of the main connector. Both ignore case.
+    `watching()` reads changes in the background.
     """
 
     def __init__(
@@ -159,25 +159,25 @@ class Connectors:
         self._default = default.casefold()
         self._arrange()
         self._idle: Mapping[str, tuple[Connector, Exception]] = MappingProxyType({})
-        """Stored ones that cannot run here, and why."""
+        """Stored connectors that cannot run here, with the reason."""
         self._read_stored = read_stored
         self.version = 0
         self._reading = asyncio.Lock()
         self._stale = asyncio.Event()
         self._change = asyncio.Event()
-        """The next one."""
+        """Set at the next change, then replaced."""
         self._engines = EngineUses(build, metrics)
 
     def watching(self) -> AbstractAsyncContextManager[None]:
-        """Read the stored connectors again after each `may_have_changed`, while inside."""
+        """Reread the stored connectors after each `may_have_changed`, for the duration of the context."""
         return background(self._watch(), "stored-connectors")
 
     def may_have_changed(self) -> None:
-        """After a notice of a change, or after a time in which notices could be lost."""
+        """Call after a change notice, or after a time in which notices may have been lost."""
         self._stale.set()
 
     async def changes(self) -> AsyncGenerator[None]:
-        """One item after changes of the stored connectors; several changes may share one."""
+        """Yield after changes of the stored connectors; several changes may be reported at once."""
         change = self._change
         while True:
             await change.wait()
@@ -185,7 +185,7 @@ class Connectors:
             yield
 
     async def at_least(self, version: int) -> None:
-        """Returns once this process has read the stored connectors in this state, or a later one.
+        """Wait until this process has read this or a later version of the stored connectors.
 
         Raises DatabaseUnavailable.
         """
@@ -201,10 +201,10 @@ class Connectors:
             await self._read()
 
     def resolve(self, user: User, name: str | None) -> Connector:
-        """The connector of a name (Contract editor 1.7).
+        """The connector with that name (Contract editor 1.7).
 
-        Raises UnknownDialect, also when the caller may not use the connector: the answers are the same. Raises
-        NotSupported for a stored one that the caller may use and no server of this build can run.
+        Raises UnknownDialect, also if the caller may not use the connector, so that both look alike; NotSupported for
+        a stored one that the caller may use but no server of this build can run.
         """
         wanted = _usual((name or "").strip())
         visible = {one.key: one for one in self.visible(user)}
@@ -214,42 +214,44 @@ class Connectors:
             for connector, error in self._idle.values():
                 is_meant = wanted in (connector.key, connector.dialect)
                 if is_meant and _is_open(connector, user) and isinstance(error, errors.NotSupported):
-                    raise copy(error)  # raised again and again, one object would gather tracebacks
+                    raise copy(error)  # a shared object would accumulate tracebacks
             raise self.unknown(user, name or "")
         return found
 
     def unknown(self, user: User, name: str) -> errors.UnknownDialect:
-        """The refusal of a name, with the names of what the caller may use."""
+        """The error for an unknown name, which lists the connectors that the caller may use."""
         return errors.UnknownDialect(name, [one.reference for one in self.visible(user)])
 
     def visible(self, user: User) -> Sequence[Connector]:
-        """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""
+        """The connectors that the caller may use: those in `wheel`, the other configured ones, then stored ones by
+        id.
+        """
         return [one for one in self._listed if _is_open(one, user)]
 
     def main(self, user: User) -> Connector | None:
-        """The one that the settings name, else the first (Contract platform 7.1); None: the caller may use none."""
+        """The default of the settings, else the first (Contract platform 7.1); None if the caller may use none."""
         return next((one for one in self._mains if _is_open(one, user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
-        """The connector of calls without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
+        """The connector for calls without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
         main = self.main(user)
         if main is not None and takes_sql(main):
             return main
         return next((one for one in self._listed if takes_sql(one) and _is_open(one, user)), None)
 
     def find(self, key: str) -> Connector | None:
-        """The connector of that key that runs here, without regard to rights."""
+        """The connector with that key if it runs here, regardless of rights."""
         return self._connectors.get(key.casefold())
 
     def known(self, key: str) -> Connector | None:
-        """The connector of that key, also where it does not run in this process; None: it was deleted."""
+        """The connector with that key, even if it cannot run in this process; None if deleted."""
         found = self.find(key)
         if found is None and key in self._idle:
             found, _ = self._idle[key]
         return found
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
-        """Keys and dialect of the history entries of a name; an unknown name has none."""
+        """Keys or dialect that select the history entries for a name; none for an unknown name."""
         wanted = _usual(name)
         if wanted in self._connectors and self._connectors[wanted].dialect != wanted:
             return (self._connectors[wanted].key,), None
@@ -260,51 +262,51 @@ class Connectors:
         return ((found.key,) if found and found.dialect == dialect else ()), None
 
     def require_permission(self, user: User, key: str) -> None:
-        """Raises PermissionDenied when the caller lost the right to the connector of an operation of theirs."""
+        """Raises PermissionDenied if the caller has lost the right to the connector of an own operation."""
         connector = self.known(key)
         if connector is not None and not _is_open(connector, user):
             raise errors.PermissionDenied("You may no longer use the connector of this operation.")
 
     def engine(self, connector: Connector) -> Engine:
-        """The engine of a connector as it is now, for its capabilities. Raises EngineUnavailable: it was deleted."""
+        """The engine of the current version, for its capabilities. Raises EngineUnavailable if it was deleted."""
         return self._engines.engine(self._present(connector))
 
     def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
-        """The engine of a connector as it is now; it stays open while inside.
+        """The engine of the current version, entry open for the duration of the context.
 
-        Raises EngineUnavailable: the connector was deleted.
+        Raises EngineUnavailable if the connector was deleted.
         """
         return self._engines.using(self._present(connector))
 
     def data_of(self, connector: Connector) -> str | None:
-        """The name of the data that only one process can have open; None where any process may."""
+        """The name of the data that only one process can have open; None if there is no such limit."""
         return _data(connector, self.engine(connector))
 
     def runnable_by(self, held: Collection[str]) -> Sequence[str]:
-        """Keys of the connectors whose statements a process may run that holds these data."""
+        """Keys of the connectors whose statements may run in a process that holds these data."""
         return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
 
     def bound_to(self, held: Collection[str]) -> Sequence[str]:
-        """Keys of the connectors whose statements only the process can run that holds these data."""
+        """Keys of the connectors whose statements can only run in the process that holds these data."""
         return [one.key for one in self._connectors.values() if self.data_of(one) in held]
 
     def data_to_hold(self) -> frozenset[str]:
-        """Names of the data of connectors that only one process can have open."""
+        """Names of all data that only one process can have open."""
         return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)
 
     def data_in_use(self) -> frozenset[str]:
-        """The same of all open engines, those of former versions too."""
+        """Names of such data in open engines, including those of former versions."""
         return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
 
     async def discard_engines(self, data: str) -> None:
-        """Close the engines of such data; the next use builds them anew."""
+        """Close the engines of these data; the next use builds new ones."""
         await self._engines.discard(lambda connector, engine: _data(connector, engine) == data)
 
     async def aclose(self) -> None:
         await self._engines.aclose()
 
     def _arrange(self) -> None:
-        """Sort once per change: what is left for each call is the filter by rights. Unknown names are skipped."""
+        """Sort once per change, so that calls only filter by rights. Unknown names are skipped."""
         places = {name: place for place, name in enumerate(self._wheel)}
         self._listed = sorted(self._connectors.values(), key=lambda one: places.get(one.key.casefold(), len(places)))
         keys = [one for one in self._listed if one.key.casefold() == self._default]
@@ -318,7 +320,7 @@ class Connectors:
         return present
 
     async def _read(self) -> None:
-        """The caller has `_reading`."""
+        """The caller must hold `_reading`."""
         version, stored = await self._read_stored() if self._read_stored else (0, ())
         running, idle = dict[str, Connector](), dict[str, tuple[Connector, Exception]]()
         for connector in stored:
@@ -327,13 +329,15 @@ class Connectors:
             except (errors.ConfigurationError, errors.InvalidPath, errors.NotSupported) as error:
                 log.info("stored connector does not run here", connector=connector.key, reason=str(error))
                 idle[connector.key] = connector, error
-            except Exception as error:  # one row must not keep all others from being read: every call waits for it
+            except (
+                Exception
+            ) as error:  # one bad row must not keep the others from being read, which every call waits for
                 log.exception("stored connector cannot be prepared", connector=connector.key)
                 idle[connector.key] = connector, error
             else:
                 running[connector.key] = connector
         configured = {key: one for key, one in self._configured.items() if key not in running and key not in idle}
-        # From here on without a wait: no task sees one half of a change.
+        # No await from here on, so that no task sees half of a change.
         self.version, self._connectors, self._idle = version, {**configured, **running}, idle
         self._arrange()
         self._engines.retire_all_but(self._connectors.values())
@@ -350,12 +354,12 @@ class Connectors:
                 log.warning("stored connectors not read: the database is out of reach")
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)
-            except Exception:  # the outer wall of a task: it must read the next change
+            except Exception:  # last resort of a task: it must read the next change
                 log.exception("stored connectors not read")
 
 
 def _is_open(connector: Connector, user: User) -> bool:
-    """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
+    """Stored instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
     if connector.right is not None:
         return user.may_use(connector.right)
     is_reached = user.api_token is None or user.reaches(connector.key)
@@ -372,7 +376,7 @@ def _data(connector: Connector, engine: Engine) -> str | None:
 
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
-    """The key of the connector of a name, by the rules of `resolve`; `among`: keys and dialects."""
+    """The key of the connector with that name, by the rules of `resolve`; `among` holds keys and dialects."""
     wanted = _usual(name)
     dialect, key = _parts(wanted)
     meanings = (
@@ -384,12 +388,12 @@ def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
 
 
 def _usual(name: str) -> str:
-    """The form in which names are compared: folded; `beeswax` is an older name of `hive`."""
+    """The form in which names are compared: case-folded, with `beeswax` as an older name of `hive`."""
     folded = name.casefold()
     return "hive" if folded == "beeswax" else folded
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Dialect and key of the form `<dialect>-<id>`."""
+    """Split `<dialect>-<id>`."""
     dialect, _, key = name.rpartition("-")
     return _usual(dialect), key

@@ -1,4 +1,4 @@
-"""Connectors that are kept in the service database."""
+"""Connectors stored in the service database."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,7 +15,7 @@ from queryserver.platform.sealing import Sealer
 from queryserver.platform.settings.tree import Settings
 
 CHANGED = "connectors"
-"""Kind of the notice to every server about a change; its subject is the number of the new state."""
+"""Kind of the change notice to every server; its subject is the new state number."""
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ _COLUMNS = """c.id, c.nice_name, c.dialect, c.interface, c.description, c.settin
         where r."right" = 'connector:' || c.id order by g.name
     ) as groups"""
 
-# One statement, so that the number and the rows are of one snapshot.
+# A single statement, so that the number and the rows come from the same snapshot.
 _ALL = f"""
     select s.version as state, {_COLUMNS}
     from connector_state s left join connectors c on c.deleted_at is null order by c.id
@@ -67,9 +67,9 @@ _DIALECTS_OF_HUE = {"beeswax": "hive"}
 
 
 async def keys_meant(settings: Settings, database: Database, name: str) -> list[str] | None:
-    """Keys of the connectors that a dialect, a key, an id or `all` means; None: all of them (Contract platform 12.1).
+    """Keys of the connectors named by a dialect, key, id or `all`; None for all of them (Contract platform 12.1).
 
-    Empty where the name means nothing.
+    Empty for an unknown name.
     """
     wanted = name.lower()
     if wanted == ALL:
@@ -88,10 +88,10 @@ async def keys_meant(settings: Settings, database: Database, name: str) -> list[
 
 
 class ConnectorRepository:
-    """Stored instances. Each call is one transaction; all raise DatabaseUnavailable.
+    """Stored instances. Each method is one transaction; all raise DatabaseUnavailable.
 
-    Every change counts the number of the state up by one and notifies all servers with its commit. Changes take turns.
-    The rows hold settings with masked secrets, and the secrets sealed.
+    Every change increments the state number and notifies all servers on commit; changes are serialized. The rows hold
+    settings with masked secrets, and separately the sealed secrets.
     """
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
@@ -99,22 +99,22 @@ class ConnectorRepository:
         self._sealer = sealer
 
     async def all(self) -> tuple[int, Sequence[ConnectorInstance]]:
-        """The number of the state, and all instances in it by ascending id.
+        """The state number, and all its instances by ascending id.
 
-        One whose secrets cannot be opened any more comes without those.
+        An instance whose secrets can no longer be decrypted is returned without them.
         """
         rows = await self._database.fetch(_ALL)
         return rows[0]["state"] if rows else 0, [self._instance(row) for row in rows if row["id"] is not None]
 
     async def find(self, connector_id: int) -> ConnectorInstance | None:
-        """One instance as it is now; None when unknown or deleted."""
+        """The current version of an instance; None if unknown or deleted."""
         if not 0 < connector_id <= _INT64_MAX:
             return None
         row = await self._database.row(_FIND, connector_id)
         return self._instance(row) if row else None
 
     async def create(self, new: NewInstance) -> ConnectorInstance:
-        """Store a new one, under an id that was never used. Raises NameTaken, UnknownGroup."""
+        """Store a new instance under an unused id. Raises NameTaken, UnknownGroup."""
         async with self._changing() as connection:
             await _require_free_name(connection, new.nice_name)
             values = self._changeable(new)
@@ -123,7 +123,7 @@ class ConnectorRepository:
             return await self._present(connection, connector_id)
 
     async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
-        """Replace what is changeable of `instance`, whose version must still be the stored one.
+        """Update `instance`, whose version must still be the stored one.
 
         Raises VersionConflict, connector_not_found, NameTaken, UnknownGroup.
         """
@@ -131,7 +131,7 @@ class ConnectorRepository:
             await _require_free_name(connection, new.nice_name, besides=instance.id)
             name, description, settings, sealed, digest = self._changeable(new)
             if new.settings == instance.settings:
-                settings = None  # secrets whose key is missing just now are not lost by a change of the name
+                settings = None  # a change of the name must not lose secrets whose key is currently missing
             changes = (name, description, settings, sealed, digest)
             tag = await connection.execute(_CHANGE, instance.id, instance.version, *changes)
             if tag != "UPDATE 1":
@@ -141,9 +141,9 @@ class ConnectorRepository:
             return await self._present(connection, instance.id)
 
     async def remove(self, connector_id: int) -> None:
-        """Keep a tombstone with its names; delete the rest, grants and index rows included.
+        """Leave a tombstone with the names; delete the rest, including grants and index rows.
 
-        Raises connector_not_found, connector_in_use while a statement of it waits or runs.
+        Raises connector_not_found, connector_in_use while one of its statements is waiting or running.
         """
         if not 0 < connector_id <= _INT64_MAX:
             raise errors.connector_not_found(connector_id)
@@ -159,7 +159,7 @@ class ConnectorRepository:
                 )
             await connection.execute(_DELETE, connector_id)
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
-            # The objects of the search index go with their scopes.
+            # Cascades to the objects of the search index.
             await connection.execute("delete from metadata_scopes where connector = $1 and stored", str(connector_id))
 
     async def unknown_groups(self, names: AbstractSet[str]) -> frozenset[str]:
@@ -167,9 +167,9 @@ class ConnectorRepository:
         return frozenset(names - {row["name"] for row in rows})
 
     async def reseal(self) -> tuple[int, int]:
-        """Encrypt all secrets anew with the present key: the number of instances done, and of those without a key.
+        """Re-encrypt all secrets with the current key; the number of instances done, and of those without a key.
 
-        A secret whose key is unknown stays as it is.
+        Secrets whose key is unknown are left alone.
         """
         done = lost = 0
         async with self._database.transaction() as connection:
@@ -187,7 +187,7 @@ class ConnectorRepository:
 
     @asynccontextmanager
     async def _changing(self) -> AsyncGenerator[Connection]:
-        """A transaction that makes the next state. Its first lock is the one row that all changes need."""
+        """A transaction that creates the next state. It first locks the single row that all changes need."""
         async with self._database.transaction() as connection:
             state: int = await connection.fetchval("update connector_state set version = version + 1 returning version")
             yield connection
@@ -200,7 +200,7 @@ class ConnectorRepository:
         return self._instance(row)
 
     def _changeable(self, new: NewInstance) -> tuple[object, ...]:
-        """Name, description, settings, sealed secrets, digest."""
+        """The columns for name, description, settings, sealed secrets and digest."""
         secrets = secrets_of(new.settings)
         settings = [{"name": name, "value": value} for name, value in masked(new.settings).items()]
         sealed = self._sealer.seal(orjson.dumps(secrets)) if secrets else None
@@ -233,14 +233,14 @@ class ConnectorRepository:
 
 
 async def _require_free_name(connection: Connection, name: str, *, besides: int = 0) -> None:
-    """Compared here: what the database counts as the same letter depends on how it was made."""
+    """Raises NameTaken. Compares in Python, since case folding in the database depends on its locale."""
     rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
     if any(row["nice_name"].casefold() == name.casefold() and row["id"] != besides for row in rows):
         raise errors.NameTaken(f"A connector named {name[:100]} exists already.")
 
 
 async def _grant(connection: Connection, connector_id: int, groups: tuple[str, ...]) -> None:
-    """To these groups alone. Rights are texts: one may have been given before there was what it opens."""
+    """Grant the connector to exactly these groups. Its right may have been granted before the connector existed."""
     await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
     rows = await connection.fetch("select name from groups where name = any($1::text[]) for share", list(groups))
     known = {row["name"] for row in rows}

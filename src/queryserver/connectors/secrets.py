@@ -1,7 +1,7 @@
-"""Secrets among the settings of a connector: which they are, how answers mask them, and how a mask is resolved.
+"""Secrets in the settings of a connector: finding them, masking them in responses, and restoring masked ones.
 
-Contract platform 5.1. A secret is the whole value of a setting whose name has one of `_WORDS`, the password in the
-user part of a url, or the value of a url option of such a name.
+Contract platform 5.1. Secrets are the values of settings whose names contain one of `_WORDS`, the password in the
+user part of a url, and the values of url options with such names.
 """
 
 import re
@@ -13,13 +13,13 @@ from queryserver.connectors.model import MASK, SettingValue
 from queryserver.errors.statements import secret_required
 
 _WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "credentialsjson", "accesskey", "apikey")
-"""Without regard to case and to anything but letters and digits."""
+"""Compared ignoring case and anything but letters and digits."""
 
 _GIVEN_LATER = "${PASSWORD}"
 _PLACES = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
-"""Settings with the receiver of a secret: host, port, user or driver."""
+"""Settings that determine who receives a secret: host, port, user or driver."""
 
-# Each character is read once: a url may be long, and written to be slow.
+# No backtracking: a url may be long and crafted to be slow.
 _OPTION = re.compile(r"(?<![\w.%+-])[\w.%+-]++=")
 _THIN_JDBC = re.compile(r"jdbc:\w+:(?:\w+:)?", re.IGNORECASE)
 
@@ -28,7 +28,7 @@ Values = Mapping[str, SettingValue]
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The place of a secret in a url. `key` finds it again in another url."""
+    """The position of a secret in a url. `key` identifies it in other urls."""
 
     key: str
     start: int
@@ -36,31 +36,31 @@ class _Span:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting, or of a url option, of this name is a secret."""
+    """Whether a setting or url option with this name holds a secret."""
     plain = re.sub(r"[^a-z0-9]", "", unquote(name).lower())
     return any(word in plain for word in _WORDS)
 
 
 def masked(settings: Values) -> dict[str, SettingValue]:
-    """The settings as answers show them, in their order. Empty secrets stay empty."""
+    """The settings for responses, in the same order. Empty secrets stay empty."""
     return {name: _replaced(name, value, lambda _key, text: MASK if text else "") for name, value in settings.items()}
 
 
 def without_secrets(settings: Values) -> dict[str, SettingValue]:
-    """The settings with all secrets empty, where they cannot be decrypted any more."""
+    """The settings with all secrets empty, for when they can no longer be decrypted."""
     return {name: _replaced(name, value, lambda _key, _text: "") for name, value in settings.items()}
 
 
 def secrets_of(settings: Values) -> dict[str, SettingValue]:
-    """The whole values of all settings that hold a secret: they are stored sealed only."""
+    """The entire values of all settings that contain a secret, which are only stored sealed."""
     hidden = masked(settings)
     return {name: value for name, value in settings.items() if hidden[name] != value}
 
 
 def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingValue]:
-    """The settings with the stored secret in place of each masked one.
+    """Replace masked secrets with the stored ones.
 
-    Raises secret_required when there is none, or when the settings name another address, driver or user.
+    Raises secret_required if there is none, or if the settings name a different address, driver or user.
     """
     taken = dict[str, list[str]]()
     lacking = dict[str, list[str]]()
@@ -88,7 +88,7 @@ def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingVa
 
 
 def _replaced(name: str, value: SettingValue, by: Callable[[str, str], str]) -> SettingValue:
-    """The value with each secret replaced by what `by` gives for its key and text."""
+    """The value with each secret replaced by `by(key, text)`."""
     if is_secret(name):
         return by("", str(value)) if str(value) != _GIVEN_LATER else value
     if not isinstance(value, str):
@@ -109,7 +109,7 @@ def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
 
 
 def _spans(name: str, text: str) -> list[_Span]:
-    """Secrets within a url, in their order; none in other texts."""
+    """Secrets within a url, in order; none in other texts."""
     if not _may_be_url(name, text):
         return []
     start, at = _user_part(text)
@@ -123,9 +123,9 @@ def _may_be_url(name: str, text: str) -> bool:
 
 
 def _user_part(text: str) -> tuple[int, int]:
-    """Where the authority begins, and where its `@` is; both the same without a user part.
+    """Positions of the authority and of its `@`; equal without a user part.
 
-    Passwords with raw reserved characters make bad urls, whose secrets must be masked all the same.
+    Passwords with unescaped reserved characters make urls invalid, but must be masked all the same.
     """
     scheme = text.find("://")
     start = scheme + 3 if scheme >= 0 else 0
@@ -149,7 +149,7 @@ def _password_colon(text: str, start: int, at: int) -> int | None:
 
 
 def _option_spans(text: str, start: int) -> list[_Span]:
-    """Values of options with names of secrets, whatever divides the options."""
+    """Values of options with secret names, whatever the separator of options."""
     spans, position = list[_Span](), start
     for found in _OPTION.finditer(text, start):
         name = found[0][:-1]

@@ -1,4 +1,4 @@
-"""Connectors as data sources: read from the settings file and from stored instances, and checked before storing."""
+"""Creates connectors from the settings file and from stored instances, and validates them before they are stored."""
 
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -26,7 +26,7 @@ _IMPALA_TIMEOUT_S = 600
 _PLACE = re.compile(r"notebook\.interpreters\.[^.]+\.(?:options\.)?")
 
 EMBEDDED = frozenset({"duckdb", "sqlite"})
-"""Interfaces whose database is a file of this machine."""
+"""Interfaces whose database is a file on this machine."""
 
 
 def configured_connectors(settings: Settings) -> list[Connector]:
@@ -53,7 +53,7 @@ def configured_connectors(settings: Settings) -> list[Connector]:
 
 
 async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple[int, Sequence[Connector]]:
-    """The valid ones of the stored connectors, and the number of their state; whether each runs here is not known yet.
+    """The stored connectors with valid settings, and their state number. Some may not be able to run here.
 
     Raises DatabaseUnavailable.
     """
@@ -73,12 +73,12 @@ async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple
 def draft_connector(
     key: str, dialect: str, interface: str, values: Mapping[str, SettingValue], settings: Settings
 ) -> Connector:
-    """A data source of these settings that no user may use. Raises ConfigurationError for the settings of all types."""
+    """A data source that no user may use yet. Raises ConfigurationError for invalid settings common to all types."""
     general = {name: value for name, value in values.items() if name in GeneralSettings.model_fields}
     own = {name: value for name, value in values.items() if name not in general}
     try:
         given = GeneralSettings.model_validate(general)
-    except ValidationError as error:  # settings that were stored have been read by their types
+    except ValidationError as error:  # only configured settings; stored ones have been validated
         raise errors.ConfigurationError([f"{key}: {one['loc'][0]}: {one['msg']}." for one in error.errors()]) from None
     return Connector(
         key=key,
@@ -97,7 +97,7 @@ def draft_connector(
 
 
 def _limits(dialect: str, settings: Settings, given: GeneralSettings) -> ConnectorLimits:
-    """The limits of the connector itself, else those of the section `editor` (Contract editor 13)."""
+    """The limits of the connector, or else those of the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s
     return ConnectorLimits(
@@ -111,25 +111,25 @@ def _limits(dialect: str, settings: Settings, given: GeneralSettings) -> Connect
 
 
 def _closes_queries(dialect: str, given: Mapping[str, SettingValue], settings: Settings) -> bool:
-    """By the option of the connector, else by the section of its engine (Contract editor 13)."""
+    """The option of the connector, or else that of the section of its engine (Contract editor 13)."""
     default = section_defaults(dialect, settings).get("close_queries", False)
     return dialect in options.HS2_OPTIONS and bool(options.flag_of(given.get("close_queries", default)))
 
 
 def rest_options(connector: Connector, builder: EngineBuilder) -> options.HdfsOptions | options.AtlasOptions:
-    """The options of a server that is tested and searched, and takes no statements. Raises OptionsRefused."""
+    """The options of a server that can be tested and searched but takes no statements. Raises OptionsRefused."""
     return builder.read_options(options.HdfsOptions if connector.dialect == "hdfs" else options.AtlasOptions, connector)
 
 
 def require_folder_of(connector: Connector, databases_dir: Path | None) -> None:
-    """Raises InvalidPath when the file of an embedded engine lies in a folder that does not exist. Blocks."""
+    """Raises InvalidPath if the file of an embedded engine is in a folder that does not exist. Blocks."""
     if connector.interface in EMBEDDED:
         require_folder(databases_dir, str(connector.options.get("path") or MEMORY).strip())
 
 
 @contextmanager
 def option_errors() -> Generator[None]:
-    """Around the building of an engine: errors of its settings become ConnectorRefused, with texts by setting."""
+    """Turn errors in the settings of an engine under construction into ConnectorRefused, with texts by setting."""
     try:
         yield
     except errors.InvalidPath as error:
@@ -141,7 +141,7 @@ def option_errors() -> Generator[None]:
 
 
 def by_setting(problems: Sequence[str]) -> Mapping[str, list[str]]:
-    """The texts of adapters by setting: `<setting>: <text>`, perhaps behind the connector's place in the settings."""
+    """Group messages of adapters by setting: `<setting>: <text>`, perhaps prefixed by the connector's key."""
     found = dict[str, list[str]]()
     for problem in problems:
         setting, _, text = _PLACE.sub("", problem).partition(": ")

@@ -1,4 +1,4 @@
-"""The catalogue of types of connectors, one row for each dialect and interface (Contract platform 5.1).
+"""The catalogue of connector types, one row per dialect and interface (Contract platform 5.1).
 
 `catalogue.txt` is the table of Contract platform 5.10. What else a new dialect needs is listed in
 `connectors/engine_builders.py`.
@@ -23,20 +23,20 @@ Flags: TypeAlias = Mapping[str, str | bool]
 
 
 class Runs(StrEnum):
-    """The use of connectors of a type on this server."""
+    """What this server can do with connectors of a type."""
 
     YES = "yes"
-    """Statements run, without further installation."""
+    """Runs statements without further installation."""
     DRIVER = "driver"
-    """Statements run when the SQLAlchemy dialect that the url names is installed and allowed."""
+    """Runs statements if the SQLAlchemy dialect in the url is installed and allowed."""
     TEST = "test"
-    """A connection can be tested; no statement is taken."""
+    """Can be tested, but takes no statements."""
     NO = "no"
-    """Can be stored, listed and edited only."""
+    """Can only be stored, listed and edited."""
 
 
 class Category(StrEnum):
-    """Groups of a listing, in their order."""
+    """Groups of a listing, in order."""
 
     EDITOR = "editor"
     BROWSERS = "browsers"
@@ -89,15 +89,15 @@ class ConnectorType:
     nice_name: str
     runs: Runs
     settings: Settings
-    """Names and default values in the order of the form, as listings show them."""
+    """Names and default values for listings, in the order of the form."""
     flags: Flags
-    """Empty for what is not SQL."""
+    """Empty for types without SQL."""
     description: str
     category: Category
 
     @property
     def takes_statements(self) -> bool:
-        """Whether an instance may become an interpreter of this server."""
+        """Whether an instance can be an interpreter of this server."""
         return self.runs in {Runs.YES, Runs.DRIVER}
 
 
@@ -108,7 +108,7 @@ _MODELS: Mapping[tuple[str, str], type[options.Options]] = MappingProxyType(
         **{(dialect, "hiveserver2"): model for dialect, model in options.HS2_OPTIONS.items()},
     }
 )
-"""Options that are listed behind those of the table."""
+"""Models whose options are listed after those of the table."""
 
 
 def _row(line: str) -> ConnectorType:
@@ -131,25 +131,25 @@ def _row(line: str) -> ConnectorType:
 TYPES: Sequence[ConnectorType] = tuple(
     map(_row, Path(__file__).with_name("catalogue.txt").read_text("utf-8").splitlines())
 )
-"""All rows in their order."""
+"""All rows, in order."""
 
 Catalogue: TypeAlias = Mapping[tuple[str, str], ConnectorType]
 
 BY_PAIR: Catalogue = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
-"""Types by dialect and interface, in their order."""
+"""Types by dialect and interface, in order."""
 
 
 _PLAIN_SQL = flags("d", "TFTTFFFFFFF")
 
 
 def flags_of(dialect: str, interface: str) -> Flags:
-    """The flags of a pair. An interpreter of the settings may have another: then those of its dialect, or plain SQL."""
+    """The flags of a pair. For an unknown pair in the settings, those of the dialect, or plain SQL."""
     row = BY_PAIR.get((dialect, interface)) or next((one for one in TYPES if one.dialect == dialect), None)
     return _PLAIN_SQL if row is None else row.flags
 
 
 def with_defaults(row: ConnectorType, defaults: Settings) -> ConnectorType:
-    """The type with these defaults for what it lists; other names do not count."""
+    """The type with these defaults for its settings; other names are ignored."""
     return replace(row, settings={name: defaults.get(name, value) for name, value in row.settings.items()})
 
 
@@ -164,13 +164,13 @@ _RETRIES = frozenset({"never", "read_only"})
 _GENERAL: Settings = MappingProxyType(
     {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields} | {"retry": "never"}
 )
-"""Further settings of every type that runs here, each with a value of its type."""
+"""Additional settings of every runnable type, each with a value of its type."""
 
 
 def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[str, SettingValue]:
-    """The given settings, in the order and with the types of the row; defaults for the others.
+    """The given settings in the order and with the types of the row, completed by its defaults.
 
-    Raises unknown_setting, ConnectorRefused; their texts hold no values.
+    Raises unknown_setting, ConnectorRefused; their texts contain no values.
     """
     kinds = {**(_GENERAL if row.takes_statements else {}), **row.settings}
     unknown = [name for name in given if name not in kinds]
@@ -196,7 +196,7 @@ def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[s
 
 
 def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
-    """The value in the type of `kind`. Raises ValueError with the text of the problem."""
+    """Convert the value to the type of `kind`. Raises ValueError with the text of the problem."""
     problem = None
     if isinstance(kind, bool):
         if (flag := options.flag_of(value)) is not None:

@@ -1,4 +1,4 @@
-"""Options of the interface `sqlalchemy`: the url of a driver, and the options in it (Contract platform 5.11)."""
+"""Options of the interface `sqlalchemy`: the driver url and the options in it (Contract platform 5.11)."""
 
 import re
 from collections.abc import Mapping
@@ -35,16 +35,16 @@ _OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
 _USER, _GIVEN_LATER = "${USER}", "${PASSWORD}"
 _MOST_IDLE_S, _MOST_PROBES = 32767, 127  # of the kernel
 PORTS = MappingProxyType({"postgresql": 5432, "mysql": 3306, "trino": 8080, "phoenix": 8765})
-"""What a url without port means, by dialect."""
+"""Default ports by dialect."""
 
 _NEVER = (
     "host hostaddr port unixsocket service passfile options localinfile allowlocalinfile allowloadlocalinfile"
     " allowurlinlocalinfile autodeserialize queryinterceptors initcommand readdefaultfile readdefaultgroup plugindir"
     " socketfactory creator connectionfactory"
 )
-"""Options that are never allowed, without regard to case and to anything but letters and digits."""
+"""Options that are never allowed, ignoring case and anything but letters and digits."""
 _IS_NAME = re.compile(r"[\w.-]+")
-"""A name may be shown; other texts may be a piece of a password that was not percent-encoded."""
+"""Names that may be shown; other texts may be part of a password that was not percent-encoded."""
 _NAMES_ANOTHER_HOST = re.compile(
     r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
     r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
@@ -102,7 +102,7 @@ URL_OPTIONS: Mapping[str, type[Options]] = MappingProxyType(
         "awsathena": AthenaUrlOptions,
     }
 )
-"""By dialect: the names that need no permission of the operator."""
+"""Options that need no permission by the operator, by dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +114,23 @@ class DriverUrl:
     host: str
     port: int | None
     path: str
-    """Unquoted, without the slashes around it."""
+    """Unquoted, without surrounding slashes."""
     username: str | None
-    """None: users give theirs through create_session, or there is none."""
+    """None if users give theirs through create_session, or if there is none."""
     password: str | None = field(repr=False)
     query: Mapping[str, str] = field(repr=False)
-    """All options as they stand there."""
+    """All options, unparsed."""
     options: Options
-    """Those of `URL_OPTIONS`."""
+    """The options of `URL_OPTIONS`."""
     wants_credentials: bool
 
     @property
     def database(self) -> str:
-        """The database of a `postgresql://` url: by default that of the login's name."""
+        """The database of a `postgresql://` url, by default named like the user."""
         return self.path or self.username or ""
 
     def rules(self, rules: OptionRules) -> OptionRules:
-        """The rules for its hosts: only the adapter for PostgreSQL can exclude one database of a server."""
+        """The rules for its hosts; only the PostgreSQL adapter can exclude a single database of a server."""
         is_allowed = not rules.is_stored or rules.policy.allow_service_database_server
         if self.dialect != "postgresql" or not is_allowed:
             return rules
@@ -138,7 +138,7 @@ class DriverUrl:
 
 
 def driver_of(scheme: str) -> tuple[str, str]:
-    """The driver that the scheme of a url names, and its part before the `+`, both in their usual form."""
+    """The normalized driver of a url scheme, and its dialect, the part before the `+`."""
     dialect, plus, rest = scheme.lower().partition("+")
     dialect = _ALIASES.get(dialect, dialect)
     return f"{dialect}{plus}{rest}", dialect
@@ -188,7 +188,7 @@ def _parts(text: str) -> tuple[SplitResult, int | None]:
         raise invalid("must be given")
     try:
         parts = urlsplit(text)
-        # A password with raw reserved characters tears a url, and errors about what follows would show parts of it.
+        # Unescaped reserved characters in a password split the url, and errors about the rest would reveal parts of it.
         behind = (
             f"{parts.path}{parts.fragment}" if "@" in parts.netloc else f"{parts.path}{parts.query}{parts.fragment}"
         )
@@ -210,7 +210,7 @@ def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySet
 
 
 def _typed(dialect: str, given: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:
-    """The options of `URL_OPTIONS`, and what is wrong with them."""
+    """The options of `URL_OPTIONS`, and the problems with them."""
     model = URL_OPTIONS.get(dialect, Options)
     try:
         return model.model_validate({name: text for name, text in given.items() if name in model.model_fields}), []
@@ -229,7 +229,7 @@ EXAMPLE_KEY = '{"type": "service_account", ...}'
 _NO_KEY = only(
     {"", EXAMPLE_KEY}, "must be empty: drivers get no key; the environment of this server may name one to them"
 )
-"""A key that would be stored and never used is refused; the example of the catalogue is none."""
+"""Refuses a key that would be stored but never used, except for the catalogue's example."""
 
 
 class UrlOptions(Options):

@@ -273,7 +273,7 @@ def test_a_driver_of_a_cloud_that_is_given_a_port_is_given_a_host() -> None:
     rules = AddressRules(blocked=(ip_network("127.0.0.0/8"),))
     account = SqlalchemyAddress(url=sa.make_url("snowflake://u:p@account/d"), rules=rules)
     assert account.checked_url(None, None).host == "account"
-    assert account.places == ()
+    assert account.endpoints == ()
     host = SqlalchemyAddress(url=sa.make_url("snowflake://u:p@localhost:80/d"), rules=rules)
     assert host.places == (("localhost", 80),)
     with pytest.raises(HostRefused):
