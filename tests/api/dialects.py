@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.cases import each
+import pytest
 
 _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n < {last}) "
 
@@ -48,7 +48,7 @@ POSTGRESQL = Dialect(
     integer_type="INT_TYPE",
 )
 ALL = (DUCKDB, SQLITE, POSTGRESQL)
-every_dialect = each("dialect", ALL, ids=str)
+every_dialect = pytest.mark.parametrize("dialect", ALL, ids=str)
 
 
 def literal(text: str) -> str:

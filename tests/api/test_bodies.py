@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
-from tests.cases import each
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -37,24 +36,24 @@ class Pieces:
 
 class TestJson:
     @pytest.mark.platform(8, 10)
-    @each(
+    @pytest.mark.parametrize(
         "body",
         [b"{", b'{"a": 1, "a": 2}', b'{"a": "\\u0000"}', b'{"a": "\xff"}', b"[" * 100_000],
         ids=lambda body: body[:24],
     )
-    @each("path", PATHS)
+    @pytest.mark.parametrize("path", PATHS)
     async def test_what_is_no_strict_json_is_refused(self, ana: Caller, path: str, body: bytes):
         answer = await ana.send("POST", path, content=body, headers=JSON)
         assert verdict(answer) == (400, -1, "invalid_json")
 
     @pytest.mark.platform(8)
-    @each("body", [b"[]", b"null"])
-    @each("path", PATHS)
+    @pytest.mark.parametrize("body", [b"[]", b"null"])
+    @pytest.mark.parametrize("path", PATHS)
     async def test_what_is_no_object_is_refused(self, ana: Caller, path: str, body: bytes):
         assert verdict(await ana.send("POST", path, content=body, headers=JSON)) == (400, -1, "invalid_body")
 
     @pytest.mark.platform(10)
-    @each("path", PATHS)
+    @pytest.mark.parametrize("path", PATHS)
     async def test_nesting_of_64_is_read(self, ana: Caller, path: str):
         body = (
             b'{"statement": "rows 1", "operationId": "x", "session": {"type": "nope"}, "a": '
@@ -68,8 +67,8 @@ class TestJson:
 
 class TestForms:
     @pytest.mark.platform(10)
-    @each("path", PATHS)
-    @each("body", [b"a=%00", b"%FF=1", b"a=\xff"])
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("body", [b"a=%00", b"%FF=1", b"a=\xff"])
     async def test_text_that_is_none_is_refused(self, ana: Caller, path: str, body: bytes):
         assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
 
@@ -80,7 +79,7 @@ class TestForms:
         answer = await ana.send("POST", "editor/execute/mysql", content=parts, headers=MULTIPART)
         assert answer.json()["query_status"]["rows"] == 3
 
-    @each("path", PATHS)
+    @pytest.mark.parametrize("path", PATHS)
     async def test_a_thousand_fields_are_enough(self, ana: Caller, path: str):
         body = b"&".join(b"a%d=1" % number for number in range(1001))
         assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
@@ -99,7 +98,7 @@ class TestForms:
 
 class TestEmpty:
     @pytest.mark.platform(3)
-    @each("kind", ["application/json", "text/plain", "multipart/form-data", "x", ""])
+    @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data", "x", ""])
     async def test_an_empty_body_has_no_fields_whatever_its_type(self, ana: Caller, kind: str):
         answer = await ana.send("POST", "editor/create_notebook", content=b"", headers={"Content-Type": kind})
         assert answer.status_code == 200
@@ -109,7 +108,9 @@ class TestEmpty:
 
 class TestQueryStrings:
     @pytest.mark.platform(10)
-    @each("query", ["doc_text=%00", "doc_type=a%00b", "doc_text=%FF", "page=%FF", "doc_connector=%ED%A0%80"])
+    @pytest.mark.parametrize(
+        "query", ["doc_text=%00", "doc_type=a%00b", "doc_text=%FF", "page=%FF", "doc_connector=%ED%A0%80"]
+    )
     async def test_text_that_is_none_is_refused(self, ana: Caller, query: str):
         assert verdict(await ana.send("GET", f"editor/get_history?{query}")) == (400, -1, "invalid_parameter")
 
@@ -127,7 +128,7 @@ class TestQueryStrings:
 class TestSize:
     @pytest.mark.item(69)
     @pytest.mark.platform(9)
-    @each("kind", [JSON, FORM, MULTIPART])
+    @pytest.mark.parametrize("kind", [JSON, FORM, MULTIPART])
     async def test_a_large_body_is_refused_before_it_is_read_to_its_end(self, ana: Caller, kind: dict[str, str]):
         for path in PATHS:
             told = Pieces(1000)

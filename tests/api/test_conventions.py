@@ -15,7 +15,6 @@ from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, verdict
 from tests.api.transport import AppTransport
 from tests.api.walk import Answers, Walk, served_calls, steady
-from tests.cases import each
 
 from queryserver.api.bodies import SENT_BY_HUE, SeenFields, UnknownFieldsLog, header_value
 from queryserver.identity.model import User
@@ -63,13 +62,13 @@ class TestPaths:
 
     @pytest.mark.item(71)
     @pytest.mark.platform(2)
-    @each("as_json", [False, True])
+    @pytest.mark.parametrize("as_json", [False, True])
     async def test_unknown_fields_change_nothing(self, api: Api, plain: Answers, as_json: bool):
         more = await Walk(api, await api.user(), as_json=as_json, unknown="1", csrfmiddlewaretoken=7).whole_of(plain)
         assert more == {key: steady(answer) for key, answer in plain.items() if key in more}
 
     @pytest.mark.platform(5)
-    @each(
+    @pytest.mark.parametrize(
         "path",
         [
             "/",
@@ -115,7 +114,7 @@ class TestPaths:
             assert verdict(answer) == (404, -1, "dialect_not_found")
             assert answer.json()["message"].startswith(f"The connector {name} is not configured. Configured: duckdb,")
 
-    @each("path", ["editor/execute/%20", "query/%20%09"])
+    @pytest.mark.parametrize("path", ["editor/execute/%20", "query/%20%09"])
     async def test_a_blank_segment_is_no_dialect(self, ana: Caller, path: str):
         answer = await self._raw(ana, "POST", f"/api/v1/{path}", data={"statement": "SELECT 1"})
         assert verdict(answer) == (404, -1, "dialect_not_found")
@@ -129,7 +128,7 @@ class TestPaths:
     async def test_an_unknown_asset_of_the_page_has_the_body_of_all_unknown_paths(self, api: Api):
         assert verdict(await self._raw(api.stranger, "GET", "/api/docs/zzz")) == (404, -1, "not_found")
 
-    @each("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
+    @pytest.mark.parametrize("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
     async def test_an_operation_has_one_form_of_id(self, ana: Caller, form: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         assert (await ana.on(operation.upper(), "check_status"))["status"] == 0
@@ -143,7 +142,7 @@ class TestPaths:
 class TestMethods:
     @pytest.mark.item(2)
     @pytest.mark.platform(7)
-    @each("operation", OF_USERS, ids=name_of)
+    @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
     async def test_a_wrong_method_is_405_with_allow(self, ana: Caller, operation: Operation):
         served = {one.method for one in CALLS if one.path == operation.path}
         for method in METHODS:
@@ -180,7 +179,7 @@ class TestMethods:
         answer = await api.stranger.send("HEAD", f"editor/events/{uuid4()}")
         assert answer.status_code == 401
 
-    @each("operation", CALLS, ids=name_of)
+    @pytest.mark.parametrize("operation", CALLS, ids=name_of)
     async def test_options_tells_the_methods_to_anybody(self, api: Api, operation: Operation):
         answer = await api.stranger.send("OPTIONS", concrete(operation))
         assert answer.status_code == 204
@@ -190,7 +189,7 @@ class TestMethods:
 class TestCredentials:
     @pytest.mark.item(7)
     @pytest.mark.platform(6)
-    @each("operation", OF_USERS, ids=name_of)
+    @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
     async def test_without_credentials_it_is_401_whatever_the_method(self, api: Api, operation: Operation):
         for method in (operation.method, "GET", "POST", "DELETE"):
             answer = await api.stranger.send(method, concrete(operation))
@@ -198,7 +197,7 @@ class TestCredentials:
             assert answer.json() == {"detail": "Authentication credentials were not provided."}
 
     @pytest.mark.item(7)
-    @each("token", ["x", "a.b.c", "é", "x" * 10_000])
+    @pytest.mark.parametrize("token", ["x", "a.b.c", "é", "x" * 10_000])
     async def test_a_bad_token_is_told_word_for_word(self, api: Api, token: str):
         caller = Caller(api, "", {})
         answer = await caller.send(
@@ -261,9 +260,8 @@ class TestOrderOfChecks:
     """Contract editor 1.5: path, authentication, method, content type, size, parse, parameters, dialect, limits."""
 
     @pytest.mark.platform(12)
-    @each(
-        ("kind", "body", "expected"),
-        [
+    async def test_the_first_failing_check_decides(self, small_api, subtests: pytest.Subtests):
+        for kind, body, expected in [
             ("text/plain", b"x" * 3000, (415, "unsupported_media_type")),
             ("application/json", b"{" * 3000, (413, "payload_too_large")),
             ("application/json", b"{", (400, "invalid_json")),
@@ -271,30 +269,29 @@ class TestOrderOfChecks:
             ("application/json", b'{"limit": 0, "snippet": "{"}', (400, "invalid_json")),
             ("application/json", b'{"statement": "rows 1", "limit": 0}', (400, "invalid_parameter")),
             ("application/json", b'{"statement": "rows 1"}', (404, "dialect_not_found")),
-        ],
-    )
-    async def test_the_first_failing_check_decides(self, small_api, kind, body, expected):
-        async with small_api(request_body_max_bytes=2000, max_statements_per_user=1) as api:
-            ana = await api.user()
-            await ana.execute("mysql", "sleep 30")
-            answer = await ana.send("POST", "editor/execute/nope", content=body, headers={"Content-Type": kind})
-            assert (answer.status_code, answer.json()["code"]) == expected
-            stranger = await api.stranger.send(
-                "POST", "editor/execute/nope", content=body, headers={"Content-Type": kind}
-            )
-            assert stranger.status_code == 401
+        ]:
+            with subtests.test(kind=kind, body=body, expected=expected):
+                async with small_api(request_body_max_bytes=2000, max_statements_per_user=1) as api:
+                    ana = await api.user()
+                    await ana.execute("mysql", "sleep 30")
+                    answer = await ana.send("POST", "editor/execute/nope", content=body, headers={"Content-Type": kind})
+                    assert (answer.status_code, answer.json()["code"]) == expected
+                    stranger = await api.stranger.send(
+                        "POST", "editor/execute/nope", content=body, headers={"Content-Type": kind}
+                    )
+                    assert stranger.status_code == 401
 
 
 class TestHeaders:
     @pytest.mark.platform(13)
-    @each("legal", ["a", "A.b_c-1", "x" * 64])
+    @pytest.mark.parametrize("legal", ["a", "A.b_c-1", "x" * 64])
     async def test_a_legal_request_id_is_echoed(self, ana: Caller, legal: str):
         for path in ("editor/get_history", "nope", "/desktop/debug/is_alive"):
             answer = await ana.send("GET", path, headers={"X-Request-Id": legal})
             assert answer.headers["x-request-id"] == legal
 
     @pytest.mark.platform(13)
-    @each("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
+    @pytest.mark.parametrize("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
     async def test_an_illegal_request_id_is_replaced(self, ana: Caller, illegal: bytes):
         answer = await ana.send("GET", "editor/get_history", headers={b"X-Request-Id": illegal})
         assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
@@ -449,7 +446,7 @@ async def test_the_log_has_the_names_and_no_values(small_api: ApiOpener):
     assert "hunter2" not in json.dumps(lines)
 
 
-@each(
+@pytest.mark.parametrize(
     ("names", "value"),
     [
         ((), ""),

@@ -17,7 +17,6 @@ from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
-from tests.cases import each
 
 from queryserver.platform.lru_cache import LruCache
 
@@ -85,7 +84,7 @@ def rows_of(kind: str, content: bytes) -> list[list[Any]]:
 
 class TestContent:
     @pytest.mark.item(54)
-    @each("kind", FORMATS)
+    @pytest.mark.parametrize("kind", FORMATS)
     @every_dialect
     async def test_each_format_holds_exactly_the_stored_rows(self, ana: Caller, dialect: Dialect, kind: str):
         statement = f"SELECT n, CASE WHEN n % 2 = 0 THEN NULL ELSE 'é;,' || n END AS t FROM ({dialect.rows(823)}) AS r"
@@ -106,7 +105,7 @@ class TestContent:
         assert ana.api.fakes["mysql"].executions.count(statement) == 1
 
     @pytest.mark.item(54)
-    @each("dialect", [DUCKDB, POSTGRESQL, SQLITE], ids=str)
+    @pytest.mark.parametrize("dialect", [DUCKDB, POSTGRESQL, SQLITE], ids=str)
     async def test_null_and_empty_text_differ(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, "SELECT NULL AS a, '' AS b, 'x\"y' AS c")
         assert await file_of(ana, operation, "csv") == b'a,b,c\r\n,"","x""y"\r\n'
@@ -145,7 +144,7 @@ class TestContent:
         operation = await finished(ana, POSTGRESQL, "SELECT 1 AS a, 2 AS a, 3 AS a")
         assert json.loads(await file_of(ana, operation, "ndjson")) == {"a": 1, "a_2": 2, "a_3": 3}
 
-    @each("kind", FORMATS)
+    @pytest.mark.parametrize("kind", FORMATS)
     @every_dialect
     async def test_no_rows_are_a_file_too(self, ana: Caller, dialect: Dialect, kind: str):
         operation = await finished(ana, dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0")
@@ -153,7 +152,7 @@ class TestContent:
 
 
 class TestHeaders:
-    @each("kind", FORMATS)
+    @pytest.mark.parametrize("kind", FORMATS)
     async def test_they_name_the_file_and_tell_its_size(self, ana: Caller, kind: str):
         body = await ana.run("mysql", "rows 11", limit=10)
         answer = await ana.get(f"editor/download/{body['history_uuid']}", format=kind)
@@ -246,7 +245,7 @@ class TestParts:
 class TestPackedArrow:
     """`compression=lz4`: the stored segments as they are (ADR 65)."""
 
-    @each("select", LAYOUTS)
+    @pytest.mark.parametrize("select", LAYOUTS)
     async def test_it_holds_the_rows_of_the_plain_stream(self, ana: Caller, select: str):
         operation = await finished(ana, DUCKDB, select.format(rows=DUCKDB.rows(60_000)), limit=100_000)
         packed = pa.ipc.open_stream(await file_of(ana, operation, "arrow", compression="lz4")).read_all()
@@ -291,7 +290,7 @@ class TestPackedArrow:
             assert verdict(await ana.get(path, headers={"Range": f"bytes={part}"}, **asked)) == unavailable
         assert verdict(await ana.get(path, **asked)) == unavailable
 
-    @each("kind", [kind for kind in FORMATS if kind != "arrow"])
+    @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "arrow"])
     async def test_no_other_format_has_it(self, ana: Caller, kind: str):
         operation = await finished(ana, "mysql", "rows 2")
         answer = await ana.get(f"editor/download/{operation}", format=kind, compression="lz4")
@@ -348,7 +347,7 @@ class TestRefusals:
         assert len(rows_of("csv", answer.content)) == 5000
 
     @pytest.mark.item(55)
-    @each(
+    @pytest.mark.parametrize(
         ("statement", "expected"),
         [
             ("CREATE TEMPORARY TABLE t (a INTEGER)", (409, 1, "no_result_set")),
@@ -366,7 +365,7 @@ class TestRefusals:
         assert await self._refused(ana, operation) == (409, -4, "statement_timeout")
 
     @pytest.mark.item(55)
-    @each("query", [{"format": "x"}, {"format": "CSV "}, {"guard": "maybe"}])
+    @pytest.mark.parametrize("query", [{"format": "x"}, {"format": "CSV "}, {"guard": "maybe"}])
     async def test_unknown_words(self, ana: Caller, query: dict[str, str]):
         operation = await finished(ana, "mysql", "rows 1")
         answer = await ana.get(f"editor/download/{operation}", **query)
@@ -388,7 +387,7 @@ class TestRefusals:
 
 class TestBrokenTransfers:
     @pytest.mark.item(55)
-    @each("kind", ["csv", "ndjson", "arrow"])
+    @pytest.mark.parametrize("kind", ["csv", "ndjson", "arrow"])
     async def test_a_stream_that_fails_has_no_last_chunk(self, ana: Caller, kind: str):
         operation = await self._large(ana)
         # Its head, and so its schema, stays readable.

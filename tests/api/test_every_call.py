@@ -10,7 +10,6 @@ import pytest
 from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller
 from tests.api.test_conventions import concrete, name_of
-from tests.cases import each
 
 from queryserver.api.schemas import requests
 
@@ -74,7 +73,7 @@ async def admin(api: Api) -> Caller:
 class TestRights:
     @pytest.mark.platform(67, 89)
     @pytest.mark.security("T10")
-    @each("one", ADMIN, ids=name_of)
+    @pytest.mark.parametrize("one", ADMIN, ids=name_of)
     async def test_a_call_of_administrators_is_403_for_others_before_its_body_is_looked_at(self, user, one):
         answers = [await user.send(one.method, concrete(one))]
         if one.method == "POST":
@@ -84,12 +83,12 @@ class TestRights:
             assert answer.json()["message"] == "You must be an administrator."
 
     @pytest.mark.platform(7)
-    @each("one", ADMIN, ids=name_of)
+    @pytest.mark.parametrize("one", ADMIN, ids=name_of)
     async def test_a_wrong_method_is_told_before_a_missing_right(self, user: Caller, one: Operation):
         assert (await user.send("PUT", concrete(one))).status_code == 405
 
     @pytest.mark.platform(15)
-    @each("one", SECURED, ids=name_of)
+    @pytest.mark.parametrize("one", SECURED, ids=name_of)
     @pytest.mark.security("T18")
     async def test_a_cookie_without_bearer_is_401(self, api: Api, user: Caller, one: Operation):
         token = user.headers["Authorization"].removeprefix("Bearer ")
@@ -97,7 +96,7 @@ class TestRights:
         assert (await api.stranger.send(one.method, concrete(one), headers=cookie)).status_code == 401
 
     @pytest.mark.platform(6)
-    @each("one", SECURED, ids=name_of)
+    @pytest.mark.parametrize("one", SECURED, ids=name_of)
     async def test_credentials_are_asked_for_before_the_body_is_looked_at(self, api: Api, one: Operation):
         answer = await api.stranger.send(
             one.method, concrete(one), content=b"{" * 10, headers={"Content-Type": "text/plain"}
@@ -108,7 +107,7 @@ class TestRights:
 class TestPaths:
     @pytest.mark.platform(1)
     @pytest.mark.security("T17")
-    @each("one", CALLS, ids=name_of)
+    @pytest.mark.parametrize("one", CALLS, ids=name_of)
     async def test_a_last_slash_is_the_same_path(self, api: Api, user: Caller, one: Operation):
         # Behind `=` and as an empty last segment a slash means something.
         if "={" in one.path or one.path.endswith("}"):
@@ -122,7 +121,7 @@ class TestPaths:
             assert plain.json() == slashed.json()
 
     @pytest.mark.platform(4)
-    @each("one", GETS, ids=name_of)
+    @pytest.mark.parametrize("one", GETS, ids=name_of)
     async def test_head_is_get_without_a_body(self, admin: Caller, one: Operation):
         got, head = await admin.get(concrete(one)), await admin.send("HEAD", concrete(one))
         unlike = {"x-request-id", "date", "last-modified"}
@@ -139,7 +138,7 @@ class TestPaths:
 class TestBodies:
     @pytest.mark.platform(8)
     @pytest.mark.security("T28")
-    @each("one", READS_A_BODY + TAKES_A_FILE, ids=name_of)
+    @pytest.mark.parametrize("one", READS_A_BODY + TAKES_A_FILE, ids=name_of)
     async def test_another_content_type_is_not_read(self, admin: Caller, one: Operation):
         answer = await sent(admin, one, b"hello", "text/plain")
         if one.error_style != "importer":
@@ -150,7 +149,7 @@ class TestBodies:
 
     @pytest.mark.platform(8, 10, 12)
     @pytest.mark.security("T28", "T31")
-    @each("one", READS_A_BODY, ids=name_of)
+    @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
     async def test_a_body_that_is_no_object_of_json_is_told_so(self, admin: Caller, one: Operation):
         found: dict[str, tuple[int, str]] = {}
         expected: dict[str, tuple[int, str]] = {}
@@ -163,7 +162,7 @@ class TestBodies:
         assert found == expected
 
     @pytest.mark.platform(10)
-    @each("one", READS_A_BODY, ids=name_of)
+    @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
     async def test_zero_characters_in_fields_never_reach_anything(self, admin: Caller, one: Operation):
         for body, kind in (
             (BROKEN["U+0000"][0], JSON),
@@ -177,7 +176,7 @@ class TestBodies:
                 assert not one.request or "\0" not in answer.text
 
     @pytest.mark.platform(9)
-    @each("one", READS_A_BODY, ids=name_of)
+    @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
     async def test_a_body_above_the_limit_is_refused_before_it_is_read(self, admin: Caller, one: Operation):
         body = Watched()
         answer = await sent(admin, one, body, **{"Content-Length": str(200 * 1024 * 1024)})
@@ -186,7 +185,7 @@ class TestBodies:
         assert body.pieces <= 2
 
     @pytest.mark.platform(3, 12)
-    @each("one", [one for one in READS_A_BODY if one.group != "token"], ids=name_of)
+    @pytest.mark.parametrize("one", [one for one in READS_A_BODY if one.group != "token"], ids=name_of)
     async def test_an_empty_body_counts_as_no_parameters_under_every_content_type(self, user: Caller, one: Operation):
         kinds = (JSON, "application/x-www-form-urlencoded", "text/plain", "application/x-unknown")
         answers = [await sent(user, one, b"", kind) for kind in kinds]
@@ -243,7 +242,7 @@ def test_the_calls_are_found():
 
 
 @pytest.mark.security("T20")
-@each("one", ON_OPERATIONS, ids=name_of)
+@pytest.mark.parametrize("one", ON_OPERATIONS, ids=name_of)
 async def test_an_operation_of_another_is_unknown(ana: Caller, bob: Caller, one: Operation):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
     answers = []
@@ -266,7 +265,7 @@ async def test_calls_of_administrators_tell_others_nothing_about_operations(ana:
 
 
 @pytest.mark.security("T20")
-@each("one", BY_CONNECTOR, ids=name_of)
+@pytest.mark.parametrize("one", BY_CONNECTOR, ids=name_of)
 async def test_a_connector_that_is_not_granted_is_unknown(ana: Caller, one: Operation):
     answers = []
     for connector in ("vault", "nowhere"):

@@ -12,7 +12,6 @@ from tests.api.answers import TIMES
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, Dialect, every_dialect, literal
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 
 UNLIKE = {"guid", "secret", "session_id", "session_guid"}
 
@@ -91,7 +90,7 @@ class TestEncodings:
 
     @pytest.mark.item(3)
     @pytest.mark.platform(8)
-    @each("kind", ["text/plain", "application/xml", "application/jsonx", "*/*", "x"])
+    @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "application/jsonx", "*/*", "x"])
     async def test_another_content_type_is_refused(self, ana: Caller, kind: str):
         answer = await ana.send(
             "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
@@ -99,7 +98,7 @@ class TestEncodings:
         assert verdict(answer) == (415, -1, "unsupported_media_type")
 
     @pytest.mark.item(3)
-    @each("kind", ["Application/JSON", "application/json; charset=utf-8", "application/json;x"])
+    @pytest.mark.parametrize("kind", ["Application/JSON", "application/json; charset=utf-8", "application/json;x"])
     async def test_the_content_type_is_read_without_case_and_parameters(self, ana: Caller, kind: str):
         answer = await ana.send(
             "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
@@ -121,7 +120,7 @@ class TestEncodings:
         assert bodies[0]["handle"]["session_type"] == dialect.name
 
     @pytest.mark.item(4)
-    @each("snippet", ["{", "nope", '{"a": 1, "a": 2}', "[" * 65 + "]" * 65, '{"a": NaN}'])
+    @pytest.mark.parametrize("snippet", ["{", "nope", '{"a": 1, "a": 2}', "[" * 65 + "]" * 65, '{"a": NaN}'])
     async def test_a_snippet_that_does_not_parse_is_refused(self, ana: Caller, snippet: str):
         refused = await ana.refused("editor/execute/mysql", statement="rows 1", snippet=snippet)
         assert refused == (400, -1, "invalid_json")
@@ -129,7 +128,7 @@ class TestEncodings:
         assert verdict(answer) == (400, -1, "invalid_json")
 
     @pytest.mark.item(5)
-    @each("text", ODD_TEXTS)
+    @pytest.mark.parametrize("text", ODD_TEXTS)
     @every_dialect
     async def test_a_statement_reaches_the_engine_as_it_was_sent(self, ana: Caller, dialect: Dialect, text: str):
         statement = f"SELECT {literal(text)} AS t"
@@ -144,7 +143,7 @@ class TestEncodings:
 
 class TestStatement:
     @pytest.mark.item(6)
-    @each(
+    @pytest.mark.parametrize(
         ("fields", "code"),
         [
             ({}, "missing_parameter"),
@@ -175,7 +174,7 @@ class TestStatement:
         body = await ana.told("editor/execute/sqlite", snippet=snippet)
         assert (body["handle"]["statement"], body["handle"]["session_type"]) == ("rows 2", "mysql")
 
-    @each(
+    @pytest.mark.parametrize(
         ("field", "value"),
         [
             ("wait", "61"),
@@ -222,7 +221,7 @@ class TestStatement:
         assert "planted-value" not in "".join(lines)
 
     @pytest.mark.item(89)
-    @each(
+    @pytest.mark.parametrize(
         "name",
         [
             "hive.server2.proxy.user", "impala.doas.user", "hive.exec.pre.hooks", "hive.aux.jars.path", "role",
@@ -265,7 +264,7 @@ class TestStatement:
 
 class TestConnectors:
     @pytest.mark.item(8)
-    @each(
+    @pytest.mark.parametrize(
         ("name", "key"),
         [
             ("hive", "hive2"),
@@ -367,7 +366,7 @@ class TestTime:
             assert (await ana.on(operation, "check_status", wait=60))["query_status"]["state"] == "available"
 
     @pytest.mark.item(13)
-    @each("wait", ["61", "x", "-0.1", "inf"])
+    @pytest.mark.parametrize("wait", ["61", "x", "-0.1", "inf"])
     async def test_a_wait_out_of_range_is_refused(self, ana: Caller, wait: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         refused = await ana.refused("editor/check_status", operationId=operation, wait=wait)
@@ -473,7 +472,7 @@ class TestFirstRows:
             refused = await ana.refused("editor/execute/mysql", statement="rows 1", rows=rows)
             assert refused == (400, -1, "invalid_parameter")
 
-    @each("limit", "1000001", "9" * 30)
+    @pytest.mark.parametrize("limit", ["1000001", "9" * 30])
     async def test_a_limit_above_the_maximum_keeps_as_many_rows_as_the_maximum(self, small_api: ApiOpener, limit: str):
         async with small_api(default_limit=5, result_max_rows=20) as api:
             ana = await api.user()

@@ -11,7 +11,6 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 from tests.fixtures.database import execute
 from tests.timing import at_best
 
@@ -47,7 +46,7 @@ BAD_STATEMENTS = [
 
 class TestEngines:
     @pytest.mark.item(16)
-    @each(("dialect", "statement"), BAD_STATEMENTS)
+    @pytest.mark.parametrize(("dialect", "statement"), BAD_STATEMENTS)
     async def test_no_failure_tells_of_the_inside(self, ana: Caller, dialect: Dialect, statement: str):
         body = await ana.run(dialect, statement)
         while body["handle"]["has_more_statements"]:
@@ -119,7 +118,7 @@ class TestEngines:
 class TestReadOnly:
     """A connector with `read_only`: the service refuses what looks like a change, the engine whatever is one."""
 
-    @each(
+    @pytest.mark.parametrize(
         "statement",
         [
             "CREATE TABLE sneaky (a int)",
@@ -251,7 +250,7 @@ async def test_a_plan_that_is_refused_has_its_place_in_the_script_s_statement(an
         assert place(body) == (2, 9)
 
 
-@each(
+@pytest.mark.parametrize(
     ("dialect", "statement", "found"),
     [
         # Not parsed but bound: DuckDB's relations say no place, and its texts count columns of a screen.

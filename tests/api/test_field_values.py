@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from tests.api.driving import Caller, verdict
 from tests.api.test_download import FORMATS, file_of, finished, rows_of
-from tests.cases import each
 
 FIELD = Path(__file__).parents[1] / "field" / "sql"
 
@@ -42,12 +41,14 @@ def typed(kind: str, content: bytes) -> pa.Table:
             return pa.ipc.open_file(content).read_all()
 
 
-@each("kind", FORMATS)
-@each(
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
     ("sql", "expected"),
-    (statement("08_duckdb_time_24.sql"), "24:00:00"),
-    ("SELECT '24:00:00'::TIME_NS AS t", "24:00:00"),
-    ("SELECT '24:00:00+02'::TIMETZ AS t", "24:00:00+02"),
+    [
+        (statement("08_duckdb_time_24.sql"), "24:00:00"),
+        ("SELECT '24:00:00'::TIME_NS AS t", "24:00:00"),
+        ("SELECT '24:00:00+02'::TIMETZ AS t", "24:00:00+02"),
+    ],
 )
 async def test_the_end_of_a_day_is_24_o_clock_in_every_form(ana: Caller, kind, sql, expected):
     operation = await finished(ana, "duckdb", sql)
@@ -63,9 +64,9 @@ async def test_the_end_of_a_day_is_24_o_clock_within_other_values(ana: Caller):
     assert await cells(ana, "duckdb", sql) == [[["24:00:00", "10:20:30.500000", None], {"t": "24:00:00"}]]
 
 
-@each(("sql", "message"),
-    ("SELECT from_binary('ééé')", "Invalid Input Error: Invalid input for binary digit: �"),
-    ("SELECT from_hex('é')", "Invalid Input Error: Invalid input for hex digit: �"))  # fmt: skip
+@pytest.mark.parametrize(("sql", "message"),
+    [("SELECT from_binary('ééé')", "Invalid Input Error: Invalid input for binary digit: �"),
+    ("SELECT from_hex('é')", "Invalid Input Error: Invalid input for hex digit: �")])  # fmt: skip
 async def test_an_error_of_duckdb_that_is_no_utf8_is_an_error_of_the_engine(ana: Caller, sql, message):
     body = await ana.run("duckdb", sql)
     assert (body["status"], body["code"], body["message"]) == (1, "engine_error", message)
@@ -106,7 +107,7 @@ def kinds(table: pa.Table) -> dict[str, pa.DataType]:
 TYPED = ("parquet", "arrow", "feather")
 
 
-@each("kind", TYPED)
+@pytest.mark.parametrize("kind", TYPED)
 async def test_nested_values_and_wide_integers_of_duckdb_have_their_types(ana: Caller, kind):
     operation = await finished(ana, "duckdb", statement("17_duckdb_parquet_arrow_types_lost.sql"))
     table = typed(kind, await file_of(ana, operation, kind))
@@ -121,27 +122,29 @@ async def test_nested_values_and_wide_integers_of_duckdb_have_their_types(ana: C
     ]
 
 
-@each("kind", TYPED)
-@each(
+@pytest.mark.parametrize("kind", TYPED)
+@pytest.mark.parametrize(
     ("dialect", "usual", "odd"),
-    ("duckdb", "DATE '2024-01-01'", "DATE 'infinity'"),
-    ("duckdb", "DATE '2024-01-01'", "DATE '0044-03-15 (BC)'"),
-    ("duckdb", "TIMESTAMP '2024-01-01'", "TIMESTAMP '12024-01-01 10:20:30.5'"),
-    ("duckdb", "TIMESTAMP_NS '2024-01-01'", "TIMESTAMP_NS '-infinity'"),
-    ("duckdb", "TIMESTAMPTZ '2024-01-01 00:00+00'", "TIMESTAMPTZ '0044-03-15 (BC) 00:00:00+00'"),
-    ("duckdb", "[DATE '2024-01-01']", "[DATE 'infinity', NULL, DATE '2024-01-01']"),
-    ("duckdb", "{'a': [TIMESTAMP '2024-01-01']}", "{'a': [TIMESTAMP 'infinity']}"),
-    ("duckdb", "MAP {DATE '2024-01-01': 1}", "MAP {DATE '12024-01-01': 1}"),
-    ("duckdb", "1::HUGEINT", "170141183460469231731687303715884105727::HUGEINT"),
-    ("duckdb", "[1::HUGEINT]", "[170141183460469231731687303715884105727::HUGEINT]"),
-    ("duckdb", "1::UHUGEINT", "340282366920938463463374607431768211455::UHUGEINT"),
-    ("duckdb", "TIME '10:20:30'", "TIME '24:00:00'"),
-    ("duckdb", "[TIME '10:20:30']", "[TIME '24:00:00']"),
-    ("postgresql", "DATE '2024-01-01'", "DATE 'infinity'"),
-    ("postgresql", "TIMESTAMP '2024-01-01'", "TIMESTAMP '0044-03-15 10:20:30 BC'"),
-    ("postgresql", "TIMESTAMPTZ '2024-01-01 00:00+00'", "TIMESTAMPTZ '12024-01-01 00:00+00'"),
-    ("postgresql", "ARRAY[DATE '2024-01-01']", "ARRAY[DATE '-infinity', NULL, DATE '2024-01-01']"),
-    ("postgresql", "ARRAY[TIMESTAMPTZ '2024-01-01 00:00+00']", "ARRAY[TIMESTAMPTZ '0044-03-15 10:20:30+00 BC']"),
+    [
+        ("duckdb", "DATE '2024-01-01'", "DATE 'infinity'"),
+        ("duckdb", "DATE '2024-01-01'", "DATE '0044-03-15 (BC)'"),
+        ("duckdb", "TIMESTAMP '2024-01-01'", "TIMESTAMP '12024-01-01 10:20:30.5'"),
+        ("duckdb", "TIMESTAMP_NS '2024-01-01'", "TIMESTAMP_NS '-infinity'"),
+        ("duckdb", "TIMESTAMPTZ '2024-01-01 00:00+00'", "TIMESTAMPTZ '0044-03-15 (BC) 00:00:00+00'"),
+        ("duckdb", "[DATE '2024-01-01']", "[DATE 'infinity', NULL, DATE '2024-01-01']"),
+        ("duckdb", "{'a': [TIMESTAMP '2024-01-01']}", "{'a': [TIMESTAMP 'infinity']}"),
+        ("duckdb", "MAP {DATE '2024-01-01': 1}", "MAP {DATE '12024-01-01': 1}"),
+        ("duckdb", "1::HUGEINT", "170141183460469231731687303715884105727::HUGEINT"),
+        ("duckdb", "[1::HUGEINT]", "[170141183460469231731687303715884105727::HUGEINT]"),
+        ("duckdb", "1::UHUGEINT", "340282366920938463463374607431768211455::UHUGEINT"),
+        ("duckdb", "TIME '10:20:30'", "TIME '24:00:00'"),
+        ("duckdb", "[TIME '10:20:30']", "[TIME '24:00:00']"),
+        ("postgresql", "DATE '2024-01-01'", "DATE 'infinity'"),
+        ("postgresql", "TIMESTAMP '2024-01-01'", "TIMESTAMP '0044-03-15 10:20:30 BC'"),
+        ("postgresql", "TIMESTAMPTZ '2024-01-01 00:00+00'", "TIMESTAMPTZ '12024-01-01 00:00+00'"),
+        ("postgresql", "ARRAY[DATE '2024-01-01']", "ARRAY[DATE '-infinity', NULL, DATE '2024-01-01']"),
+        ("postgresql", "ARRAY[TIMESTAMPTZ '2024-01-01 00:00+00']", "ARRAY[TIMESTAMPTZ '0044-03-15 10:20:30+00 BC']"),
+    ],
 )
 async def test_a_column_of_a_file_has_the_same_type_whatever_its_values(ana: Caller, kind, dialect, usual, odd):
     found = set[pa.DataType]()
@@ -155,14 +158,16 @@ async def test_a_column_of_a_file_has_the_same_type_whatever_its_values(ana: Cal
 EPOCH = dt.date(1970, 1, 1)
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "numbers"),
-    ("DATE 'infinity'", 2**31 - 1),
-    ("DATE '-infinity'", -(2**31) + 1),
-    ("DATE '0044-03-15 (BC)'", -735_160),
-    ("DATE '12024-02-29'", 3_672_207),
-    ("TIMESTAMP 'infinity'", 2**63 - 1),
-    ("TIMESTAMP '0001-12-31 (BC) 23:59:59.5'", -62_135_596_800_500_000),
+    [
+        ("DATE 'infinity'", 2**31 - 1),
+        ("DATE '-infinity'", -(2**31) + 1),
+        ("DATE '0044-03-15 (BC)'", -735_160),
+        ("DATE '12024-02-29'", 3_672_207),
+        ("TIMESTAMP 'infinity'", 2**63 - 1),
+        ("TIMESTAMP '0001-12-31 (BC) 23:59:59.5'", -62_135_596_800_500_000),
+    ],
 )
 async def test_odd_dates_are_their_days_and_infinities_the_extremes_that_duckdb_reads(
     ana: Caller, tmp_path: Path, sql, numbers
@@ -194,13 +199,13 @@ async def test_an_array_of_postgresql_is_one_whatever_its_dates_are(ana: Caller)
     assert [json.loads(line) for line in lines] == [dict(zip("abc", expected, strict=True))]
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "expected"),
-    ("'{{infinity,-infinity}}'::timestamptz[]", [["infinity", "-infinity"]]),
+    [("'{{infinity,-infinity}}'::timestamptz[]", [["infinity", "-infinity"]]),
     ("'{0044-03-15 10:20:30.5+00 BC,2024-01-01 00:00:00+00}'::timestamptz[]",
      ["0044-03-15 10:20:30.5+00 BC", "2024-01-01 00:00:00+00:00"]),
     ("'{NaN,1.50,NULL}'::numeric(10,2)[]", ["NaN", "1.50", None]),
-    ("ARRAY[NULL, DATE 'infinity']", [None, "infinity"]),
+    ("ARRAY[NULL, DATE 'infinity']", [None, "infinity"])],
 )  # fmt: skip
 async def test_unusual_elements_have_the_text_of_postgresql(ana: Caller, sql, expected):
     assert await cells(ana, "postgresql", f"SELECT {sql} AS v") == [[expected]]
@@ -224,7 +229,9 @@ async def test_a_decimal_that_is_none_cannot_be_in_a_file_with_types(ana: Caller
     assert await file_of(ana, operation, "csv") == b"price\r\nNaN\r\n"
 
 
-@each(("dialect", "sql"), ("postgresql", "SELECT row(1, 'a') AS r"), ("duckdb", "SELECT row(1, 'a') AS r"))
+@pytest.mark.parametrize(
+    ("dialect", "sql"), [("postgresql", "SELECT row(1, 'a') AS r"), ("duckdb", "SELECT row(1, 'a') AS r")]
+)
 async def test_fields_of_a_row_are_typed_in_every_form(ana: Caller, dialect, sql):
     operation = await finished(ana, dialect, sql)
     page = await ana.page(operation)
@@ -236,8 +243,8 @@ async def test_fields_of_a_row_are_typed_in_every_form(ana: Caller, dialect, sql
         assert table.to_pylist() == [{"r": {"field0": 1, "field1": "a"}}]
 
 
-@each("value",
-    "true", "1::smallint", "'-9223372036854775808'::bigint", "1.5::real", "'NaN'::float8", "'Infinity'::float8",
+@pytest.mark.parametrize("value",
+    ["true", "1::smallint", "'-9223372036854775808'::bigint", "1.5::real", "'NaN'::float8", "'Infinity'::float8",
     "7::oid",
     "12.50", "-0.00001::numeric", "12345678901234567890.123::numeric", "'NaN'::numeric", "0::numeric", "10000::numeric",
     "'é😀'::text", "'x'::varchar(3)", "'x'::char(3)", "'name'::name", "'{\"a\": 1}'::json", "'{\"a\": [1]}'::jsonb",
@@ -247,7 +254,7 @@ async def test_fields_of_a_row_are_typed_in_every_form(ana: Caller, dialect, sql
     "INTERVAL '-1 day +2 hours'", "INTERVAL '1 mon -2 days +03:00'", "INTERVAL '-1 year +1 day'",
     "'\\x00ff'::bytea", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'::uuid", "'10.0.0.1'::inet", "'10.0.0.0/8'::cidr",
     "'::1/64'::inet", "B'0101'", "ARRAY[1, NULL, 3]", "ARRAY['a', 'b,c']", "'{}'::int[]", "ARRAY[DATE 'infinity']",
-    "NULL::integer", "NULL::int[]")  # fmt: skip
+    "NULL::integer", "NULL::int[]"])  # fmt: skip
 async def test_a_field_of_a_row_is_what_a_column_is(ana: Caller, value):
     [[row, cell]] = await cells(ana, "postgresql", f"SELECT row({value}, 1) AS r, {value} AS v")
     assert row == {"field0": cell, "field1": 1}

@@ -15,7 +15,6 @@ from tests.api.answers import TIMES, require_shape
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 from tests.timing import until
 
 from queryserver.api.schemas import generated as wire
@@ -154,14 +153,14 @@ class TestLogs:
         await ana.on(body["history_uuid"], "cancel_statement")
         assert (await ana.on(body["history_uuid"], "get_logs"))["logs"].startswith(f"{line}\n")
 
-    @each(("field", "value"), [("from", "-1"), ("from", "x"), ("size", "0"), ("size", "x")])
+    @pytest.mark.parametrize(("field", "value"), [("from", "-1"), ("from", "x"), ("size", "0"), ("size", "x")])
     async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         answer = await ana.post("editor/get_logs", operationId=operation, **{field: value})
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert field in answer.json()["message"]
 
-    @each("start", [2**31 - 1, 2**31, 2**63 - 1])
+    @pytest.mark.parametrize("start", [2**31 - 1, 2**31, 2**63 - 1])
     async def test_far_beyond_the_end_there_are_no_lines(self, ana: Caller, start: int):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         body = await ana.on(operation, "get_logs", **{"from": start, "size": 2**63 - 1})
@@ -229,12 +228,12 @@ class TestEvents:
             async with asyncio.timeout(25):
                 assert "end" not in [event.name for event in await all_events(ana, operation)]
 
-    @each("value", ["-1", "x"])
+    @pytest.mark.parametrize("value", ["-1", "x"])
     async def test_errors_before_the_stream_are_json(self, ana: Caller, value: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         assert verdict(await ana.get(f"editor/events/{operation}", log_from=value)) == (400, -1, "invalid_parameter")
 
-    @each("last", ["x", "-1", "9" * 30, "9" * 5000, "9" * 18, "1.5", ""])
+    @pytest.mark.parametrize("last", ["x", "-1", "9" * 30, "9" * 5000, "9" * 18, "1.5", ""])
     async def test_an_odd_last_event_id_is_no_fault(self, ana: Caller, last: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         seen = await all_events(ana, operation, headers={"Last-Event-ID": last})
@@ -307,7 +306,7 @@ class TestWatch:
         assert (watched["statement"], watched["isSuccess"], watched["isFailure"]) == ("SELECT 1 AS a", True, False)
         assert (await ana.told(watched["watch_url"]))["operationId"] == operation
 
-    @each(
+    @pytest.mark.parametrize(
         ("statement", "success", "failure"), [("ddl", True, False), ("fail x", False, True), ("sleep 30", False, False)]
     )
     async def test_it_tells_success_from_failure(self, ana: Caller, statement: str, success: bool, failure: bool):
@@ -447,7 +446,7 @@ class TestClose:
         assert (body["status"], body["result"], body["message"]) == (0, {"status": 0}, "Query closed.")
         assert (await ana.ended(operation))["query_status"]["state"] == "canceled"
 
-    @each("statement", ["ddl", "fail nicely"])
+    @pytest.mark.parametrize("statement", ["ddl", "fail nicely"])
     async def test_what_has_no_result_cannot_be_closed(self, ana: Caller, statement: str):
         operation = (await ana.run("mysql", statement))["history_uuid"]
         before = await ana.ended(operation)
@@ -479,7 +478,7 @@ class TestExpiry:
 
 class TestTerminalStates:
     @pytest.mark.item(41)
-    @each("state", ["failed", "canceled", "timed_out", "closed", "expired", "success"])
+    @pytest.mark.parametrize("state", ["failed", "canceled", "timed_out", "closed", "expired", "success"])
     async def test_they_never_change_again(self, ana: Caller, state: str):
         operation = await self._in_state(ana, state)
         before: dict[str, Any] = await ana.ended(operation)
@@ -515,7 +514,7 @@ class TestTerminalStates:
 class TestNames:
     """What every call on an operation says when none is named."""
 
-    @each("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
+    @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
     async def test_no_name_is_a_missing_parameter(self, api: Api, call: str):
         ana = await api.user()
         for fields in ({}, {"operationId": ""}, {"snippet": "{}"}, {"notebook": "{}"}):
@@ -523,7 +522,7 @@ class TestNames:
             assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
             assert "operationId" in answer.json()["message"]
 
-    @each("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
+    @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
     async def test_the_handle_of_the_full_form_names_it(self, ana: Caller, call: str):
         body = await ana.run("mysql", "rows 1")
         snippet = {"result": {"handle": {"guid": body["handle"]["guid"], "secret": "ignored"}}}

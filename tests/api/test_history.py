@@ -13,7 +13,6 @@ from tests.api.answers import TIMES
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 
 from queryserver.statements import retention
 from queryserver.statements.retention import alone_in_cleaning
@@ -104,7 +103,7 @@ class TestHistory:
             assert len((await ana.history(limit=limit))["history"]) == 100
 
     @pytest.mark.item(67)
-    @each(
+    @pytest.mark.parametrize(
         "query",
         [{"page": "0"}, {"page": "-1"}, {"page": str(-(10**20))}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"}],
     )
@@ -199,7 +198,7 @@ class TestHistory:
 
 class TestNotebook:
     @pytest.mark.item(68)
-    @each("path", ["query/create_notebook", "editor/create_notebook"])
+    @pytest.mark.parametrize("path", ["query/create_notebook", "editor/create_notebook"])
     async def test_each_call_gives_a_new_empty_notebook(self, ana: Caller, path: str):
         notebooks = [(await ana.told(path))["notebook"] for _ in range(2)]
         assert (
@@ -287,7 +286,7 @@ async def test_an_idempotency_key_is_forgotten_after_a_day(ana: Caller):
     assert again.headers["idempotency-replayed"] == "true"
 
 
-@each(("most", "advised"), [(1, 1), (100_000, 0)])
+@pytest.mark.parametrize(("most", "advised"), [(1, 1), (100_000, 0)])
 async def test_the_log_advises_a_clean_up_above_so_many_documents(ana, monkeypatch, most, advised):
     for _ in range(2):
         await ana.run("mysql", "rows 1")

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Caller, verdict
-from tests.cases import each
 
 SAME = ("history_id", "history_uuid", "handle")
 
@@ -72,7 +71,7 @@ async def test_encoding_paths_and_wait_do_not_count(ana: Caller):
 
 
 @pytest.mark.item(45)
-@each(
+@pytest.mark.parametrize(
     "change",
     [
         {"statement": "rows 2"},
@@ -118,7 +117,7 @@ async def test_replays_do_not_count_against_limits(small_api: ApiOpener):
         assert verdict(await submit(ana, "l", statement="sleep 30")) == (429, -1, "too_many_statements")
 
 
-@each("key", [b"", b"a" * 256, b"a\tb", "é".encode(), b"\xff"])
+@pytest.mark.parametrize("key", [b"", b"a" * 256, b"a\tb", "é".encode(), b"\xff"])
 async def test_a_key_must_be_printable_ascii(ana: Caller, key: bytes):
     fields = {"statement": "rows 1"}
     answer = await ana.send("POST", "editor/execute/mysql", data=fields, headers={b"Idempotency-Key": key})

@@ -9,7 +9,6 @@ import pytest
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, accounts
-from tests.cases import each
 from tests.fixtures.logs import told_of_audit_events
 
 from queryserver.identity.model import AuthenticatedUser
@@ -138,7 +137,7 @@ def lines() -> Iterator[list[dict[str, object]]]:
     logger.removeHandler(handler)
 
 
-@each("is_on", [True, False])
+@pytest.mark.parametrize("is_on", [True, False])
 async def test_each_call_is_one_line_with_its_caller_and_never_its_query(small_api, lines, is_on):
     lines.clear()
     async with small_api(desktop={"logging": {"access_log": is_on}}) as api:

@@ -7,18 +7,23 @@ import pytest
 from tests.api.dialects import ALL, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.metadata_objects import SCHEMAS, Shop, make_shop
-from tests.cases import each, each_made
 
 SHELF = {"snippet": '{"type": "shelf"}'}
 
-every_shop = each_made("shop", "shops", lambda shops, dialect: shops[dialect], ALL, ids=str)
-"""Runs a test that takes a `shop` with the tables of each dialect."""
+every_shop = pytest.mark.parametrize("shop", ALL, indirect=True, ids=str)
+"""Run a test that takes a `shop` once on the tables of each dialect."""
 
 
 @pytest.fixture(scope="module")
 async def shops(api: Api) -> Mapping[Dialect, Shop]:
     ana = await api.user("ana")
     return {dialect: await make_shop(ana, dialect) for dialect in ALL}
+
+
+@pytest.fixture
+def shop(shops: Mapping[Dialect, Shop], request: pytest.FixtureRequest) -> Shop:
+    """The tables of the dialect that the test runs on."""
+    return shops[request.param]
 
 
 class TestAutocomplete:
@@ -59,7 +64,7 @@ class TestAutocomplete:
         assert "item" not in body
 
     @pytest.mark.item(61)
-    @each(
+    @pytest.mark.parametrize(
         ("path", "code"),
         [
             ("nope", "database_not_found"),
@@ -99,7 +104,7 @@ class TestSample:
         assert (body["headers"], body["message"], body["isEscaped"]) == (["id", "name", "owner_id"], "", False)
 
     @pytest.mark.item(64)
-    @each(
+    @pytest.mark.parametrize(
         ("operation", "rows"),
         [
             ("default", [["ink"], ["pen"], [None]]),
@@ -150,7 +155,7 @@ class TestSample:
             refused = await bob.refused(f"editor/{call}", operationId=body["operationId"])
             assert refused == (404, 2, "operation_not_found")
 
-    @each("operation", ["distinct", "max", "min", "mean"])
+    @pytest.mark.parametrize("operation", ["distinct", "max", "min", "mean"])
     async def test_operations_on_values_need_a_column(self, ana: Caller, operation: str):
         refused = (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2]
         assert refused == (400, "invalid_parameter")
@@ -256,7 +261,7 @@ class TestExplain:
         assert unknown["code"] == "engine_error"
 
     @pytest.mark.item(56)
-    @each(
+    @pytest.mark.parametrize(
         "smuggled",
         [
             "EXPLAIN SELECT 1",

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.driving import Api, Caller, open_api, until, verdict
-from tests.cases import each
 from tests.fakes.catalog import FakeCatalogEngine, table
 from tests.fixtures.database import new_database
 
@@ -77,14 +76,14 @@ class TestLists:
         assert names == [["cheap", "items", "T2"], ["t10"], []]
         assert [page["truncated"] for page in pages] == [True, False, False]
 
-    @each("limit", ["50001", "9" * 30])
+    @pytest.mark.parametrize("limit", ["50001", "9" * 30])
     async def test_a_list_of_any_size_has_as_many_names_as_are_given(self, ana: Caller, small: Api, limit: str):
         body = await ana.told("editor/autocomplete/shop", limit=limit, **SHELF)
         assert (len(body["tables_meta"]), body["truncated"]) == (4, False)
         body = await (await small.user()).told("editor/autocomplete/shop", limit=limit, **SHELF)
         assert (len(body["tables_meta"]), body["truncated"]) == (3, True)
 
-    @each("wrong", [{"limit": "0"}, {"limit": "-1"}, {"page": "0"}, {"operation": "x"}])
+    @pytest.mark.parametrize("wrong", [{"limit": "0"}, {"limit": "-1"}, {"page": "0"}, {"operation": "x"}])
     async def test_wrong_parameters_are_named(self, ana: Caller, wrong: dict[str, str]):
         answer = await ana.post("editor/autocomplete/shop", **SHELF, **wrong)
         assert verdict(answer) == (400, -1, "invalid_parameter")
@@ -156,7 +155,7 @@ class TestShapes:
 
 class TestNames:
     @pytest.mark.item(61)
-    @each(
+    @pytest.mark.parametrize(
         ("path", "more", "code"),
         [
             ("editor/autocomplete/nope", {}, "database_not_found"),
@@ -178,7 +177,9 @@ class TestNames:
         assert await ana.refused(path, **SHELF, **more) == (404, 1, code)
 
     @pytest.mark.item(61)
-    @each(("name", "segment"), [("a/b", "a%2Fb"), ("50%", "50%25"), ("a b", "a%20b"), ("é", "%C3%A9")])
+    @pytest.mark.parametrize(
+        ("name", "segment"), [("a/b", "a%2Fb"), ("50%", "50%25"), ("a b", "a%20b"), ("é", "%C3%A9")]
+    )
     async def test_any_character_may_stand_in_a_name(self, small: Api, name: str, segment: str):
         ana = await small.user()
         small.shelf.content["shop"][name] = table("shop", name)
@@ -186,7 +187,9 @@ class TestNames:
         assert (await ana.told(f"editor/describe/shop/{segment}", source_type="shelf"))["name"] == name
 
     @pytest.mark.item(61)
-    @each("path", ["editor/autocomplete/shop//", "editor/autocomplete/shop//id", "editor/sample/shop//"])
+    @pytest.mark.parametrize(
+        "path", ["editor/autocomplete/shop//", "editor/autocomplete/shop//id", "editor/sample/shop//"]
+    )
     async def test_table_and_column_must_not_be_empty(self, ana: Caller, path: str):
         assert await ana.refused(path, **SHELF) == (404, -1, "not_found")
 
@@ -201,19 +204,23 @@ class TestNames:
         assert "shop" in (await analyst.told("editor/autocomplete", snippet='{"type": "vault"}'))["databases"]
 
     @pytest.mark.item(7)
-    @each("path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"])
+    @pytest.mark.parametrize(
+        "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
+    )
     async def test_strangers_learn_nothing(self, api: Api, path: str):
         assert (await api.stranger.post(path, **fields(path))).status_code == 401
 
 
 class TestFailures:
-    @each("path", [*LOOKS, "editor/sample/shop/t10"])
+    @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/shop/t10"])
     async def test_an_engine_without_catalogue_is_not_supported(self, ana: Caller, path: str):
         more = {"source_type": "mysql"} if "describe" in path else {"snippet": '{"type": "mysql"}'}
         assert await ana.refused(path, **more) == (501, 5, "not_supported")
 
     @pytest.mark.item(70)
-    @each("path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"])
+    @pytest.mark.parametrize(
+        "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
+    )
     async def test_an_engine_that_is_down_is_tried_again_by_the_next_call(self, small: Api, path: str):
         ana = await small.user()
         small.shelf.reachable = False
@@ -239,7 +246,7 @@ class TestFailures:
         await until(lambda: not hasty.shelf.running)
         assert hasty.shelf.cancels == 1
 
-    @each(
+    @pytest.mark.parametrize(
         ("failure", "expected"),
         [
             (EngineForbidden("no right on shop"), (403, 1, "engine_forbidden")),
@@ -280,20 +287,20 @@ class TestFailures:
         )
 
     @pytest.mark.item(59)
-    @each("path", [*LOOKS, "editor/sample/public/t", "login/analyze/public/t"])
+    @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/public/t", "login/analyze/public/t"])
     async def test_a_source_without_credentials_asks_for_them_with_200(self, ana: Caller, path: str):
         more = {"source_type": "login"} if "describe" in path else {"snippet": '{"type": "login"}'}
         assert await ana.refused(path, **more) == (200, 401, "credentials_required")
         assert await ana.refused("editor/explain/login", statement="SELECT 1") == (200, 401, "credentials_required")
 
     @pytest.mark.item(71)
-    @each("path", LOOKS)
+    @pytest.mark.parametrize("path", LOOKS)
     async def test_unknown_fields_change_nothing(self, ana: Caller, path: str):
         assert await ana.told(path, **fields(path)) == await ana.told(path, **fields(path), surplus="x", Async="1")
 
 
 class TestCache:
-    @each("path", LOOKS)
+    @pytest.mark.parametrize("path", LOOKS)
     async def test_a_second_look_is_answered_from_what_is_kept(self, small: Api, path: str):
         ana = await small.user()
         first = await ana.told(path, **fields(path))

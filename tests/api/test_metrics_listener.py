@@ -15,7 +15,6 @@ import pytest
 import uvicorn
 from structlog.testing import capture_logs
 from tests.api.driving import Api, until
-from tests.cases import each
 from tests.engines.certificates import Authority
 from tests.ports import free_port
 from tests.unit.cli.test_commands import command_in
@@ -172,7 +171,7 @@ async def test_a_certificate_that_is_not_there_is_a_problem_of_the_settings(tmp_
             raise AssertionError
 
 
-@each("host", "192.0.2.1", "nowhere.invalid")
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
 def test_an_address_that_cannot_be_had_is_a_problem_of_the_settings(host: str):
     problem = f"metrics_host: {host} is no address of this machine"
     with pytest.raises(ConfigurationError, match=problem), listening(desktop_with(free_port(), host=host)):

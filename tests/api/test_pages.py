@@ -10,7 +10,6 @@ import yaml
 from scripts.export_openapi import TARGET
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller
-from tests.cases import each
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -199,7 +198,7 @@ async def test_json_says_whether_cells_are_escaped(ana: Caller):
 
 
 @pytest.mark.security("T31")
-@each("kind", TYPES)
+@pytest.mark.parametrize("kind", TYPES)
 async def test_files_have_the_exact_type_and_are_attachments(ana: Caller, kind: str):
     operation = (await ana.run("duckdb", STATEMENT))["history_uuid"]
     answer = await ana.get(f"editor/download/{operation}", format=kind)
@@ -222,7 +221,7 @@ async def test_names_and_messages_with_markup_are_json(ana: Caller):
 
 @pytest.mark.security("T31")
 @pytest.mark.platform(101)
-@each("path", ["/api/docs", "/api/swagger/"])
+@pytest.mark.parametrize("path", ["/api/docs", "/api/swagger/"])
 async def test_the_page_of_the_description_loads_nothing_from_elsewhere(api: Api, path: str):
     page = await api.stranger.get(path)
     assert page.headers["content-type"].startswith("text/html")

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 
 
 async def many(ana: Caller, dialect: object, statement: str, rows: object, **fields: Any) -> dict[str, Any]:
@@ -30,7 +29,7 @@ async def table(ana: Caller, dialect: object, name: str, columns: str = "n integ
     return name
 
 
-REAL = each("dialect", DUCKDB, SQLITE, POSTGRESQL)
+REAL = pytest.mark.parametrize("dialect", [DUCKDB, SQLITE, POSTGRESQL])
 
 
 @REAL
@@ -106,20 +105,30 @@ async def test_the_rows_of_returning_are_dropped(ana: Caller, dialect: Dialect):
 
 
 @every_dialect
-@each(
+@pytest.mark.parametrize(
     ("statement", "rows", "word"),
-    ("INSERT INTO t VALUES (?)", [], "at least one row"),
-    ("INSERT INTO t VALUES (?)", "5", "a JSON list of rows"),
-    ("INSERT INTO t VALUES (?)", [[1], 5], "row 2: parameters must be a JSON list or a JSON object"),
-    ("INSERT INTO t VALUES (?)", [[1], [1, 2]], "row 2: the text has 1 places, and 2 values came"),
-    ("INSERT INTO t VALUES (:a)", [{"a": 1}, {"b": 1}], "row 2: the place :a has no value"),
-    ("INSERT INTO t VALUES (?)", [[1], {"a": 1}], "row 2: parameters are a list in one row, and an object in another"),
-    ("INSERT INTO t VALUES (?)", [[1], [{"type": "date", "value": "secret"}]], "row 2: 1 has a value that is not of"),
-    ("INSERT INTO t VALUES (?); SELECT 1", [[1], [2]], "must be one statement"),
-    ("SELECT ?", [[1], [2]], "must be one that changes rows"),
-    ("-- the end\nCOMMIT", [[], []], "not one that begins or ends a transaction"),
-    ("savepoint s", [[]], "not one that begins or ends a transaction"),
-    ("INSERT INTO t VALUES (?)", [[1]] * 10_001, "at most 10000 rows"),
+    [
+        ("INSERT INTO t VALUES (?)", [], "at least one row"),
+        ("INSERT INTO t VALUES (?)", "5", "a JSON list of rows"),
+        ("INSERT INTO t VALUES (?)", [[1], 5], "row 2: parameters must be a JSON list or a JSON object"),
+        ("INSERT INTO t VALUES (?)", [[1], [1, 2]], "row 2: the text has 1 places, and 2 values came"),
+        ("INSERT INTO t VALUES (:a)", [{"a": 1}, {"b": 1}], "row 2: the place :a has no value"),
+        (
+            "INSERT INTO t VALUES (?)",
+            [[1], {"a": 1}],
+            "row 2: parameters are a list in one row, and an object in another",
+        ),
+        (
+            "INSERT INTO t VALUES (?)",
+            [[1], [{"type": "date", "value": "secret"}]],
+            "row 2: 1 has a value that is not of",
+        ),
+        ("INSERT INTO t VALUES (?); SELECT 1", [[1], [2]], "must be one statement"),
+        ("SELECT ?", [[1], [2]], "must be one that changes rows"),
+        ("-- the end\nCOMMIT", [[], []], "not one that begins or ends a transaction"),
+        ("savepoint s", [[]], "not one that begins or ends a transaction"),
+        ("INSERT INTO t VALUES (?)", [[1]] * 10_001, "at most 10000 rows"),
+    ],
 )
 async def test_what_cannot_run_for_many_rows_is_refused(ana: Caller, dialect: Dialect, statement, rows, word):
     before = (await ana.history())["count"]
@@ -190,11 +199,13 @@ async def test_a_cancel_between_rows_ends_the_statement(ana: Caller, api: Api):
 MANY_OF_SQLITE = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3000000)"
 
 
-@each(
+@pytest.mark.parametrize(
     ("dialect", "statement"),
-    ("duckdb", "INSERT INTO {t} SELECT ? FROM range(3000000)"),
-    ("sqlite", f"INSERT INTO {{t}} {MANY_OF_SQLITE} SELECT ? FROM c"),
-    ("postgresql", "INSERT INTO {t} SELECT CAST(? AS integer) FROM pg_sleep(0.2)"),
+    [
+        ("duckdb", "INSERT INTO {t} SELECT ? FROM range(3000000)"),
+        ("sqlite", f"INSERT INTO {{t}} {MANY_OF_SQLITE} SELECT ? FROM c"),
+        ("postgresql", "INSERT INTO {t} SELECT CAST(? AS integer) FROM pg_sleep(0.2)"),
+    ],
 )
 async def test_a_cancel_undoes_the_rows_before(ana: Caller, dialect, statement):
     name = await table(ana, dialect, "many_canceled", "n integer")

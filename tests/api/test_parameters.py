@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 from tests.api.conftest import SECRET_KEY
 from tests.api.dialects import DUCKDB, Dialect, every_dialect
 from tests.api.driving import Caller, verdict
-from tests.cases import each
 
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.platform.sealing import reseal
@@ -56,19 +56,21 @@ async def test_casts_slices_and_operators_are_no_places(ana: Caller):
     assert await rows(ana, "postgresql", named, {"n": 5}) == [[[1, 2], 5]]
 
 
-@each(
+@pytest.mark.parametrize(
     ("dialect", "given", "value"),
-    ("sqlite", ("double", "Infinity"), "Infinity"),
-    ("sqlite", ("double", "-Infinity"), "-Infinity"),
-    ("sqlite", ("double", "NaN"), None),
-    ("sqlite", ("decimal", "Infinity"), "Infinity"),
-    ("sqlite", ("decimal", "NaN"), None),
-    ("duckdb", ("double", "Infinity"), "Infinity"),
-    ("duckdb", ("double", "NaN"), "NaN"),
-    ("postgresql", ("double", "-Infinity"), "-Infinity"),
-    ("postgresql", ("double", "NaN"), "NaN"),
-    ("postgresql", ("decimal", "NaN"), "NaN"),
-    ("postgresql", ("decimal", "-Infinity"), "-Infinity"),
+    [
+        ("sqlite", ("double", "Infinity"), "Infinity"),
+        ("sqlite", ("double", "-Infinity"), "-Infinity"),
+        ("sqlite", ("double", "NaN"), None),
+        ("sqlite", ("decimal", "Infinity"), "Infinity"),
+        ("sqlite", ("decimal", "NaN"), None),
+        ("duckdb", ("double", "Infinity"), "Infinity"),
+        ("duckdb", ("double", "NaN"), "NaN"),
+        ("postgresql", ("double", "-Infinity"), "-Infinity"),
+        ("postgresql", ("double", "NaN"), "NaN"),
+        ("postgresql", ("decimal", "NaN"), "NaN"),
+        ("postgresql", ("decimal", "-Infinity"), "-Infinity"),
+    ],
 )
 async def test_nan_and_the_infinities_come_back_from_engines_that_have_them(ana: Caller, dialect, given, value):
     """SQLite makes NULL of NaN."""
@@ -137,7 +139,7 @@ async def test_a_long_statement_has_its_values_and_its_plan(ana: Caller):
     assert plan["status"] == 0, plan
 
 
-@each("statement, parameters, says", [
+@pytest.mark.parametrize(("statement", "parameters", "says"), [
     ("SELECT ?", [], "1 places, and 0 values"),
     ("SELECT ?, '?'", [1, SECRET], "1 places, and 2 values"),
     ("SELECT 1; SELECT ?", [], "1 places, and 0 values"),
@@ -161,7 +163,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_recorded(
     assert SECRET not in message
 
 
-@each("given, says", [
+@pytest.mark.parametrize(("given", "says"), [
     ([[1, 2], [3]], "1 has arrays of different lengths in an array"),
     ([[1, 2], None], "1 has arrays of different lengths in an array"),
     ([[[1], [2]], [[3, 4], [5, 6]]], "1 has arrays of different lengths in an array"),
@@ -213,8 +215,8 @@ async def test_values_of_a_former_key_are_gone_until_they_are_sealed_anew(ana: C
     assert following["result"]["data"] == [[SECRET]]
 
 
-@each("statement", ["SELECT CAST(? AS DATE) AS a", "SELECT 1 WHERE ? )"])
-@each("dialect", ["duckdb", "postgresql"])
+@pytest.mark.parametrize("statement", ["SELECT CAST(? AS DATE) AS a", "SELECT 1 WHERE ? )"])
+@pytest.mark.parametrize("dialect", ["duckdb", "postgresql"])
 async def test_a_failure_shows_no_value(ana: Caller, dialect: str, statement: str):
     body = await ana.run(dialect, statement, parameters=json.dumps([SECRET]))
     assert body["status"] == 1
@@ -266,7 +268,7 @@ async def test_explain_takes_parameters(ana: Caller, dialect: Dialect):
     assert verdict(refused) == (400, -1, "invalid_parameter")
 
 
-@each("call", ["execute", "explain"])
+@pytest.mark.parametrize("call", ["execute", "explain"])
 async def test_values_are_bounded_as_often_as_their_places(ana: Caller, call: str):
     many = "SELECT " + ",".join([":a"] * 300)
     refused = await ana.post_json(f"editor/{call}/duckdb", statement=many, parameters={"a": "x" * 100_000})

@@ -15,7 +15,6 @@ import pytest
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.token.logins import tampered
 from tests.api.transport import AppTransport
-from tests.cases import each
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from tests.engines.scripted_trino import Reply, column, error, page, scripted_trino
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
@@ -217,7 +216,7 @@ async def test_it_is_stored_sealed_and_only_until_the_statement_ends(setting: Pa
 
 
 @pytest.mark.platform(46)
-@each("ending", ["cancel_statement", "close_statement"])
+@pytest.mark.parametrize("ending", ["cancel_statement", "close_statement"])
 async def test_it_is_gone_when_the_statement_is_stopped(setting: Passing, ending: str):
     operation = (await setting.with_token.execute("guarded", "SELECT sleep(60000)"))["history_uuid"]
     await setting.with_token.running(operation)
@@ -377,7 +376,9 @@ async def test_an_engine_that_repeats_the_token_is_not_believed_with_it(setting:
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
-@each("answer", [page(error=error(f"Invalid token: {TOKEN}")), Reply(f"Bearer {TOKEN} is not good".encode(), 401)])
+@pytest.mark.parametrize(
+    "answer", [page(error=error(f"Invalid token: {TOKEN}")), Reply(f"Bearer {TOKEN} is not good".encode(), 401)]
+)
 async def test_a_coordinator_that_repeats_the_token_is_not_believed_with_it(tmp_path, database_dsn, answer):
     async with scripted_trino(answer) as coordinator:
         options = {"url": coordinator.url, "auth_mechanism": "JWT"}

@@ -9,7 +9,6 @@ from scripts.check_operations import SERVED, read_operations
 from scripts.describe_api import described_application
 from tests.api.driving import Api, Caller, verdict
 from tests.api.walk import Walk, steady
-from tests.cases import each
 
 PRIVATE = [
     (one, path)
@@ -43,7 +42,7 @@ def test_the_calls_of_hues_pages_have_their_paths_and_are_not_described():
 
 
 @pytest.mark.item(79)
-@each("slash", ["", "/"])
+@pytest.mark.parametrize("slash", ["", "/"])
 async def test_every_call_answers_there_as_at_its_public_path(api: Api, slash: str):
     public = await Walk(api, await api.user()).whole()
     private = await Walk(api, await api.user(), private=True, slash=slash).whole()

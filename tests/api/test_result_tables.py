@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Caller, until
-from tests.cases import each
 
 from queryserver.engines.reach import OpenResult
 from queryserver.errors.statements import ResultRefused
@@ -62,7 +61,9 @@ async def is_stored(caller: Caller, operation: str) -> bool:
     return UUID(operation) in found
 
 
-@each("statement, rows, in_files", (INLINE, 5, False), (STORED, 9000, True), ("rows 0", 0, False))
+@pytest.mark.parametrize(
+    ("statement", "rows", "in_files"), [(INLINE, 5, False), (STORED, 9000, True), ("rows 0", 0, False)]
+)
 async def test_all_rows_of_an_own_result(ana: Caller, statement: str, rows: int, in_files: bool) -> None:
     operation = (await ana.run("mysql", statement))["history_uuid"]
     results = session_of(ana)

@@ -7,7 +7,6 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect, literal
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 
 META = {"comment": ""}
 
@@ -65,7 +64,9 @@ class TestPaging:
         assert (await ana.page(operation, rows=5))["start_row"] == 5
 
     @pytest.mark.item(20)
-    @each(("statement", "rows"), [("rows 100", 100), ("rows 3000 wide 1000", 3000)])  # in the record; in segments
+    @pytest.mark.parametrize(
+        ("statement", "rows"), [("rows 100", 100), ("rows 3000 wide 1000", 3000)]
+    )  # in the record; in segments
     async def test_past_the_end_there_is_an_empty_batch(self, ana: Caller, statement: str, rows: int):
         operation = await finished(ana, "mysql", statement)
         for start_row in (rows, rows + 1, 10**12, 2**63 - 1):
@@ -81,7 +82,7 @@ class TestPaging:
         assert all(page["data"] == [[page["start_row"] + n] for n in range(len(page["data"]))] for page in pages)
 
     @pytest.mark.item(22)
-    @each(
+    @pytest.mark.parametrize(
         ("field", "value"),
         [
             ("rows", "0"),
@@ -107,7 +108,7 @@ class TestPaging:
         assert (len(page["data"]), page["has_more"]) == (100_000, True)
 
     @pytest.mark.item(22)
-    @each("rows", "100001", "1000000", "9" * 30)
+    @pytest.mark.parametrize("rows", ["100001", "1000000", "9" * 30])
     async def test_more_rows_than_a_batch_has_give_a_full_batch_and_an_exact_has_more(self, ana: Caller, rows: str):
         operation = await finished(ana, "mysql", "rows 200000", limit=200_000)
         pages = [await ana.page(operation, rows=rows) for _ in range(3)]
@@ -167,7 +168,7 @@ class TestPaging:
 
 class TestMeta:
     @pytest.mark.item(30)
-    @each("escape", ["true", "false"])
+    @pytest.mark.parametrize("escape", ["true", "false"])
     @every_dialect
     async def test_no_rows_still_have_columns(self, ana: Caller, dialect: Dialect, escape: str):
         page = await ana.result(dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0", escape=escape)
@@ -186,7 +187,7 @@ class TestMeta:
         assert [row[0] for page in pages for row in page["data"]] == [None] * 150 + list(range(150, 200))
 
     @pytest.mark.item(31)
-    @each(
+    @pytest.mark.parametrize(
         ("dialect", "expression", "kind", "native"),
         [
             (DUCKDB, "1::INTEGER", "INT_TYPE", "INTEGER"),
@@ -273,7 +274,7 @@ class TestCells:
         assert page["data"] == [[None, "NULL"]]
 
     @pytest.mark.item(27, 28)
-    @each(
+    @pytest.mark.parametrize(
         ("dialect", "expression", "value"),
         [
             *((DUCKDB, *cell) for cell in DUCKDB_CELLS),
@@ -314,7 +315,7 @@ class TestCells:
         assert hue["meta"][0]["name"] == "<a>"
 
     @pytest.mark.item(29)
-    @each(
+    @pytest.mark.parametrize(
         ("dialect", "expression", "value"),
         [
             (DUCKDB, "29.0::DOUBLE", "29.0"),
@@ -376,7 +377,7 @@ class TestCaps:
 
     @pytest.mark.item(17)
     @pytest.mark.item(32)
-    @each(
+    @pytest.mark.parametrize(
         ("setting", "cut_by", "kept"),
         [
             ({"result_max_rows": 20, "default_limit": 0}, "result_max_rows", 20),

@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 from tests.api.dialects import DUCKDB, POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 from tests.timing import until
 
 from queryserver.statements.overview import OverviewFilter
@@ -37,7 +36,7 @@ class TestWarning:
         assert "warning" not in last
 
     @pytest.mark.item(81)
-    @each("fields", {}, {"run_all": "true"})
+    @pytest.mark.parametrize("fields", [{}, {"run_all": "true"}])
     async def test_one_statement_gives_none(self, ana: Caller, fields: dict[str, str]):
         assert "warning" not in await ana.run("duckdb", "SELECT 1;", **fields)
 
@@ -144,7 +143,7 @@ class TestRunAll:
         assert verdict(empty) == (409, 1, "no_result_set")
 
     @pytest.mark.item(82)
-    @each("statement_id", 2, 99)
+    @pytest.mark.parametrize("statement_id", [2, 99])
     async def test_a_statement_that_is_not_of_the_script_is_refused(self, ana: Caller, statement_id: int):
         operation = (await ana.run("duckdb", "SELECT 1; SELECT 2", run_all="true"))["history_uuid"]
         refused = await ana.refused("editor/fetch_result_data", operationId=operation, statement_id=statement_id)
@@ -291,7 +290,7 @@ class TestRunAll:
         assert (await ana.page(seen["history_uuid"]))["data"] == [["6"]]
 
     @pytest.mark.item(82)
-    @each("path", "editor/execute", "editor/execute/mysql", "query/mysql")
+    @pytest.mark.parametrize("path", ["editor/execute", "editor/execute/mysql", "query/mysql"])
     async def test_every_form_of_the_call_takes_it(self, ana: Caller, path: str):
         body = await ana.told(path, statement="ddl; rows 1", snippet='{"type": "mysql"}', run_all="true", wait=30)
         assert steps(body) == [(0, "success"), (1, "available")]
@@ -373,7 +372,7 @@ class TestRunAll:
         assert "text after the cancel" not in ana.api.fakes["mysql"].executions
 
     @pytest.mark.item(85)
-    @each("script", "rows 2; fail now", "rows 2; sleep 60")
+    @pytest.mark.parametrize("script", ["rows 2; fail now", "rows 2; sleep 60"])
     async def test_close_frees_the_results_of_a_script_that_failed_or_runs(self, ana: Caller, script: str):
         operation = (await ana.execute("mysql", script, run_all="true"))["history_uuid"]
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Caller, verdict
-from tests.cases import each
 from tests.timing import at_best, soon
 
 from queryserver.sql.splitter import statement_hash
@@ -65,7 +64,7 @@ def position(point: dict[str, int]) -> tuple[int, int]:
 
 class TestSplitting:
     @pytest.mark.item(46)
-    @each(("dialect", "script", "expected"), POSITIONS)
+    @pytest.mark.parametrize(("dialect", "script", "expected"), POSITIONS)
     async def test_positions_and_texts(self, ana: Caller, dialect: str, script: str, expected: list[Any]):
         handles = await all_handles(ana, dialect, script)
         assert [(one["statement"], position(one["start"]), position(one["end"])) for one in handles] == expected
@@ -77,7 +76,7 @@ class TestSplitting:
         ]
 
     @pytest.mark.item(46)
-    @each("text", HASHES)
+    @pytest.mark.parametrize("text", HASHES)
     async def test_the_hash_is_sha224_of_the_statement(self, ana: Caller, text: str):
         handle = (await ana.execute("mysql", f" {text} ; "))["handle"]
         assert (handle["statement"], handle["previous_statement_hash"]) == (text, HASHES[text])
@@ -89,7 +88,7 @@ class TestSplitting:
         assert seen == [((0, 0), (0, 8)), ((1, 0), (1, 7)), ((2, 0), (2, 6))]
 
     @pytest.mark.item(47)
-    @each(
+    @pytest.mark.parametrize(
         ("dialect", "statement", "cells"),
         [
             (DUCKDB, 'SELECT \';\' AS a, "b;" FROM (SELECT 1 AS "b;") /* ; /* ; */ */ -- ;\n', [";", 1]),
@@ -104,7 +103,7 @@ class TestSplitting:
         assert (await ana.page(body["history_uuid"]))["data"] == [cells]
 
     @pytest.mark.item(47)
-    @each("dialect", ["duckdb", "sqlite", "postgresql", "mysql", "hive"])
+    @pytest.mark.parametrize("dialect", ["duckdb", "sqlite", "postgresql", "mysql", "hive"])
     async def test_splitting_time_is_linear(self, ana: Caller, dialect: str):
         chosen = random.Random(5)
         pieces = ["'", '"', "`", "$$", "$a$", "--", "\n", "/*", "*/", ";", "\\", "x", " ", "[", "]", "#"]
@@ -177,7 +176,7 @@ class TestContinuing:
         assert third["query_status"]["rows"] == 9
 
     @pytest.mark.item(49)
-    @each(
+    @pytest.mark.parametrize(
         ("script", "handle", "expected"),
         [
             ("SELECT 1;\nSELECT 2", {}, 0),
@@ -212,7 +211,7 @@ class TestContinuing:
         assert body["handle"]["session_id"] == first["handle"]["session_id"]
 
     @pytest.mark.item(50)
-    @each("form", ["short", "full"])
+    @pytest.mark.parametrize("form", ["short", "full"])
     @every_dialect
     async def test_statements_of_a_script_share_their_session(self, ana: Caller, dialect: Dialect, form: str):
         table = f"temporary_{ana.username}"
@@ -269,12 +268,12 @@ class TestFormat:
         body = await ana.told("editor/format", statements=script, dialect="hive")
         assert body["formatted_statements"] == "SELECT 'it\\'s ;  from',\n       `order  by`\nFROM t"
 
-    @each("script", ["select " + "(" * 200 + "1" + ")" * 200, "select '  from", "select 1, " * 3000])
+    @pytest.mark.parametrize("script", ["select " + "(" * 200 + "1" + ")" * 200, "select '  from", "select 1, " * 3000])
     async def test_what_cannot_be_formatted_comes_back_unchanged(self, ana: Caller, script: str):
         body = await ana.told("editor/format", statements=script)
         assert body["formatted_statements"] == script
 
-    @each("fields", [{}, {"statements": ""}, {"statements": "  \n"}, {"dialect": "hive"}])
+    @pytest.mark.parametrize("fields", [{}, {"statements": ""}, {"statements": "  \n"}, {"dialect": "hive"}])
     async def test_statements_are_required(self, ana: Caller, fields: dict[str, str]):
         answer = await ana.post("editor/format", **fields)
         assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")

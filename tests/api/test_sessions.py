@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.dialects import POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller, open_api, until, verdict
-from tests.cases import each
 
 from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings, InterpreterSettings
 
@@ -107,7 +106,7 @@ class TestCreate:
         page = await ana.page((await ana.run(POSTGRESQL, shown, session_id=session["id"]))["history_uuid"])
         assert page["data"] == [["1234kB", '"$user", public']]
 
-    @each(
+    @pytest.mark.parametrize(
         ("session", "code"),
         [
             (None, "missing_parameter"),
@@ -225,7 +224,7 @@ class TestClose:
             "closed", "available", "available", "available",
         ]  # fmt: skip
 
-    @each("names_it", [True, False])
+    @pytest.mark.parametrize("names_it", [True, False])
     async def test_results_of_a_session_that_was_closed_for_idleness_are_closed_too(self, closing, *, names_it):
         """And a call that failed after it had closed the session can be repeated."""
         ana, bob = await closing.user("ana"), await closing.user("bob")
@@ -281,7 +280,7 @@ class TestClose:
         assert (await ana.run("mysql", "rows 1", session_id=session))["status"] == 0
         assert (await bob.history())["count"] == 0
 
-    @each("session_id", [0, -1, 2**40, 2**63 - 1])
+    @pytest.mark.parametrize("session_id", [0, -1, 2**40, 2**63 - 1])
     async def test_an_unknown_session_is_not_found(self, ana: Caller, session_id: int):
         missing = (404, -1, "session_not_found")
         assert await ana.refused("editor/execute/mysql", statement="rows 1", session_id=session_id) == missing
@@ -430,7 +429,7 @@ def without(answer: httpx.Response, *ids: str) -> str:
 
 class TestStrangers:
     @pytest.mark.item(42)
-    @each("call", POSTS)
+    @pytest.mark.parametrize("call", POSTS)
     async def test_an_id_of_somebody_else_looks_like_an_unknown_one(self, ana: Caller, bob: Caller, call: str):
         theirs, unknown = (await ana.run("mysql", "rows 1"))["history_uuid"], str(uuid4())
         answers = {one: await bob.post(f"editor/{call}", operationId=one) for one in (theirs, unknown, "malformed")}
@@ -439,7 +438,7 @@ class TestStrangers:
         assert await ana.state(theirs) == "available"
 
     @pytest.mark.item(42)
-    @each("call", POSTS)
+    @pytest.mark.parametrize("call", POSTS)
     async def test_guid_and_secret_open_nothing(self, ana: Caller, bob: Caller, call: str):
         body = await ana.run("mysql", "rows 1")
         guid = body["handle"]["guid"]
@@ -453,7 +452,7 @@ class TestStrangers:
         assert await ana.state(body["history_uuid"]) == "available"
 
     @pytest.mark.item(42)
-    @each("path", ["GET editor/download/", "GET editor/events/", "POST editor/watch/"])
+    @pytest.mark.parametrize("path", ["GET editor/download/", "GET editor/events/", "POST editor/watch/"])
     async def test_paths_with_an_id_are_closed_too(self, ana: Caller, bob: Caller, path: str):
         method, _, start = path.partition(" ")
         theirs, unknown = (await ana.run("mysql", "rows 1"))["history_uuid"], str(uuid4())

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+import pytest
 from tests.api.dialects import ALL, DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Caller
-from tests.cases import each
 
 CONSTRAINTS = {POSTGRESQL: "23505", SQLITE: "23505", DUCKDB: "23000"}
 
@@ -33,7 +33,7 @@ async def test_a_broken_constraint_is_of_class_23(ana: Caller, dialect: Dialect)
     await ana.run(dialect, f"DROP TABLE {table}")
 
 
-@each("dialect, statement, sqlstate", [
+@pytest.mark.parametrize(("dialect", "statement", "sqlstate"), [
     (POSTGRESQL, "SELECT CAST('x' AS integer)", "22P02"),
     (POSTGRESQL, "SELECT 1/0", "22012"),
     (POSTGRESQL, "SELCT 1", "42601"),

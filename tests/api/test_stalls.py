@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from tests.api.driving import Caller
-from tests.cases import each
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +78,7 @@ async def longest_stall() -> AsyncIterator[list[float]]:
         ticker.cancel()
 
 
-@each("name", CALLS)
+@pytest.mark.parametrize("name", CALLS)
 async def test_nasty_input_does_not_hold_up_the_loop(ana: Caller, name: str):
     stalls: list[float] = []
     # Other work on the machine may hold us up too, but hardly each time.

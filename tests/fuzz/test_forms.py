@@ -4,8 +4,8 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from scripts.export_openapi import TARGET
-from tests.cases import each
 from tests.fuzz.forms import is_allowed_as_sent
 
 COMPONENTS: Any = json.loads(TARGET.read_text(encoding="utf-8"))["components"]
@@ -24,52 +24,58 @@ def is_allowed(model: str, fields: list[tuple[str, str]], kind: str = FORM) -> b
     return is_allowed_as_sent(parts.encode(), f"{kind}; boundary={BOUNDARY}", schema, COMPONENTS)
 
 
-@each("kind", FORM, PARTS)
-@each(
+@pytest.mark.parametrize("kind", [FORM, PARTS])
+@pytest.mark.parametrize(
     ("fields", "expected"),
-    ([("path", "AAA"), ("skip_trash", "TRUE"), ("wait", "0")], True),
-    ([("path", "{}")], True),
-    ([("path", "a"), ("path", "b"), ("wait", "600")], True),
-    ([("path", " ")], False),
-    ([("path", "a"), ("path", "")], False),
-    ([("path", "a"), ("wait", "601")], False),
-    ([("path", "a"), ("wait", "x")], False),
-    ([("path", "a"), ("wait", "1.0")], True),
-    ([("path", "a"), ("wait", "0.5")], False),
-    ([("path", "a"), ("skip_trash", "perhaps")], False),
-    ([("wait", "0")], False),
-    ([], False),
+    [
+        ([("path", "AAA"), ("skip_trash", "TRUE"), ("wait", "0")], True),
+        ([("path", "{}")], True),
+        ([("path", "a"), ("path", "b"), ("wait", "600")], True),
+        ([("path", " ")], False),
+        ([("path", "a"), ("path", "")], False),
+        ([("path", "a"), ("wait", "601")], False),
+        ([("path", "a"), ("wait", "x")], False),
+        ([("path", "a"), ("wait", "1.0")], True),
+        ([("path", "a"), ("wait", "0.5")], False),
+        ([("path", "a"), ("skip_trash", "perhaps")], False),
+        ([("wait", "0")], False),
+        ([], False),
+    ],
 )
 def test_what_the_bytes_say_decides(kind: str, fields: list[tuple[str, str]], expected: bool):
     assert is_allowed("DeleteRequestForm", fields, kind) == expected
 
 
-@each("kind", FORM, PARTS)
+@pytest.mark.parametrize("kind", [FORM, PARTS])
 def test_of_a_field_that_is_no_array_the_last_text_counts(kind: str):
     assert is_allowed("RenameRequestForm", [("src_path", ""), ("src_path", "a"), ("dest_path", "b")], kind)
     assert not is_allowed("RenameRequestForm", [("src_path", "a"), ("dest_path", "b"), ("dest_path", "")], kind)
 
 
-@each(
+@pytest.mark.parametrize(
     ("body", "content_type"),
-    (b'{"path": ["a"]}', "text/plain"),
-    (b"path=%FF", FORM),
-    (b"path=\xff", FORM),
-    (FILE.encode(), f"{PARTS}; boundary={BOUNDARY}"),
+    [
+        (b'{"path": ["a"]}', "text/plain"),
+        (b"path=%FF", FORM),
+        (b"path=\xff", FORM),
+        (FILE.encode(), f"{PARTS}; boundary={BOUNDARY}"),
+    ],
 )
 def test_what_is_no_form_of_texts_is_not_allowed(body: bytes, content_type: str):
     schema = {"$ref": "#/components/schemas/DeleteRequestForm"}
     assert not is_allowed_as_sent(body, content_type, schema, COMPONENTS)
 
 
-@each(
+@pytest.mark.parametrize(
     ("sent", "expected"),
-    ({"path": "AAA"}, True),
-    ({"path": ["AAA"], "wait": None}, True),
-    ({"path": " "}, False),
-    ({"path": 1}, False),
-    ({"path": "AAA", "wait": "x"}, False),
-    ("AAA", False),
+    [
+        ({"path": "AAA"}, True),
+        ({"path": ["AAA"], "wait": None}, True),
+        ({"path": " "}, False),
+        ({"path": 1}, False),
+        ({"path": "AAA", "wait": "x"}, False),
+        ("AAA", False),
+    ],
 )
 def test_a_text_of_json_is_an_array_of_one(sent: object, expected: bool):
     schema = {"$ref": "#/components/schemas/DeleteRequest"}

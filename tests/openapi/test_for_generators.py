@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pytest
 from scripts.api_texts import rows, texts
 from scripts.describe_api import FORM, JSON, references
-from tests.cases import each
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
 from queryserver.api.errors import BODY_STATUS
@@ -154,7 +154,7 @@ class TestWords:
         text = json.dumps(DOCUMENT, ensure_ascii=False)
         assert [text[max(0, m.start() - 60) : m.end() + 20] for m in PAPERS.finditer(text)] == []
 
-    @each("name", WORDS)
+    @pytest.mark.parametrize("name", WORDS)
     def test_enumerations_are_the_words_of_the_domain(self, name: str):
         model, _, field = name.partition(".")
         schema = SCHEMAS[model]["properties"][field]

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import yaml
 from fastapi import APIRouter, FastAPI, Response
 from scripts.check_operations import (
@@ -17,7 +18,6 @@ from scripts.check_operations import (
     shape,
 )
 from scripts.describe_api import described_application
-from tests.cases import each
 
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import Fields
@@ -126,7 +126,7 @@ class TestTable:
     def test_no_call_is_listed_twice(self):
         assert [key for key, count in Counter(operation.key for operation in OPERATIONS).items() if count > 1] == []
 
-    @each("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
+    @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
     def test_rows_use_the_words_of_the_table_and_known_shapes_or_media_types(self, operation: Operation):
         assert operation.method in {"GET", "POST", "DELETE"}
         assert operation.group in GROUPS
@@ -137,7 +137,9 @@ class TestTable:
         assert operation.source.startswith(("Spec 4", "Contract ", "ADR "))
         assert [name for name in operation.response if "/" not in name and name not in SCHEMAS] == []
 
-    @each("operation", [one for one in OPERATIONS if isinstance(one.request, str)], ids=lambda one: " ".join(one.key))
+    @pytest.mark.parametrize(
+        "operation", [one for one in OPERATIONS if isinstance(one.request, str)], ids=lambda one: " ".join(one.key)
+    )
     def test_request_models_exist(self, operation: Operation):
         assert issubclass(getattr(requests, operation.request), Fields)
 

@@ -8,7 +8,6 @@ import yaml
 from openapi_spec_validator import validate
 from pydantic import BaseModel
 from scripts.check_operations import RESOURCES, SERVED, read_operations
-from tests.cases import each
 
 from queryserver.api.schemas import fields as snippets
 from queryserver.api.schemas import generated, requests
@@ -107,24 +106,24 @@ def test_the_tables_are_valid_openapi():
     validate(DOCUMENT)
 
 
-@each("name", SPECIFIED)
+@pytest.mark.parametrize("name", SPECIFIED)
 def test_every_specified_field_is_there(name: str):
     assert set(SPECIFIED[name].split()) <= set(SCHEMAS[name]["properties"])
 
 
-@each("name", SPECIFIED)
+@pytest.mark.parametrize("name", SPECIFIED)
 def test_what_the_specification_lacks_is_marked_as_an_extension(name: str):
     extensions = {key for key, value in SCHEMAS[name]["properties"].items() if value.get("x-extension")}
     assert extensions == set(SCHEMAS[name]["properties"]) - set(SPECIFIED[name].split())
 
 
-@each("name", SCHEMAS)
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_every_shape_says_what_it_is_and_who_decides(name: str):
     assert SCHEMAS[name]["description"]
     assert SCHEMAS[name]["x-source"].startswith(("Spec ", "Contract ", "ADR "))
 
 
-@each("name", SCHEMAS)
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_models_have_the_keys_of_the_table_in_wire_order(name: str):
     described = model(name).model_json_schema(mode="serialization")
     described = {**described, **described.get("$defs", {}).get(name, {})}
@@ -133,7 +132,7 @@ def test_models_have_the_keys_of_the_table_in_wire_order(name: str):
 
 
 @pytest.mark.platform(16)
-@each("name", SAMPLES)
+@pytest.mark.parametrize("name", SAMPLES)
 def test_a_body_of_the_contract_is_read_and_written_back_byte_for_byte(name: str):
     compact = json.dumps(json.loads(SAMPLES[name]), ensure_ascii=False, separators=(",", ":"))
     assert model(name).model_validate_json(SAMPLES[name]).model_dump_json() == compact

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.api.configuration.conftest import SECRET_KEY, Opener
 from tests.api.driving import Api, Caller
-from tests.cases import each
 
 from queryserver.platform.logs import configure_logging, stop_logging
 from queryserver.platform.settings.desktop import LoggingSettings
@@ -51,7 +50,7 @@ async def test_without_a_banner_there_is_none(api: Api) -> None:
 
 
 @pytest.mark.platform(89)
-@each("path", ["check_config", "logs", "logs/download", "available_app_examples"])
+@pytest.mark.parametrize("path", ["check_config", "logs", "logs/download", "available_app_examples"])
 async def test_only_administrators_look_inside(api: Api, ana: Caller, path: str) -> None:
     refused = await ana.get(path)
     assert (refused.status_code, refused.json()["code"]) == (403, "admin_required")

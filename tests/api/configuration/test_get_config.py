@@ -6,7 +6,6 @@ from uuid import UUID
 import pytest
 from tests.api.configuration.conftest import Opener
 from tests.api.driving import Api, Caller
-from tests.cases import each
 
 from queryserver import __version__
 
@@ -103,7 +102,7 @@ async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with:
 
 
 @pytest.mark.platform(82)
-@each("named", ["lite", "Light", "LITE"])
+@pytest.mark.parametrize("named", ["lite", "Light", "LITE"])
 async def test_the_default_interpreter_is_the_main_action(open_with: Opener, named: str) -> None:
     toml = f'[notebook]\ndefault_interpreter = "{named}"\n' + THREE.replace("sqlite", 'sqlite"\nname = "Light', 1)
     async with open_with(toml) as api:
@@ -121,7 +120,7 @@ async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
 
 
 @pytest.mark.platform(82)
-@each(
+@pytest.mark.parametrize(
     ("notebook", "main", "first"),
     [
         ('default_interpreter = "LIGHT"', "lite", "duck"),
@@ -269,8 +268,8 @@ def compute(interface: str) -> dict[str, Any]:
 
 
 @pytest.mark.platform(86)
-@each("interface", ["hive", "7070", "never_heard-of", "Status", "statusx"])
-@each("prefix", ["context", "/desktop/api2/context"])
+@pytest.mark.parametrize("interface", ["hive", "7070", "never_heard-of", "Status", "statusx"])
+@pytest.mark.parametrize("prefix", ["context", "/desktop/api2/context"])
 async def test_contexts_answer_under_the_key_that_was_asked_for(ana: Caller, prefix: str, interface: str) -> None:
     for kind, expected in (("namespaces", NAMESPACE), ("computes", compute(interface)), ("clusters", CLUSTER)):
         found = (await ana.get(f"{prefix}/{kind}/{interface}")).json()
@@ -279,7 +278,7 @@ async def test_contexts_answer_under_the_key_that_was_asked_for(ana: Caller, pre
 
 
 @pytest.mark.platform(86)
-@each("path", ["context/namespaces", "/desktop/api2/context/namespaces", "get_namespaces"])
+@pytest.mark.parametrize("path", ["context/namespaces", "/desktop/api2/context/namespaces", "get_namespaces"])
 async def test_status_and_other_words_are_no_interface(ana: Caller, path: str) -> None:
     for word in ("status", "status/", "a.b", "a%20b", "%C3%A4", ""):
         assert (await ana.get(f"{path}/{word}")).status_code == 404, word
@@ -292,7 +291,7 @@ async def test_the_alias_of_hue_clients_needs_the_token(api: Api) -> None:
         assert (await api.stranger.get(f"context/{kind}/hive")).status_code == 401
 
 
-@each("name", ["top_databases", "query_risk", "similar_queries", "predict"])
+@pytest.mark.parametrize("name", ["top_databases", "query_risk", "similar_queries", "predict"])
 async def test_the_optimizer_is_not_served(ana: Caller, name: str) -> None:
     assert await ana.refused(f"optimizer/{name}") == (501, -1, "not_supported")
     assert (await ana.post("optimizer/unknown")).status_code == 404

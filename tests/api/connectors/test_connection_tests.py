@@ -12,7 +12,6 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, Caller, until
-from tests.cases import each
 from tests.fakes import http_driver
 from tests.ports import free_port
 
@@ -95,7 +94,7 @@ async def test_a_live_engine_passes_all_steps_and_tells_its_version(keeper: Keep
 
 
 @pytest.mark.platform(73)
-@each("dialect", ["duckdb", "sqlite"])
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
 async def test_engines_of_this_process_are_tested_as_well(keeper: Keeper, dialect: str) -> None:
     body = await outcome_of(keeper.caller, dialect, dialect, path=":memory:")
     assert last(body) == ("statement", True, "")
@@ -250,7 +249,7 @@ async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a
 
 
 @pytest.mark.platform(74)
-@each(
+@pytest.mark.parametrize(
     ("dialect", "interface", "settings"),
     [
         ("ksql", "ksql", {}),
@@ -292,7 +291,9 @@ async def test_only_administrators_test(ana: Caller) -> None:
 
 @pytest.mark.platform(72)
 @pytest.mark.security("T8")
-@each("host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"])
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"]
+)
 async def test_metadata_services_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
     given = {"dialect": "trino", "interface": "trino", "settings": listed({"url": f"http://{host}:80"})}
     refused = await keeper.caller.refused("connector/instance/test", connector=json.dumps(given))

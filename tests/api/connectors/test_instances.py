@@ -16,7 +16,6 @@ from scripts.check_operations import SERVED, read_operations
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, instances_of, listed
 from tests.api.driving import Api, Caller, verdict
-from tests.cases import each
 from tests.unit.cli.test_commands import Command, command_in
 
 from queryserver.connectors.instances import Draft
@@ -53,7 +52,7 @@ async def test_users_see_what_is_granted_to_their_groups_and_administrators_see_
     assert ids == sorted(ids)
 
 
-@each("text", ["0", "x", "-1", "1.0", "9" * 30, "²", "7;8"])
+@pytest.mark.parametrize("text", ["0", "x", "-1", "1.0", "9" * 30, "²", "7;8"])
 async def test_an_id_that_is_none_is_unknown(keeper: Keeper, text: str) -> None:
     assert verdict(await keeper.caller.get(f"connector/instance/get/{text}")) == (404, -1, "connector_not_found")
 
@@ -79,7 +78,7 @@ async def test_update_creates_without_an_id_and_changes_with_one(keeper: Keeper)
     assert (shown["description"], by_name(shown)["url"]) == ("Native protocol", "https://t:8443")
 
 
-@each("nothing", [None, "", 0, "0"])
+@pytest.mark.parametrize("nothing", [None, "", 0, "0"])
 async def test_an_empty_id_creates(keeper: Keeper, nothing: object) -> None:
     sent = {"id": nothing, "nice_name": f"Empty {nothing!r}", "dialect": "sqlite", "interface": "sqlite"}
     assert (await keeper.update(sent)).json()["saved_as"] is True
@@ -97,7 +96,7 @@ async def test_members_of_an_answer_may_be_sent_back_and_both_forms_of_the_field
 
 @pytest.mark.platform(67)
 @pytest.mark.security("T10")
-@each("call", ["instance/update", "instance/delete", "instance/test", "examples/install"])
+@pytest.mark.parametrize("call", ["instance/update", "instance/delete", "instance/test", "examples/install"])
 async def test_only_administrators_change_connectors(api: Api, ana: Caller, keeper: Keeper, call: str) -> None:
     made = await keeper.create(f"Kept {call}", "sqlite", "sqlite")
     body = json.dumps({"id": made["id"], "nice_name": "Taken over"})
@@ -142,7 +141,7 @@ async def test_of_two_changes_of_one_version_one_wins(keeper: Keeper) -> None:
     assert (await keeper.shown(made["id"]))["version"] == 14
 
 
-@each(
+@pytest.mark.parametrize(
     ("sent", "code", "where"),
     [
         ({}, "validation_failed", ["nice_name"]),
@@ -176,14 +175,14 @@ async def test_each_wrong_setting_is_told_by_its_name(keeper, sent, code, where)
     assert all(text[0].isupper() and text.endswith(".") for texts in errors.values() for text in texts)
 
 
-@each("amount", ["", "much", "1GB; ATTACH 'x'", "-1GB", "5"])
+@pytest.mark.parametrize("amount", ["", "much", "1GB; ATTACH 'x'", "-1GB", "5"])
 async def test_the_memory_of_duckdb_is_a_number_with_its_unit(keeper: Keeper, amount: str) -> None:
     sent = {"nice_name": "Small", "dialect": "duckdb", "interface": "duckdb"}
     refused = await keeper.refused({**sent, "settings": listed({"memory_limit": amount})})
     assert (*refused[:2], list(refused[2])) == (400, "validation_failed", ["memory_limit"])
 
 
-@each("end", ["?user.name=x", "#top", "/?", "?op=DELETE#"])
+@pytest.mark.parametrize("end", ["?user.name=x", "#top", "/?", "?op=DELETE#"])
 async def test_a_server_of_http_is_named_without_query_and_fragment(keeper: Keeper, end: str) -> None:
     for dialect, interface, name in (("hdfs", "rest", "server_url"), ("trino", "trino", "url")):
         sent = {"nice_name": "Asked", "dialect": dialect, "interface": interface}

@@ -13,7 +13,6 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Caller
-from tests.cases import each
 
 _numbers = count(1)
 _PLANTED = "planted-outside"
@@ -66,8 +65,8 @@ async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each("dialect", ["duckdb", "sqlite"])
-@each(
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@pytest.mark.parametrize(
     "path",
     [
         "/etc/passwd",
@@ -97,7 +96,7 @@ async def test_paths_that_lead_elsewhere_are_not_stored(keeper: Keeper, dialect:
 
 
 @pytest.mark.platform(77)
-@each("dialect", ["duckdb", "sqlite"])
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
 async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: str) -> None:
     (place.databases / f"{dialect}.linked").symlink_to(directory / "secret.csv")
     (place.databases / f"{dialect}-dir").symlink_to(directory)
@@ -109,7 +108,7 @@ async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: st
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T24")
-@each(
+@pytest.mark.parametrize(
     ("dialect", "statements"),
     [
         (
@@ -163,7 +162,7 @@ async def test_no_statement_reaches_another_file(place, directory, dialect, stat
 
 
 @pytest.mark.platform(73)
-@each("dialect", ["duckdb", "sqlite"])
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
 async def test_a_test_makes_no_file(place: Place, dialect: str) -> None:
     file = f"unborn.{dialect}"
     given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": file})}

@@ -12,7 +12,6 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Api
-from tests.cases import each
 
 from queryserver.platform.logs import AUDIT_LOGGER
 
@@ -134,7 +133,7 @@ async def test_a_masked_connector_sent_back_keeps_its_secret_working(api: Api, k
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-@each(
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("mysql://svc:x@one:3306/d", f"mysql://svc:{_MASK}@two:3306/d"),
@@ -230,7 +229,7 @@ def spelled(name: str) -> set[str]:
 
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
-@each("option", _REFUSED)
+@pytest.mark.parametrize("option", _REFUSED)
 async def test_refused_options_are_refused_in_every_spelling(keeper: Keeper, option: str) -> None:
     spellings = {*spelled(option), encoded(option), encoded(mixed(option))}
     for scheme in _SCHEMES:
@@ -260,7 +259,7 @@ async def test_an_administrator_who_lists_them_allows_none_of_them(small_api: Ap
 
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
-@each(
+@pytest.mark.parametrize(
     "url",
     [
         "exotic://h/d",
@@ -290,7 +289,9 @@ async def test_drivers_outside_the_list_are_refused(keeper: Keeper, url: str) ->
 
 
 @pytest.mark.security("T7")
-@each("url", ["sq\tlite:///x", "mysql://h/d\r\n", "mysql://h:port/d", "mysql://h:99999/d", "://h", "mysql"])
+@pytest.mark.parametrize(
+    "url", ["sq\tlite:///x", "mysql://h/d\r\n", "mysql://h:port/d", "mysql://h:99999/d", "://h", "mysql"]
+)
 async def test_what_is_no_url_is_refused(keeper: Keeper, url: str) -> None:
     status, _, errors = await keeper.refused(connector(url))
     assert (status, list(errors)) == (400, ["url"])
@@ -339,7 +340,7 @@ _BLOCKED = (
 
 @pytest.mark.platform(72)
 @pytest.mark.security("T8")
-@each("host", _BLOCKED)
+@pytest.mark.parametrize("host", _BLOCKED)
 async def test_blocked_addresses_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
     calls: list[tuple[str, str, str, str]] = [
         ("mysql", "sqlalchemy", "url", f"mysql://u:p@{host}:3306/d"),
@@ -370,8 +371,8 @@ async def test_the_first_kind_of_problem_decides_the_code_and_all_are_told(keepe
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each("dialect", ["duckdb", "sqlite"])
-@each("path", ["/etc/passwd", "../x", "a/../../x", "file:x", "", "a\\..\\b"])
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "file:x", "", "a\\..\\b"])
 async def test_embedded_databases_stay_below_their_directory(keeper: Keeper, dialect: str, path: str) -> None:
     sent = {"nice_name": "Out", "dialect": dialect, "interface": dialect, "settings": listed({"path": path})}
     status, code, errors = await keeper.refused(sent)
@@ -379,7 +380,7 @@ async def test_embedded_databases_stay_below_their_directory(keeper: Keeper, dia
 
 
 @pytest.mark.security("T9")
-@each("reserved", ["/", "?", "#"])
+@pytest.mark.parametrize("reserved", ["/", "?", "#"])
 async def test_a_password_that_was_not_percent_encoded_is_refused_and_not_told(keeper: Keeper, reserved: str) -> None:
     response = await keeper.update(connector(f"mysql://svc:pla@in{reserved}planted@db:3306/shop"))
     assert response.status_code == 400

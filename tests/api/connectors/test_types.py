@@ -7,7 +7,6 @@ import pytest
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Caller, open_api
-from tests.cases import each
 
 from queryserver.connectors.types import TYPES, ConnectorType
 from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
@@ -101,7 +100,7 @@ async def test_hidden_dialects_are_not_offered(small_api: ApiOpener) -> None:
 
 
 @pytest.mark.platform(64)
-@each("row", TYPES, ids=lambda row: f"{row.dialect}-{row.interface}")
+@pytest.mark.parametrize("row", TYPES, ids=lambda row: f"{row.dialect}-{row.interface}")
 async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper: Keeper, row: ConnectorType) -> None:
     sent = await template(keeper.caller, row.dialect, row.interface)
     assert sent["id"] is None
@@ -167,7 +166,7 @@ async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana:
 
 @pytest.mark.platform(69, 70)
 @pytest.mark.security("T9")
-@each(
+@pytest.mark.parametrize(
     ("row", "given", "secret"),
     [
         ("trino trino", {"url": "https://t", "username": "svc", "password": "planted"}, {"password": "********"}),

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, sign_in, verdict
-from tests.cases import each
 from tests.timing import at_best, processor_s
 
 from queryserver.errors.base import NameTaken
@@ -72,7 +71,7 @@ async def completed(caller: Caller, **query: Any) -> tuple[list[str], list[str]]
 
 @pytest.mark.platform(67)
 @pytest.mark.security("T15")
-@each("path", PATHS)
+@pytest.mark.parametrize("path", PATHS)
 async def test_others_than_administrators_are_sent_away(ana: Caller, path: str) -> None:
     assert verdict(await ana.get(f"iam/{path}")) == (403, -1, "admin_required")
     # Before the parameters are looked at.
@@ -150,7 +149,7 @@ async def test_members_of_several_groups_come_once(admin: Caller) -> None:
 
 
 @pytest.mark.platform(78)
-@each(
+@pytest.mark.parametrize(
     "query",
     [
         {"is_active": "maybe"},
@@ -169,7 +168,7 @@ async def test_wrong_parameters_of_the_list_are_named(anyone: Caller, query: dic
     assert next(iter(query)) in response.json()["message"]
 
 
-@each(("call", "size"), [("iam/get_users", "limit"), ("iam/users/autocomplete", "count")])
+@pytest.mark.parametrize(("call", "size"), [("iam/get_users", "limit"), ("iam/users/autocomplete", "count")])
 async def test_a_list_of_any_size_has_as_many_users_as_are_given(anyone: Caller, call: str, size: str) -> None:
     most = await anyone.get(call, **{size: 1000})
     assert (await anyone.get(call, **{size: "9" * 30})).json() == most.json()
@@ -209,7 +208,7 @@ async def test_users_are_shown_by_ids(admin: Caller) -> None:
 
 
 @pytest.mark.platform(79)
-@each(
+@pytest.mark.parametrize(
     ("userids", "code"),
     [
         ("[1", "invalid_json"),
@@ -291,7 +290,7 @@ async def test_users_bring_their_groups_when_asked_for(admin: Caller) -> None:
 
 
 @pytest.mark.platform(80)
-@each("query", [{"count": "0"}, {"extend_user": "x"}, {"only_mygroups": "2"}])
+@pytest.mark.parametrize("query", [{"count": "0"}, {"extend_user": "x"}, {"only_mygroups": "2"}])
 async def test_wrong_parameters_of_the_completion_are_named(anyone: Caller, query: dict[str, str]) -> None:
     response = await anyone.get("iam/users/autocomplete", **query)
     assert verdict(response) == (400, -1, "invalid_parameter")

@@ -26,7 +26,6 @@ from tests.api.importer.tables import (
     started,
     tables_like,
 )
-from tests.cases import each
 from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -196,7 +195,7 @@ class TestColumns:
         await imported(ana, "postgresql", table, columns=[column], file_path=await uploaded(ana, content))
         assert await rows(ana, "postgresql", table, '"n"::text') == [["-0.25"], ["12345678901234567890.50"]]
 
-    @each(
+    @pytest.mark.parametrize(
         "columns",
         [
             '[{"source": 9}]', '[{"source": "nobody"}]', '[{"source": 0}]', '[{"name": "x"}]', "[]", "{}", "[1]",
@@ -210,7 +209,7 @@ class TestColumns:
     async def test_columns_that_cannot_be_made_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_columns")
 
-    @each("columns", ["[{", '[{"source": 1, "name": "a\\u0000b"}]'])
+    @pytest.mark.parametrize("columns", ["[{", '[{"source": 1, "name": "a\\u0000b"}]'])
     async def test_columns_that_are_no_json_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_json")
 
@@ -240,7 +239,7 @@ class TestBadRows:
         assert await tables_like(ana, connector, table) == []
         assert await tables_like(ana, connector, "_qs_import_") == []
 
-    @each("allowed", ["2", "-1"])
+    @pytest.mark.parametrize("allowed", ["2", "-1"])
     async def test_allowed_bad_rows_are_left_out_and_reported(self, ana: Caller, connector: str, allowed: str):
         table = new_table()
         path = await uploaded(ana, self.content)
@@ -375,7 +374,7 @@ class TestWrittenForms:
             ["1.500", "anna", "1"], ["2.250", None, "2"], [None, "carl", "3"],
         ]  # fmt: skip
 
-    @each(
+    @pytest.mark.parametrize(
         "column",
         [
             {"type": "numeric(39,2)"},
@@ -461,7 +460,7 @@ class TestText:
 class TestRefusals:
     @pytest.mark.importer(58)
     @pytest.mark.security("T20")
-    @each("name", ["closed", "nobody", "mysql", "postgresql-closed"])
+    @pytest.mark.parametrize("name", ["closed", "nobody", "mysql", "postgresql-closed"])
     async def test_a_connector_that_is_not_the_callers_is_not_found(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "connector_not_found")
 
@@ -477,7 +476,7 @@ class TestRefusals:
     async def test_a_dialect_without_imports_is_refused(self, ana: Caller, table: str):
         assert refusal(await ask(ana, "odd", table)) == (400, "invalid_dialect")
 
-    @each("name", ["frozen", "login"])
+    @pytest.mark.parametrize("name", ["frozen", "login"])
     async def test_a_connector_that_takes_no_tables_now_is_refused(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "permission_denied")
 
@@ -489,7 +488,7 @@ class TestRefusals:
         assert refusal(await ask(bob, "duckdb", table, file_path=path)) == (400, "file_not_found")
 
     @pytest.mark.importer(16)
-    @each(
+    @pytest.mark.parametrize(
         ("fields", "code"),
         [
             ({"connector": ""}, "missing_parameter"),

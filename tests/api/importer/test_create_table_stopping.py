@@ -9,7 +9,6 @@ import pytest
 from tests.api.driving import Caller, until
 from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import CONTENT, Tables, ask, imported, open_tables, quoted, started, tables_like
-from tests.cases import each
 from tests.fakes.loading import StoredTable
 from tests.fixtures.database import new_database
 
@@ -104,7 +103,7 @@ class TestCancel:
         assert tables.slow.tables == {}
         assert await leftovers(tables) == 0
 
-    @each("connector", ["duckdb", "sqlite", "postgresql"])
+    @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_databases_keep_nothing_of_a_canceled_import(self, tables: Tables, ana: Caller, connector: str):
         path = await uploaded(ana, LARGE)
         for pause_s in (0.0, 0.2, 0.4):
@@ -191,7 +190,7 @@ async def test_an_upload_lives_as_long_as_its_import(tables: Tables, ana: Caller
 
 
 class TestJanitor:
-    @each("connector", ["duckdb", "sqlite", "postgresql"])
+    @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_what_a_crash_left_is_dropped(self, tables: Tables, ana: Caller, connector: str):
         await left_behind(tables, ana, connector, table := f"_qs_import_{uuid4().hex}", uuid4())
         assert (await tables.api.running.statements.retention.clean_up(dry_run=True))["tables of broken imports"] == 1

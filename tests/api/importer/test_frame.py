@@ -15,7 +15,6 @@ from tests.api.importer.asking import guess, header, preview
 from tests.api.importer.conftest import CONTENT, ImporterOpener, importer_settings, refusal, upload, uploaded
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, memory_stores, open_world
-from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
 
@@ -30,7 +29,7 @@ def name_of(operation: Operation) -> str:
     return f"{operation.method} {operation.path}"
 
 
-every_call = each("every", CALLS, ids=name_of)
+every_call = pytest.mark.parametrize("every", CALLS, ids=name_of)
 
 
 class TestCaller:
@@ -111,7 +110,7 @@ class TestFields:
         assert refusal(other) == (400, "invalid_dialect")
 
     @pytest.mark.importer(2)
-    @each(
+    @pytest.mark.parametrize(
         ("query", "code", "text"),
         [
             ("", "missing_parameter", "sql_dialect is required."),
@@ -156,7 +155,7 @@ class Timed:
 
 class TestText:
     @pytest.mark.importer(50, 61)
-    @each(
+    @pytest.mark.parametrize(
         "content",
         [
             b'"' * SAMPLE,
@@ -200,7 +199,7 @@ class TestText:
         reference = await uploaded(ana, b"a,b\n1," + b"x" * MIB + b"\n")
         assert len((await preview(ana, reference)).json()["preview_data"][0][1]) == MIB
 
-    @each("width", [1000, MIB // 2])
+    @pytest.mark.parametrize("width", [1000, MIB // 2])
     async def test_a_field_that_the_sample_cuts_is_as_long_as_it_is(self, ana: Caller, width: int):
         """Seven MiB and a half of records, and a field that begins there: half of it lies behind the sample."""
         line = b"1," + b"y" * width + b"\n"
@@ -213,7 +212,7 @@ class TestText:
 
 class TestWorkbooks:
     @pytest.mark.importer(49, 61)
-    @each("kind", ["ratio", "size", "entries", "columns", "entities"])
+    @pytest.mark.parametrize("kind", ["ratio", "size", "entries", "columns", "entities"])
     async def test_bombs_are_too_complex(self, ana: Caller, tmp_path: Path, kind: str):
         path = bomb(tmp_path / "bomb.xlsx", kind)
         reference = await uploaded(ana, path.read_bytes())
@@ -267,7 +266,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: s
 
 class TestMemory:
     @pytest.mark.importer(41)
-    @each("pattern", [b"1,2,3\n", b'1,"a\nb",3\n', b",\n", b"1," + b"x" * 900 + b"\n"])
+    @pytest.mark.parametrize("pattern", [b"1,2,3\n", b'1,"a\nb",3\n', b",\n", b"1," + b"x" * 900 + b"\n"])
     @pytest.mark.slow
     async def test_a_file_of_ninety_mebibytes_takes_little(self, world: World, pattern: bytes):
         store = world.memory[Scheme.HDFS]

@@ -7,7 +7,6 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.importer.asking import guess, header, preview
 from tests.api.importer.conftest import refusal, uploaded
-from tests.cases import each
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
 from tests.unit.formats.cell_types.test_header import CASES
 from tests.unit.formats.test_detection import CASES as DETECTION_CASES
@@ -18,7 +17,9 @@ from queryserver.imports.model import PREVIEW_DIALECTS
 
 
 @pytest.mark.importer(20)
-@each(("number", "text", "answer"), [(number, case[1], case[3]) for number, case in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("number", "text", "answer"), [(number, case[1], case[3]) for number, case in enumerate(CASES)]
+)
 async def test_the_case_of_the_table_comes_out(ana: Caller, bob: Caller, number: int, text: str, answer: bool):
     caller = (ana, bob)[number % 2]  # one user may have 50 files
     reference = await uploaded(caller, text.encode())
@@ -30,7 +31,7 @@ async def test_the_case_of_the_table_comes_out(ana: Caller, bob: Caller, number:
 
 
 @pytest.mark.importer(23)
-@each("text", [case[1] for case in DETECTION_CASES])
+@pytest.mark.parametrize("text", [case[1] for case in DETECTION_CASES])
 async def test_a_file_that_can_be_previewed_has_a_header_or_none(ana: Caller, text: str):
     reference = await uploaded(ana, text.encode())
     for file_type in ("csv", "tsv", "delimiter_format"):
@@ -72,7 +73,7 @@ async def test_text_is_no_workbook(ana: Caller):
 
 
 @pytest.mark.importer(16)
-@each(
+@pytest.mark.parametrize(
     ("query", "text", "code"),
     [
         ({}, "file_path is required.", "missing_parameter"),
@@ -111,7 +112,9 @@ def workbook(directory: Path, *sheets: str) -> bytes:
 
 class TestText:
     @pytest.mark.importer(12)
-    @each(("text", "kind", "field", "quote", "record", "confidence"), [case[1:] for case in DETECTION_CASES])
+    @pytest.mark.parametrize(
+        ("text", "kind", "field", "quote", "record", "confidence"), [case[1:] for case in DETECTION_CASES]
+    )
     async def test_the_case_of_the_table_comes_out(self, ana: Caller, text, kind, field, quote, record, confidence):
         answer = await guess(ana, await uploaded(ana, text.encode()))
         assert answer.status_code == 200, answer.text
@@ -125,7 +128,7 @@ class TestText:
         }
 
     @pytest.mark.importer(12, 38)
-    @each(
+    @pytest.mark.parametrize(
         ("content", "encoding"),
         [
             (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
@@ -158,7 +161,7 @@ class TestText:
         assert found["warnings"] == [{"code": "encoding_uncertain", "count": 1, "rows": []}]
 
     @pytest.mark.importer(12)
-    @each(
+    @pytest.mark.parametrize(
         ("content", "code"),
         [
             (b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', "unsupported_format"),
@@ -209,7 +212,7 @@ class TestWorkbooks:
 
 class TestParameters:
     @pytest.mark.importer(16)
-    @each(
+    @pytest.mark.parametrize(
         ("query", "text", "code"),
         [
             ({"file_path": "", "import_type": "local"}, "file_path is required.", "missing_parameter"),
@@ -280,7 +283,7 @@ _PHOENIX = [
 
 
 @pytest.mark.importer(48)
-@each(
+@pytest.mark.parametrize(
     ("dialect", "names"),
     [("hive", _HIVE), ("sparksql", _HIVE), ("impala", _IMPALA), ("trino", _TRINO), ("phoenix", _PHOENIX)],
 )
@@ -292,7 +295,7 @@ async def test_each_dialect_has_its_list(ana: Caller, dialect: str, names: list[
 
 
 @pytest.mark.importer(26, 48)
-@each("dialect", ["Hive", "oracle", " hive", "hive "])
+@pytest.mark.parametrize("dialect", ["Hive", "oracle", " hive", "hive "])
 async def test_other_dialects_are_refused(ana: Caller, dialect: str):
     refused = await ana.get("importer/sql_type_mapping/", sql_dialect=dialect)
     assert refused.status_code == 400
@@ -303,7 +306,7 @@ async def test_other_dialects_are_refused(ana: Caller, dialect: str):
 
 
 @pytest.mark.importer(48)
-@each("query", [{}, {"sql_dialect": ""}])
+@pytest.mark.parametrize("query", [{}, {"sql_dialect": ""}])
 async def test_a_dialect_is_required(ana: Caller, query: dict[str, str]):
     refused = await ana.get("importer/sql_type_mapping/", **query)
     seen = (refused.status_code, refused.json())

@@ -7,7 +7,6 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.importer.asking import asked_raw, guess, header, names, preview, shown, types
 from tests.api.importer.conftest import CONTENT, refusal, uploaded
-from tests.cases import each
 from tests.unit.formats.cell_types.test_classes import ROWS, expected
 from tests.unit.formats.test_detection import CASES
 
@@ -79,7 +78,7 @@ class TestAnswer:
         assert names(body) == ["a", "A_2", "column_3", "two lines", "padded", "a_3", "x" * 255]
 
     @pytest.mark.importer(31)
-    @each(("dialect", "kind"), [("hive", "STRING"), ("trino", "VARCHAR"), ("phoenix", "VARCHAR")])
+    @pytest.mark.parametrize(("dialect", "kind"), [("hive", "STRING"), ("trino", "VARCHAR"), ("phoenix", "VARCHAR")])
     async def test_a_header_alone_gives_columns_without_rows(self, ana: Caller, dialect, kind):
         body = await shown(ana, "a,b\n", sql_dialect=dialect)
         assert (names(body), types(body), body["preview_data"]) == (["a", "b"], [kind, kind], [])
@@ -107,7 +106,7 @@ class TestAnswer:
 
 class TestTypes:
     @pytest.mark.importer(29)
-    @each(("cells", "row"), [row[1:] for row in ROWS])
+    @pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS])
     async def test_the_case_of_the_table_comes_out_in_all_dialects(self, ana: Caller, cells, row):
         reference = await uploaded(ana, "\n".join(["c;k", *(f"{cell};" for cell in cells)]).encode())
         for dialect, name in expected(row).items():
@@ -142,8 +141,8 @@ class TestTypes:
 
 class TestSeparators:
     @pytest.mark.importer(18, 19)
-    @each("escape", [False, True])
-    @each("text", [case[1] for case in CASES])
+    @pytest.mark.parametrize("escape", [False, True])
+    @pytest.mark.parametrize("text", [case[1] for case in CASES])
     async def test_what_was_guessed_is_read_back(self, api: Api, text: str, escape: bool):
         ana = await api.user("ana")  # One user may keep fewer files.
         reference = await uploaded(ana, text.encode())
@@ -158,13 +157,13 @@ class TestSeparators:
         assert len(answer.json()["columns"]) == len(first.split(guessed["field_separator"]))
 
     @pytest.mark.importer(19)
-    @each("separator", ["\x01", "\\x01", "\\u0001"])
+    @pytest.mark.parametrize("separator", ["\x01", "\\x01", "\\u0001"])
     async def test_control_characters_come_raw_or_escaped(self, ana: Caller, separator):
         body = await shown(ana, b"a\x01b\n1\x012\n", "delimiter_format", field_separator=separator)
         assert (body["type"], names(body)) == ("delimiter_format", ["a", "b"])
 
     @pytest.mark.importer(35)
-    @each(
+    @pytest.mark.parametrize(
         ("text", "separators"),
         [
             ("a||b\n1||2\n", {"field_separator": "||"}),
@@ -184,7 +183,7 @@ class TestSeparators:
         assert body["preview_data"] == [['"1', '2"']]
 
     @pytest.mark.importer(36)
-    @each(
+    @pytest.mark.parametrize(
         "separators",
         [
             {"field_separator": '"'},
@@ -203,7 +202,7 @@ class TestSeparators:
         assert refusal(await preview(ana, reference, **separators)) == (400, "invalid_parameter")
 
     @pytest.mark.importer(37)
-    @each(
+    @pytest.mark.parametrize(
         ("text", "record"),
         [
             ("a,b\r\n1,2\r\n3,4\r\n", None),
@@ -234,7 +233,7 @@ class TestQuotes:
 
 class TestEncodings:
     @pytest.mark.importer(38)
-    @each("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1"])
+    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1"])
     async def test_text_of_all_encodings_is_shown_right(self, ana: Caller, encoding):
         body = await shown(ana, "Größe,b\né,2\n".encode(encoding))
         assert (names(body), body["preview_data"]) == (["Größe", "b"], [["é", "2"]])
@@ -277,7 +276,7 @@ class TestEncodings:
 
 class TestParameters:
     @pytest.mark.importer(16, 24, 26)
-    @each(
+    @pytest.mark.parametrize(
         ("changes", "text", "code"),
         [
             ({"file_path": None}, "file_path is required.", "missing_parameter"),
@@ -315,7 +314,7 @@ class TestParameters:
         assert (answer.status_code, answer.json()) == (400, {"error": text, "code": code})
 
     @pytest.mark.importer(24)
-    @each(("word", "rows"), [("TRUE", 2), ("1", 2), ("on", 2), ("Off", 3), ("0", 3), ("no", 3)])
+    @pytest.mark.parametrize(("word", "rows"), [("TRUE", 2), ("1", 2), ("on", 2), ("Off", 3), ("0", 3), ("no", 3)])
     async def test_words_for_a_header(self, ana: Caller, word, rows):
         assert len((await shown(ana, CONTENT, has_header=word))["preview_data"]) == rows
 
@@ -339,7 +338,7 @@ class TestParameters:
         assert len((await shown(ana, CONTENT, sheet_name="one"))["columns"]) == 3
 
     @pytest.mark.importer(16)
-    @each("name", ["field_separator", "quote_char", "sheet_name", "encoding", "file_path"])
+    @pytest.mark.parametrize("name", ["field_separator", "quote_char", "sheet_name", "encoding", "file_path"])
     async def test_nul_is_refused(self, ana: Caller, name):
         answer = await ana.send("GET", f"importer/file/preview/?{name}=%00")
         assert refusal(answer) == (400, "invalid_parameter")
@@ -359,7 +358,7 @@ class TestParameters:
         assert body["preview_data"] == [['{"a":1}', "x"], ['{"a":2}', "y"]]
 
     @pytest.mark.importer(15)
-    @each("content", [b"\x1f\x8b\x08\0\0\0", b"%PDF-1.7\na,b\n", b"\x00\x01\x02\x03"])
+    @pytest.mark.parametrize("content", [b"\x1f\x8b\x08\0\0\0", b"%PDF-1.7\na,b\n", b"\x00\x01\x02\x03"])
     async def test_other_files_are_no_tables(self, ana: Caller, content):
         assert refusal(await preview(ana, await uploaded(ana, content))) == (400, "unsupported_format")
 
@@ -404,11 +403,11 @@ class TestLayout:
         assert types(await shown(ana, "n\n1\nx\n", null_words='["x"]')) == ["INT"]
         assert types(await shown(ana, "n\n1\nNA\n", null_words="[]")) == ["STRING"]
 
-    @each(
+    @pytest.mark.parametrize(
         "given",
-        {"skip_rows": "-1"}, {"skip_rows": "many"}, {"skip_rows": "10001"}, {"comment": "123456789"},
+        [{"skip_rows": "-1"}, {"skip_rows": "many"}, {"skip_rows": "10001"}, {"comment": "123456789"},
         {"comment": "\\n"}, {"escape": "ab"}, {"null_words": "NA"}, {"null_words": "[1]"}, {"null_words": '{"a": 1}'},
-        {"null_words": '["' + "x" * 101 + '"]'},
+        {"null_words": '["' + "x" * 101 + '"]'}],
     )  # fmt: skip
     async def test_wrong_parameters_are_refused(self, ana: Caller, given):
         status, code = refusal(await preview(ana, await uploaded(ana, b"a,b\n1,2\n"), **given))

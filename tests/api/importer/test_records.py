@@ -21,7 +21,6 @@ from tests.api.driving import Caller
 from tests.api.importer.asking import guess, header, names, preview, types
 from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import Tables, ask, failed, imported, open_tables, rows
-from tests.cases import each
 from tests.fixtures.database import new_database
 
 from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES
@@ -99,7 +98,7 @@ async def table_of(eva: Caller, connector: str, table: str, path: str, kind: str
     return await imported(eva, connector, table, file_path=path, file_type=kind, has_header="", **fields)
 
 
-@each("form", COLUMNAR)
+@pytest.mark.parametrize("form", COLUMNAR)
 async def test_files_of_typed_columns_keep_their_types_and_values(eva: Caller, form: str):
     kind, content = COLUMNAR[form]
     path = await uploaded(eva, content())
@@ -326,7 +325,7 @@ class TestSheets:
 
 class TestCells:
     @pytest.mark.importer(14, 27, 42, 44)
-    @each("write", [xlsx, xls])
+    @pytest.mark.parametrize("write", [xlsx, xls])
     async def test_cells_have_the_type_that_the_workbook_gives_them(self, ana: Caller, write: Callable[[Rows], bytes]):
         reference = await uploaded(ana, write(ROWS))
         assert (await guess(ana, reference)).json() == {"type": "excel", "sheet_names": ["one"]}

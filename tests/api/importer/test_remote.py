@@ -17,7 +17,6 @@ from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, upload
 from tests.api.importer.test_uploads import area, files_in, is_found, turn_clock, user_of
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, memory_stores, open_world
-from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
 from tests.refusals import raises_code
@@ -80,7 +79,7 @@ async def all_calls(caller: Caller, path: str, file_type: str = "csv", **query: 
 
 class TestFiles:
     @pytest.mark.importer(45)
-    @each("scheme", list(Scheme))
+    @pytest.mark.parametrize("scheme", list(Scheme))
     async def test_a_file_of_any_store_is_read(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(sales_dot_csv=CSV)
@@ -182,7 +181,7 @@ def left(world: World) -> list[str]:
 
 class TestRefusals:
     @pytest.mark.importer(16)
-    @each("scheme", list(Scheme))
+    @pytest.mark.parametrize("scheme", list(Scheme))
     async def test_what_is_missing_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(x=CSV)
@@ -192,7 +191,7 @@ class TestRefusals:
                 assert answer.status_code == 400
 
     @pytest.mark.importer(16)
-    @each("scheme", list(Scheme))
+    @pytest.mark.parametrize("scheme", list(Scheme))
     async def test_a_directory_is_no_file(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(d=None)
@@ -202,7 +201,7 @@ class TestRefusals:
 
     @pytest.mark.importer(61)
     @pytest.mark.security("T1")
-    @each(
+    @pytest.mark.parametrize(
         ("path", "code"),
         [
             ("file:///../etc/passwd", "invalid_parameter"),
@@ -221,7 +220,7 @@ class TestRefusals:
             assert refusal(answer) == (400, code)
 
     @pytest.mark.security("T1")
-    @each("scheme", [Scheme.FILE, Scheme.HDFS])
+    @pytest.mark.parametrize("scheme", [Scheme.FILE, Scheme.HDFS])
     async def test_links_are_not_followed(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(x=CSV)
@@ -254,7 +253,7 @@ class TestRefusals:
             assert refusal(answer) == (400, "permission_denied")
 
     @pytest.mark.importer(46)
-    @each("call", ["stat", "read"])
+    @pytest.mark.parametrize("call", ["stat", "read"])
     async def test_a_store_that_is_down_is_told(self, world: World, eva: Caller, call: str):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)
@@ -264,7 +263,7 @@ class TestRefusals:
         world.heal()
         assert [answer.status_code for answer in await all_calls(eva, place.at("x"))] == [200] * 3
 
-    @each("failure", [ChangedMeanwhile("x was changed."), PathNotFound("x is gone.")])
+    @pytest.mark.parametrize("failure", [ChangedMeanwhile("x was changed."), PathNotFound("x is gone.")])
     async def test_a_file_that_changes_while_it_is_read_is_not_found(self, world: World, eva: Caller, failure):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)

@@ -11,7 +11,6 @@ import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.storage.conftest import storage_settings
-from tests.cases import each
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, entity, scripted_atlas
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
@@ -123,8 +122,8 @@ class TestFiles:
             assert "/data" in report["message"]
 
     @pytest.mark.platform(96)
-    @each(("make", "source", "path"), [(hdfs, "hdfs", "/lake/"), (s3, "s3", "s3a://lake/")])
-    @each(("max_seconds", "matched"), [(1, 0), (60, 1)])
+    @pytest.mark.parametrize(("make", "source", "path"), [(hdfs, "hdfs", "/lake/"), (s3, "s3", "s3a://lake/")])
+    @pytest.mark.parametrize(("max_seconds", "matched"), [(1, 0), (60, 1)])
     async def test_a_search_ends_within_the_seconds_of_the_settings(
         self, tmp_path: Path, database_dsn: str, make: Make, source: str, path: str, max_seconds: int, matched: int
     ):
@@ -280,7 +279,7 @@ class TestCatalogs:
             alone = await ana.post(CALL, query_s="sample", sources='["sql"]')
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
 
-    @each("interface", ["", "local"])
+    @pytest.mark.parametrize("interface", ["", "local"])
     async def test_local_is_what_is_searched_without_a_catalogue(self, tmp_path, database_dsn, interface):
         catalog = {"interface": interface}
         async with opened(tmp_path, database_dsn, hdfs("data/x"), metadata={"catalog": catalog}) as api:
@@ -422,7 +421,7 @@ async def test_databases_are_bounded_too(records: MetadataIndexRecords) -> None:
     assert (await now_of(records)).truncated
 
 
-@each(("seen", "is_due"), [(["t"], False), ([], True)])
+@pytest.mark.parametrize(("seen", "is_due"), [(["t"], False), ([], True)])
 async def test_it_is_read_again_at_once_when_that_can_help(records, seen, *, is_due):
     """What found no room finds some only where something was removed."""
     scope = await records.scope(KEY)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
-from tests.cases import each
 
 from queryserver.identity.model import User
 from queryserver.search.documents import DocumentSource
@@ -26,7 +25,7 @@ async def stocked(api: Api, ana: Caller) -> Caller:
 
 
 @pytest.mark.platform(91)
-@each(
+@pytest.mark.parametrize(
     ("text", "names"),
     [
         ("sample type:table", ["web.sample_07", "web.sample_08"]),
@@ -65,7 +64,7 @@ async def test_better_names_come_first(stocked: Caller) -> None:
 
 
 @pytest.mark.platform(91)
-@each("text", ["x" * 1001, " ".join("abcdefghijklmnopqrstu")])
+@pytest.mark.parametrize("text", ["x" * 1001, " ".join("abcdefghijklmnopqrstu")])
 async def test_long_queries_are_refused(stocked: Caller, text: str) -> None:
     assert await stocked.refused(CALL, query_s=text) == (400, -1, "invalid_parameter")
 
@@ -102,13 +101,13 @@ async def test_pages_give_each_match_once(api: Api, ana: Caller) -> None:
 
 
 @pytest.mark.platform(93)
-@each("fields", [{"limit": 0}, {"offset": 10_000, "limit": 10}, {"offset": -1}])
+@pytest.mark.parametrize("fields", [{"limit": 0}, {"offset": 10_000, "limit": 10}, {"offset": -1}])
 async def test_reach_is_bounded(ana: Caller, fields: dict[str, int]) -> None:
     assert await ana.refused(CALL, **fields) == (400, -1, "invalid_parameter")
 
 
 @pytest.mark.platform(93)
-@each(("fields", "limit"), [({"limit": 10**30}, 1000), ({"offset": 9999, "limit": 10}, 1)])
+@pytest.mark.parametrize(("fields", "limit"), [({"limit": 10**30}, 1000), ({"offset": 9999, "limit": 10}, 1)])
 async def test_a_page_of_any_size_has_as_many_matches_as_are_given(
     ana: Caller, fields: dict[str, int], limit: int
 ) -> None:
@@ -231,7 +230,7 @@ async def test_the_place_that_matched_is_shown_however_far_it_lies(ana: Caller) 
 
 
 @pytest.mark.platform(90)
-@each("sources", [None, "[]", '["documents", "sql", "hdfs", "s3"]'])
+@pytest.mark.parametrize("sources", [None, "[]", '["documents", "sql", "hdfs", "s3"]'])
 async def test_documents_and_objects_come_in_one_list(api: Api, ana: Caller, sources: str | None) -> None:
     stock(api.shelf)
     await look(ana, web=["sample_07"])

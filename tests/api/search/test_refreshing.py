@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from tests.api.driving import Api, Caller, until
 from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
-from tests.cases import each
 from tests.tasks import tasks_begun
 
 from queryserver.errors.base import DatabaseUnavailable
@@ -60,7 +60,7 @@ async def test_a_failed_refresh_leaves_the_rows(api: Api, ana: Caller) -> None:
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-@each(("limits", "count"), [({"max_tables": 2}, 2), ({"max_columns": 1}, 4)])
+@pytest.mark.parametrize(("limits", "count"), [({"max_tables": 2}, 2), ({"max_columns": 1}, 4)])
 async def test_bounds_are_told(api: Api, ana: Caller, limits: dict[str, int], count: int) -> None:
     stock(api.shelf)
     await refreshed(api, another(api, **limits))
@@ -102,7 +102,7 @@ async def test_a_table_that_cannot_be_read_keeps_no_other_out(api: Api, ana: Cal
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-@each(
+@pytest.mark.parametrize(
     "error",
     [StatementRejected("Disk full."), EngineForbidden("No."), StatementDenied("No."), database_not_found("web")],
 )
@@ -126,7 +126,7 @@ async def test_a_database_whose_tables_cannot_be_told_keeps_them(api: Api, ana: 
     assert await found(ana, "type:table type:view", sources=SQL) == []
 
 
-@each("error", [EngineForbidden("No."), StatementDenied("No."), database_not_found("web")])
+@pytest.mark.parametrize("error", [EngineForbidden("No."), StatementDenied("No."), database_not_found("web")])
 async def test_tables_of_a_database_that_is_gone_or_denied_are_removed(api, ana, error):
     stock(api.shelf)
     await refreshed(api, another(api))
@@ -364,7 +364,7 @@ async def test_one_look_may_take_longer_than_a_lease(api: Api, ana: Caller) -> N
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-@each("ending", ["lost", "cancelled"])
+@pytest.mark.parametrize("ending", ["lost", "cancelled"])
 async def test_a_look_ends_with_the_lease_or_the_server(api: Api, ana: Caller, ending: str) -> None:
     stock(api.shelf)
     await api.database.execute("delete from metadata_scopes")

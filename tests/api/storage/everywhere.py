@@ -16,7 +16,6 @@ import httpx
 import pytest
 from tests.api.driving import Caller
 from tests.api.importer.everywhere import PreviewsEverywhere
-from tests.cases import each
 
 _numbers = count(1)
 STRANGE_NAMES = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[y]&=+;,$!", "c..d", "plus+sign")
@@ -149,7 +148,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert (await place.get("list", path=place.path, filter="A")).json()["files"] == []
 
     @pytest.mark.storage(28)
-    @each("order", ["type", "name", "atime", "mtime", "user", "group", "size"])
+    @pytest.mark.parametrize("order", ["type", "name", "atime", "mtime", "user", "group", "size"])
     async def test_every_order_has_both_directions(self, place, order):
         for name, size in (("b", 3), ("a", 3), ("c", 1)):
             await place.put(name, b"x" * size)

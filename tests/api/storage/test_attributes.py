@@ -8,7 +8,6 @@ import pytest
 from tests.api.driving import Api, Caller, open_api, without_ends
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import World, builders
-from tests.cases import each
 from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
@@ -20,7 +19,7 @@ from queryserver.identity.repository import AccountRepository
 
 
 @pytest.mark.storage(81)
-@each(
+@pytest.mark.parametrize(
     "fields",
     [
         {"mode": "1640"},
@@ -49,7 +48,7 @@ async def test_a_chmod_without_permissions_is_refused(ana, place):
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
 
 
-@each("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
+@pytest.mark.parametrize("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
 async def test_modes_that_cannot_be_set_are_refused(ana, place, mode):
     refused = await ana.post("storage/chmod", path=f"file:///{place}", mode=mode)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
@@ -103,7 +102,7 @@ async def test_the_local_root_has_no_owners_and_no_replication(ana, place):
 
 
 @pytest.mark.storage(79)
-@each("factor", ["0", "513", "x", "1.5", ""])
+@pytest.mark.parametrize("factor", ["0", "513", "x", "1.5", ""])
 async def test_a_replication_factor_is_a_number_in_its_bounds(ana, place, factor):
     refused = await ana.post("storage/set_replication", path=f"file:///{place}", replication_factor=factor)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
@@ -213,7 +212,7 @@ async def test_what_the_store_tells_besides_is_passed_on(tmp_path: Path, shared_
 
 
 @pytest.mark.storage(80)
-@each("path", ["s3a://lake", "abfs://box", "s3a://lake/none"])
+@pytest.mark.parametrize("path", ["s3a://lake", "abfs://box", "s3a://lake/none"])
 async def test_stores_that_sum_up_nothing_are_not_asked(world: World, eva: Caller, path: str) -> None:
     world.heal()
     for answer in (
@@ -249,7 +248,7 @@ async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str
 
 
 @pytest.mark.storage(95)
-@each("call", READING)
+@pytest.mark.parametrize("call", READING)
 async def test_an_administrator_reads_as_another(api: Api, call: str) -> None:
     admin = await api.user("admin", admin=True)
     sign = "&" if "?" in call else "?"
@@ -268,7 +267,7 @@ async def test_who_holds_the_right_reads_as_another(api: Api) -> None:
 
 @pytest.mark.storage(95)
 @pytest.mark.security("S14")
-@each(("call", "operation"), [
+@pytest.mark.parametrize(("call", "operation"), [
     ("view=/user/carol", "storage.view"), ("list?path=/user/carol", "storage.list"),
     ("stat=/user/carol", "storage.stat"), ("content_summary?path=/user/carol", "storage.content_summary"),
     ("download=/user/carol", "storage.download"),
@@ -295,7 +294,7 @@ async def test_everybody_may_act_as_oneself(api: Api) -> None:
     assert (await ana.get("storage/list", path="/", doas="")).status_code == 200
 
 
-@each("name", ["a b", "../x", "x/y", "x\\y", "x:y", " carol", "\uff43arol"])
+@pytest.mark.parametrize("name", ["a b", "../x", "x/y", "x\\y", "x:y", " carol", "\uff43arol"])
 async def test_what_is_no_user_name_is_refused(api: Api, name: str) -> None:
     admin = await api.user("admin", admin=True)
     answer = await admin.get("storage/list", path="/", doas=name)
@@ -313,7 +312,7 @@ async def test_an_administrator_who_acts_as_another_is_none_on_the_local_root(ap
 
 
 @pytest.mark.storage(95)
-@each("place", ["query", "form", "json"])
+@pytest.mark.parametrize("place", ["query", "form", "json"])
 async def test_changing_calls_know_no_doas(api: Api, place: str) -> None:
     admin = await api.user("admin", admin=True)
     fields = {"path": "/user/carol/new"}

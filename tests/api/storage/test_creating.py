@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.api.driving import open_api
 from tests.api.storage.conftest import storage_settings
-from tests.cases import each
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
 from queryserver.files.model import FileStatus, Scheme, StorageUser
@@ -30,7 +29,7 @@ class TestDirectories:
         assert (files.root / place / "a" / "b" / "c").is_dir()
 
     @pytest.mark.storage(56)
-    @each("parent", ["a#b", "a\\b", "a\nb"])
+    @pytest.mark.parametrize("parent", ["a#b", "a\\b", "a\nb"])
     async def test_parents_that_are_made_have_names_for_new_directories(self, ana, files, parent):
         place = files.place()
         path = f"file:///{place}/{parent}/x/y"
@@ -70,7 +69,7 @@ class TestDirectories:
         assert (large.status_code, large.json()["code"]) == (413, "payload_too_large")
 
     @pytest.mark.storage(56)
-    @each("name", ["a/b", "a\\b", "a\nb", "a\x7fb", "..", ".", " ", "._qs_x", "x" * 256, "%2e%2e"])
+    @pytest.mark.parametrize("name", ["a/b", "a\\b", "a\nb", "a\x7fb", "..", ".", " ", "._qs_x", "x" * 256, "%2e%2e"])
     async def test_a_name_that_is_none_is_refused(self, ana, files, place, name):
         for call in ("mkdir", "touch", "create/directory", "create/file"):
             refused = await ana.post(f"storage/{call}", path=f"file:///{place}", name=name)
@@ -198,7 +197,7 @@ class TestSaving:
 
 
 @pytest.mark.security("S1")
-@each("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252E%252e/b", "..", "a/.."])
+@pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252E%252e/b", "..", "a/.."])
 async def test_no_change_takes_dots(ana, path):
     calls = {
         "mkdir": {"path": path},
@@ -272,7 +271,7 @@ async def test_what_is_deleted_lies_in_the_trash_under_its_full_path(ana, files,
     assert (files.root / "user" / ana.username / ".Trash").stat().st_mode & 0o777 == 0o700
 
 
-@each("form", [{"skip_trash": "true"}, {"skip_trash": "Yes"}])
+@pytest.mark.parametrize("form", [{"skip_trash": "true"}, {"skip_trash": "Yes"}])
 async def test_skip_trash_deletes_for_good(ana, files, place, form):
     (files.root / place / "x").write_bytes(b"x")
     deleted = await ana.post("storage/delete", path=f"file:///{place}/x", **form)
@@ -342,7 +341,7 @@ async def test_restore_replaces_nothing(ana, files, place):
 
 
 @pytest.mark.storage(75)
-@each("path", [".Trash", ".Trash/Current", ".TrashX/Current/a", ".Trash/other/a", "a", ""])
+@pytest.mark.parametrize("path", [".Trash", ".Trash/Current", ".TrashX/Current/a", ".Trash/other/a", "a", ""])
 async def test_only_entries_of_the_trash_are_restored(ana, path):
     refused = await ana.post("storage/trash/restore", path=f"file:///user/{ana.username}/{path}")
     assert (refused.status_code, refused.json()["code"]) == (400, "not_in_trash")
@@ -367,7 +366,7 @@ async def test_purge_without_a_trash_has_nothing_to_do(ana):
 
 
 @pytest.mark.storage(77)
-@each("path", ["file:///", "file:///user", "file:///user/"])
+@pytest.mark.parametrize("path", ["file:///", "file:///user", "file:///user/"])
 async def test_roots_stay(files, path):
     admin = await files.api.user("admin", admin=True)
     for skip in ("true", "false"):
@@ -460,7 +459,7 @@ async def test_archives_are_not_served(ana):
         assert (refused.status_code, refused.json()["code"], refused.json()["status"]) == (501, "not_supported", -1)
 
 
-@each("call", ["rmtree", "delete/bulk", "chmod/bulk", "trash/restore/bulk"])
+@pytest.mark.parametrize("call", ["rmtree", "delete/bulk", "chmod/bulk", "trash/restore/bulk"])
 async def test_a_bulk_call_has_a_thousand_items_at_most(ana, place, call):
     paths = [f"file:///{place}/{number}" for number in range(1001)]
     for send in (ana.post, ana.post_json):

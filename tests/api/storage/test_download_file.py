@@ -12,7 +12,6 @@ from tests.api.driving import Api, Caller, open_api, verdict, without_ends
 from tests.api.serving import served
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import builders
-from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.files import ChangedMeanwhile, StorageUnavailable
@@ -77,7 +76,7 @@ class TestHeaders:
 
     @pytest.mark.storage(46)
     @pytest.mark.security("S7")
-    @each(
+    @pytest.mark.parametrize(
         ("name", "plain", "encoded"),
         [
             ("test file name.txt", "test file name.txt", "test%20file%20name.txt"),
@@ -98,7 +97,7 @@ class TestHeaders:
 
     @pytest.mark.storage(53)
     @pytest.mark.security("S8", "T5")
-    @each(
+    @pytest.mark.parametrize(
         ("name", "kind", "disposition"),
         [
             ("a.html", "text/html", "attachment"), ("a.svg", "image/svg+xml", "attachment"),
@@ -123,7 +122,7 @@ class TestHeaders:
         assert plain.headers["content-disposition"].startswith("attachment;")
 
     @pytest.mark.storage(52)
-    @each("headers", [{}, {"range": "bytes=5-9"}, {"if_none_match": "*"}, {"range": "bytes=x"}])
+    @pytest.mark.parametrize("headers", [{}, {"range": "bytes=5-9"}, {"if_none_match": "*"}, {"range": "bytes=x"}])
     async def test_head_has_the_headers_of_get(self, ana, path, headers):
         get, head = await fetch(ana, path, **headers), await fetch(ana, path, "HEAD", **headers)
         assert head.status_code == get.status_code
@@ -162,7 +161,7 @@ class TestHeaders:
 
 class TestRanges:
     @pytest.mark.storage(47)
-    @each(
+    @pytest.mark.parametrize(
         ("asked", "first", "last"),
         [
             ("bytes=0-0", 0, 0), ("bytes=-1", -1, -1), ("bytes=5-", 5, -1), ("bytes=5-9", 5, 9),
@@ -180,7 +179,7 @@ class TestRanges:
         assert answer.headers["etag"]
 
     @pytest.mark.storage(47)
-    @each(
+    @pytest.mark.parametrize(
         "asked",
         ["bytes=9999999-", "bytes=1280000-", "bytes=5-2", "bytes=x", "bytes=", "bytes=-", "bytes=-0", "bytes=1-2-3",
          "bytes=1", "bytes=--1", "bytes=+1-2", "bytes=0-1,x", "bytes=\u0661-"],
@@ -190,7 +189,7 @@ class TestRanges:
         assert verdict(answer) == (416, -1, "range_not_satisfiable")
         assert answer.headers["content-range"] == f"bytes */{len(CONTENT)}"
 
-    @each("asked", ["bytes=0-1,3-4", "lines=0-1", "0-1", ""])
+    @pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "0-1", ""])
     async def test_the_whole_file_is_sent_instead(self, ana, path, asked):
         answer = await fetch(ana, path, range=asked)
         assert (answer.status_code, answer.content) == (200, CONTENT)
@@ -308,7 +307,7 @@ class TestRefusals:
 
 class TestBrokenTransfers:
     @pytest.mark.storage(51)
-    @each(
+    @pytest.mark.parametrize(
         "oddity",
         [
             Oddity(5 * MIB, sent_bytes=3 * MIB, failure=StorageUnavailable("It is down.")),

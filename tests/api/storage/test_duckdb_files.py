@@ -12,7 +12,6 @@ from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.test_statement_files import program_of, session_of, with_home
 from tests.api.storage.worlds import memory_stores
-from tests.cases import each
 
 from queryserver.files.build import BUILDERS
 from queryserver.files.protocol import FileSystem
@@ -86,7 +85,7 @@ async def refusal(caller: Caller, statement: str, dialect: str = "duck", **field
     return f"{body['code']} {body['message']}"
 
 
-@each("dialect", "duck", "pond")
+@pytest.mark.parametrize("dialect", ["duck", "pond"])
 async def test_reads_and_writes(ana: Caller, dialect: str) -> None:
     assert await rows(ana, f"SELECT count(*), min(owner) FROM '{home(ana)}/*.csv'", dialect) == [[6000, ana.username]]
     made = f"{home(ana)}/{dialect}.parquet"

@@ -10,7 +10,6 @@ import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, builders, memory_stores, with_ozone
-from tests.cases import each
 from tests.engines.standin_dfs import DfsServer, dfs_server
 from tests.engines.standin_dfs.tree import Tree
 from tests.fakes.storage import MemoryCluster
@@ -130,7 +129,7 @@ async def test_all_names_are_for_superusers_of_hdfs_only(api: Api, cluster: Scri
 
 
 @pytest.mark.storage(20)
-@each("scheme", RIGHTS)
+@pytest.mark.parametrize("scheme", RIGHTS)
 async def test_without_its_right_a_store_is_neither_told_nor_opened(api: Api, scheme: str) -> None:
     others = [right for name, right in RIGHTS.items() if name != scheme]
     caller = await alone(api, *others, "download")
@@ -151,7 +150,7 @@ async def test_hdfs_decides_itself_and_administrators_have_all(api: Api) -> None
 
 
 @pytest.mark.storage(21)
-@each(
+@pytest.mark.parametrize(
     ("late_s", "failure"),
     [(60, None), (0, StorageUnavailable("No answer.")), (0, StorageError("Odd.")), (0, PermissionDenied("Not you."))],
 )

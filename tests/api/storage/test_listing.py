@@ -12,7 +12,6 @@ import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import World, builders
-from tests.cases import each
 from tests.fakes.long_directory import LongDirectory
 
 from queryserver.errors.base import PermissionDenied
@@ -38,7 +37,7 @@ def names(body: dict[str, Any]) -> list[str]:
     return [entry["name"] for entry in body["files"]]
 
 
-@each("pagesize", ["10001", "9" * 30])
+@pytest.mark.parametrize("pagesize", ["10001", "9" * 30])
 async def test_a_page_of_any_size_is_one_of_ten_thousand(ana: Caller, eleven: str, pagesize: str) -> None:
     seen = await view(ana, eleven, pagesize=pagesize)
     assert seen["pagesize"] == 10_000
@@ -103,7 +102,7 @@ async def test_a_root_has_no_directory_above(ana: Caller, files: Files) -> None:
 
 
 @pytest.mark.storage(26)
-@each("call", [view, listed])
+@pytest.mark.parametrize("call", [view, listed])
 async def test_the_page_speaks_both_vocabularies(ana: Caller, eleven: str, call: Any) -> None:
     page = (await call(ana, eleven, pagesize=4, pagenum=2))["page"]
     assert page == {
@@ -114,7 +113,7 @@ async def test_the_page_speaks_both_vocabularies(ana: Caller, eleven: str, call:
 
 
 @pytest.mark.storage(27)
-@each(("name", "value"), WRONG)
+@pytest.mark.parametrize(("name", "value"), WRONG)
 async def test_wrong_parameters_are_400(ana: Caller, eleven: str, name: str, value: str) -> None:
     for answer in (
         await ana.get(f"storage/view=file:///{eleven}", **{name: value}),
@@ -125,8 +124,8 @@ async def test_wrong_parameters_are_400(ana: Caller, eleven: str, name: str, val
 
 
 @pytest.mark.storage(28)
-@each("descending", [False, True])
-@each("key", SORTABLE)
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("key", SORTABLE)
 async def test_each_order_works_in_both_directions(ana, eleven, files, key, descending):
     (files.root / eleven / "d").mkdir(exist_ok=True)
     for number in range(1, 12):
@@ -280,7 +279,7 @@ async def test_a_refused_list_of_buckets_is_told_as_such(world: World, eva: Call
 
 
 @pytest.mark.storage(9)
-@each(
+@pytest.mark.parametrize(
     ("failure", "status", "code"),
     [
         (StorageUnavailable("The store does not answer."), 503, "storage_unavailable"),

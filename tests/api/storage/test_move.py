@@ -10,7 +10,6 @@ import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, each_store
-from tests.cases import each
 from tests.engines.versitygw import S3Address
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
@@ -19,6 +18,12 @@ from queryserver.errors.files import StorageError, StorageUnavailable
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 
 every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
+
+
+@pytest.fixture
+def place(world: World, request: pytest.FixtureRequest) -> Place:
+    """A new directory on the store that the test runs on."""
+    return world.place(request.param)
 
 
 async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
@@ -56,7 +61,7 @@ async def test_a_name_is_checked_where_it_is_new(eva: Caller, world: World) -> N
 
 
 @pytest.mark.storage(63)
-@each("call", ["move", "copy"])
+@pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
 async def test_onto_itself_or_into_its_own_parent_is_the_same_path(eva: Caller, place: Place, call: str) -> None:
     place.put(d__x=b"x")
@@ -67,7 +72,7 @@ async def test_onto_itself_or_into_its_own_parent_is_the_same_path(eva: Caller, 
     assert place.all() == {"d": None, "d/x": b"x"}
 
 
-@each("call", ["move", "copy"])
+@pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
 async def test_a_trailing_slash_demands_a_directory(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
@@ -96,7 +101,7 @@ def tree(place: Place) -> None:
         place.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
 
 
-@each("call", ["rename", "move"])
+@pytest.mark.parametrize("call", ["rename", "move"])
 async def test_a_tree_moves_as_a_whole_with_its_empty_directories(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.S3A)
     tree(place)
@@ -107,7 +112,7 @@ async def test_a_tree_moves_as_a_whole_with_its_empty_directories(eva: Caller, w
 
 
 @pytest.mark.storage(65)
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
@@ -124,7 +129,7 @@ async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_targe
 
 
 @pytest.mark.storage(66)
-@each("call", ["rename", "move"])
+@pytest.mark.parametrize("call", ["rename", "move"])
 async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
@@ -203,7 +208,7 @@ async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(eva: 
 
 
 @pytest.mark.storage(69)
-@each(
+@pytest.mark.parametrize(
     ("here", "there"),
     [
         (Scheme.HDFS, Scheme.S3A),
@@ -284,8 +289,8 @@ async def test_links_are_left_out_and_left_where_they_are(eva: Caller, world: Wo
 
 
 @pytest.mark.storage(71)
-@each("call", ["move", "copy"])
-@each("route", ["", "/bulk"])
+@pytest.mark.parametrize("call", ["move", "copy"])
+@pytest.mark.parametrize("route", ["", "/bulk"])
 @every_store
 async def test_one_of_three_that_fails_does_not_stop_the_others(eva, place, call, route):
     place.put(a=b"a", c=b"c", into=None)
@@ -314,7 +319,7 @@ async def test_the_highest_status_counts_and_without_failure_it_is_200(eva: Call
     assert fine.json()["results"][place.at("b")]["path"] == place.at("into/b")
 
 
-@each("call", ["move", "copy"])
+@pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
 async def test_several_sources_need_a_directory(eva: Caller, place: Place, call: str) -> None:
     place.put(a=b"a", b=b"b", f=b"f")
@@ -324,7 +329,7 @@ async def test_several_sources_need_a_directory(eva: Caller, place: Place, call:
     assert place.all() == {"a": b"a", "b": b"b", "f": b"f"}
 
 
-@each("call", ["move/bulk", "copy/bulk"])
+@pytest.mark.parametrize("call", ["move/bulk", "copy/bulk"])
 async def test_a_bulk_call_has_one_to_a_thousand_items(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     assert await refused(eva, call, destination_path=place.path) == (400, "missing_parameter")
@@ -332,7 +337,7 @@ async def test_a_bulk_call_has_one_to_a_thousand_items(eva: Caller, world: World
     assert await refused(eva, call, source_path=many, destination_path=place.path) == (413, "too_many_entries")
 
 
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_nothing_goes_through_a_link(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.FILE)
     place.put(a=b"a", b=b"b")

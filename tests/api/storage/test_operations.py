@@ -16,7 +16,6 @@ import pytest
 from tests.api.driving import Caller, until
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, memory_stores, open_world
-from tests.cases import each
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.errors.files import OperationInProgress, StorageError
@@ -102,7 +101,7 @@ def three(place: Place) -> None:
 
 
 @pytest.mark.storage(70)
-@each("call", ["move", "copy", "rename"])
+@pytest.mark.parametrize("call", ["move", "copy", "rename"])
 async def test_a_call_that_is_not_waited_for_gives_its_body_later(eva, world, gate, call):
     gate.reached.clear()
     gate.open.clear()
@@ -261,7 +260,7 @@ async def forget_leases(world: World) -> None:
 
 
 @pytest.mark.storage(65, 66)
-@each("stage", ["copy", "delete"])
+@pytest.mark.parametrize("stage", ["copy", "delete"])
 async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, database_dsn: str, stage: str) -> None:
     """Two applications on one database and the same stores; the first is held at its second copy or deletion."""
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
@@ -287,7 +286,7 @@ async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, databa
 
 
 @pytest.mark.security("S15")
-@each(("stage", "outcome"), [("copy", "storage_error"), ("delete", "ok")])
+@pytest.mark.parametrize(("stage", "outcome"), [("copy", "storage_error"), ("delete", "ok")])
 async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_noted(
     tmp_path: Path, database_dsn: str, caplog: pytest.LogCaptureFixture, stage: str, outcome: str
 ) -> None:
@@ -307,7 +306,7 @@ async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_not
             assert {row["path"] for row in noted} == (begun if stage == "copy" else set())
 
 
-@each("stage", ["copy", "delete"])
+@pytest.mark.parametrize("stage", ["copy", "delete"])
 async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path, database_dsn: str, stage: str) -> None:
     async with held(tmp_path, database_dsn, "storage/rename", stage) as first:
         place, asked = first.place, first.asked

@@ -13,7 +13,6 @@ import httpx
 import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
-from tests.cases import each
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem
 
 from queryserver.files.model import Scheme
@@ -135,7 +134,9 @@ class TestArrival:
         assert answer.status_code == 200, answer.text
         assert answer.json()["path"] == f"{sender.dest}/big.bin"
 
-    @each(("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")])
+    @pytest.mark.parametrize(
+        ("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")]
+    )
     async def test_the_name_of_the_part_is_not_that_of_the_file(self, sender, files, place, name, code):
         assert told(await sender.send(0, qqfilename=name)) == (400, code)
         assert everything(files.root / place) == []
@@ -146,7 +147,7 @@ class TestArrival:
             answer = await sender.caller.post(f"storage/{call}", path=sender.dest, name="a\0b")
             assert told(answer) == (400, "invalid_name")
 
-    @each("content", [b"whole file", b""])
+    @pytest.mark.parametrize("content", [b"whole file", b""])
     async def test_without_a_number_of_parts_the_file_is_done_at_once(self, ana: Caller, files: Files, content: bytes):
         place = files.place()
         sender = Sender(ana, f"file:///{place}", content)
@@ -168,7 +169,7 @@ class TestArrival:
 
 class TestRules:
     @pytest.mark.storage(91)
-    @each("uuid", ["../../x", "1", "", "{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "x" * 36])
+    @pytest.mark.parametrize("uuid", ["../../x", "1", "", "{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "x" * 36])
     async def test_the_number_must_be_a_uuid(self, sender: Sender, files: Files, place: str, uuid: str):
         sender.uuid = uuid
         for answer in (await sender.send(0), await sender.state(), await sender.complete(), await sender.discard()):
@@ -187,7 +188,7 @@ class TestRules:
         assert (own.json()["received"], own.json()["path"]) == ([[1000, 2000]], f"{sender.dest}/bob.bin")
         assert (await sender.state()).json()["received"] == [[0, 1000]]
 
-    @each(
+    @pytest.mark.parametrize(
         "changes",
         [
             {"qqfilename": "other.bin"},
@@ -201,7 +202,7 @@ class TestRules:
         await sender.send(0)
         assert told(await sender.send(1, **changes)) == (409, "part_conflict")
 
-    @each(
+    @pytest.mark.parametrize(
         "changes",
         [
             {"qqpartbyteoffset": 999},

@@ -12,7 +12,6 @@ from scripts.check_operations import SERVED, read_operations
 from tests.api.answers import operation_of
 from tests.api.driving import Caller
 from tests.api.storage.worlds import Place, World
-from tests.cases import each
 
 from queryserver.files.model import Scheme
 
@@ -63,7 +62,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.storage(11, 12, 13, 14)
-@each("normal", SAME)
+@pytest.mark.parametrize("normal", SAME)
 async def test_spellings_of_a_path_name_one_place(world: World, eva: Caller, normal: str) -> None:
     for scheme, path in ((Scheme.S3A, "lake/k"), (Scheme.ABFS, "box/x"), (Scheme.HDFS, "user/x"),
                          (Scheme.OFS, "service/volume")):  # fmt: skip
@@ -77,7 +76,7 @@ async def test_spellings_of_a_path_name_one_place(world: World, eva: Caller, nor
 
 @pytest.mark.storage(15, 16, 18)
 @pytest.mark.security("S1", "S2", "S4", "T1")
-@each("path", BAD)
+@pytest.mark.parametrize("path", BAD)
 async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World, eva: Caller, path: str) -> None:
     world.heal()
     answers = [await raw(eva, f"{call}={path}") for call in PATH_FORMS]
@@ -88,7 +87,7 @@ async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World
 
 @pytest.mark.storage(16)
 @pytest.mark.security("S1")
-@each("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252e%252e/b", "s3a://lake/../x", "/a\0b"])
+@pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252e%252e/b", "s3a://lake/../x", "/a\0b"])
 async def test_what_is_no_path_reaches_no_store_by_any_changing_call(world: World, eva: Caller, path: str) -> None:
     world.heal()
     calls = {
@@ -134,7 +133,7 @@ async def test_a_path_given_twice_counts_the_last_time(world: World, eva: Caller
 
 
 @pytest.mark.storage(1)
-@each("call", ["filesystems", "list", "stat", "content_summary"])
+@pytest.mark.parametrize("call", ["filesystems", "list", "stat", "content_summary"])
 async def test_a_last_slash_is_optional(world: World, eva: Caller, call: str) -> None:
     world.memory[Scheme.HDFS].tree.make_container("slash")
     plain, slashed = [await eva.send("GET", f"storage/{call}{end}?path=/slash") for end in ("", "/")]
@@ -143,7 +142,7 @@ async def test_a_last_slash_is_optional(world: World, eva: Caller, call: str) ->
 
 
 @pytest.mark.storage(5)
-@each("path", ["filesystems", "list?path=/", "view=/", "stat=/", "content_summary=/"])
+@pytest.mark.parametrize("path", ["filesystems", "list?path=/", "view=/", "stat=/", "content_summary=/"])
 async def test_head_equals_get_without_a_body(eva: Caller, path: str) -> None:
     got, head = await eva.send("GET", f"storage/{path}"), await eva.send("HEAD", f"storage/{path}")
     assert (head.status_code, head.content) == (200, b"")
@@ -152,7 +151,7 @@ async def test_head_equals_get_without_a_body(eva: Caller, path: str) -> None:
 
 
 @pytest.mark.storage(2)
-@each("path", ["filesystems", "list", "view=/", "stat=/", "stat", "content_summary=/"])
+@pytest.mark.parametrize("path", ["filesystems", "list", "view=/", "stat=/", "stat", "content_summary=/"])
 async def test_a_wrong_method_is_told_which_are_right(eva: Caller, path: str) -> None:
     for method in ("POST", "DELETE", "PUT"):
         answer = await eva.send(method, f"storage/{path}")
@@ -162,7 +161,7 @@ async def test_a_wrong_method_is_told_which_are_right(eva: Caller, path: str) ->
 
 
 @pytest.mark.storage(3)
-@each("path", ["filesystems", "list", "view=/a/../b", "stat=/", "content_summary=/"])
+@pytest.mark.parametrize("path", ["filesystems", "list", "view=/a/../b", "stat=/", "content_summary=/"])
 async def test_without_a_token_nothing_is_read(world: World, eva: Caller, path: str) -> None:
     none = await world.api.stranger.get(f"storage/{path}")
     assert (none.status_code, list(none.json())) == (401, ["detail"])
@@ -283,7 +282,7 @@ class StorageWalk:
 
 
 @pytest.mark.storage(1, 4, 5, 6)
-@each(("slash", "as_json"), [("", False), ("/", True)])
+@pytest.mark.parametrize(("slash", "as_json"), [("", False), ("/", True)])
 async def test_every_call_of_the_table_is_served(world: World, slash: str, as_json: bool) -> None:
     walk = StorageWalk(await world.api.user("ana", admin=True), world.place(Scheme.HDFS), slash, as_json)
     found = await walk.whole()

@@ -7,12 +7,17 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import CHUNK_BYTES, Place, World, each_store, open_world
-from tests.cases import each
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import Scheme
 
 every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
+
+
+@pytest.fixture
+def place(world: World, request: pytest.FixtureRequest) -> Place:
+    """A new directory on the store that the test runs on."""
+    return world.place(request.param)
 
 
 async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
@@ -54,7 +59,7 @@ async def test_a_trailing_slash_of_a_directory_does_not_count(eva: Caller, place
 
 
 @pytest.mark.storage(62)
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
 async def test_nothing_goes_into_itself_and_names_count_as_a_whole(eva: Caller, place: Place, call: str) -> None:
     place.put(a__x=b"x")
@@ -67,7 +72,7 @@ async def test_nothing_goes_into_itself_and_names_count_as_a_whole(eva: Caller, 
 
 
 @pytest.mark.storage(64)
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
 async def test_overwrite_replaces_a_file_by_a_file_only(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"new", y=b"old", d=None, e=None)
@@ -99,7 +104,7 @@ async def test_a_changed_extension_follows_the_rules(tmp_path: Path, database_ds
                 assert (await eva.post(f"storage/{call}", **asked)).status_code == 200
 
 
-@each("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
+@pytest.mark.parametrize("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
 @pytest.mark.storage(56)
 async def test_new_names_are_checked(eva: Caller, world: World, name: str) -> None:
     place = world.place(Scheme.HDFS)
@@ -110,7 +115,7 @@ async def test_new_names_are_checked(eva: Caller, world: World, name: str) -> No
     assert (await eva.post("storage/rename", src_path=place.at("x"), dest_path="a#b")).status_code == 200
 
 
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
 async def test_a_missing_parent_is_named_and_a_file_is_no_parent(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
@@ -122,7 +127,7 @@ async def test_a_missing_parent_is_named_and_a_file_is_no_parent(eva: Caller, pl
     assert place.all() == {"x": b"x", "f": b"f"}
 
 
-@each("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
+@pytest.mark.parametrize("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
 async def test_roots_and_buckets_stay(eva: Caller, root: str) -> None:
     elsewhere = "/elsewhere" if root == "/" else f"{root.rstrip('/')}/elsewhere"
     for call in ("rename", "move"):
@@ -139,7 +144,7 @@ async def test_a_rename_stays_in_its_store(eva: Caller, world: World) -> None:
 
 
 @pytest.mark.storage(6, 7)
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_both_encodings_and_both_vocabularies_do_the_same(eva: Caller, world: World, call: str) -> None:
     bodies = []
     for send in (eva.post, eva.post_json):
@@ -153,7 +158,7 @@ async def test_both_encodings_and_both_vocabularies_do_the_same(eva: Caller, wor
 
 
 @pytest.mark.storage(7)
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_two_different_values_are_refused(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x", y=b"y")
@@ -163,7 +168,7 @@ async def test_two_different_values_are_refused(eva: Caller, world: World, call:
     assert await refused(eva, call, **both) == (400, "conflicting_parameters")
 
 
-@each("call", ["rename", "move", "copy"])
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_what_is_missing_or_wrong_is_told(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x")
@@ -297,7 +302,7 @@ async def test_a_tree_of_many_windows_is_copied_whole(eva: Caller, world: World)
     assert all(everything[f"e{path[1:]}"] == content for path, content in everything.items() if path[0] == "d")
 
 
-@each("call", ["move", "copy", "rename"])
+@pytest.mark.parametrize("call", ["move", "copy", "rename"])
 async def test_a_store_without_the_right_is_refused_at_both_ends(world: World, call: str) -> None:
     eva = await world.api.user("ana")
     await world.api.database.execute(

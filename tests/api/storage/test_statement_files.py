@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
-from tests.cases import each
 from tests.fakes.catalog import FakeCatalogEngine
 
 INTERPRETERS: dict[str, Any] = {
@@ -113,9 +112,10 @@ async def test_a_statement_writes_where_the_storage_calls_would_and_the_file_is_
 
 
 @pytest.mark.item(99)
-@each("scopes, may_read, may_write", (("query",), False, False), (("query", "files:read"), True, False),
-    (("query", "files:write"), False, True), (("query", "files:read", "files:write"), True, True))  # fmt: skip
-@each("in_session", False, True)
+@pytest.mark.parametrize(("scopes", "may_read", "may_write"), [
+    (("query",), False, False), (("query", "files:read"), True, False),
+    (("query", "files:write"), False, True), (("query", "files:read", "files:write"), True, True)])  # fmt: skip
+@pytest.mark.parametrize("in_session", [False, True])
 async def test_the_scopes_of_an_api_token_limit_its_statements_in_a_session_of_the_user_too(
     ana: Caller, scopes: tuple[str, ...], *, may_read: bool, may_write: bool, in_session: bool
 ):

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
-from tests.cases import each
 
 CONTENT = b"a,b\n1,2\n"
 
@@ -50,7 +49,7 @@ class TestFile:
         assert answer.headers["x-unknown-fields"] == "before,behind,destt"
 
     @pytest.mark.storage(83, 4)
-    @each("part", ["local_file", "hdfs_file", "file"])
+    @pytest.mark.parametrize("part", ["local_file", "hdfs_file", "file"])
     async def test_a_file_arrives_under_each_name_of_its_part(self, ana: Caller, files: Files, part: str):
         place = files.place()
         answer = await upload(ana, place, part=part)
@@ -87,7 +86,7 @@ class TestFile:
         assert (files.root / place / "a.csv").read_bytes() == b""
 
     @pytest.mark.storage(8)
-    @each("kind", ["text/csv", "application/json", "application/x-www-form-urlencoded", ""])
+    @pytest.mark.parametrize("kind", ["text/csv", "application/json", "application/x-www-form-urlencoded", ""])
     async def test_what_is_not_multipart_is_refused(self, ana: Caller, place: str, kind: str):
         path = f"storage/upload/file?dest=file:///{place}"
         answer = await ana.send("POST", path, content=CONTENT, headers={"Content-Type": kind})
@@ -117,7 +116,7 @@ class TestFile:
 
 class TestDestination:
     @pytest.mark.storage(84, 7)
-    @each("name", ["dest", "destination_path", "dest_path"])
+    @pytest.mark.parametrize("name", ["dest", "destination_path", "dest_path"])
     async def test_the_destination_stands_in_the_query_or_before_the_file(self, ana: Caller, files: Files, name: str):
         place = files.place()
         parts = {"file": ("query.csv", CONTENT)}
@@ -174,7 +173,7 @@ class TestDestination:
         assert names(files.root / "user" / bob.username) == []
 
     @pytest.mark.security("S1", "T1")
-    @each("dest", ["file:///a/../b", "file:///a/%2e%2e/b", "file:///a/%252E%252e/b", "file:///a\0"])
+    @pytest.mark.parametrize("dest", ["file:///a/../b", "file:///a/%2e%2e/b", "file:///a/%252E%252e/b", "file:///a\0"])
     async def test_a_destination_that_leaves_the_root_is_refused(self, ana: Caller, dest: str):
         answer = await ana.send("POST", f"storage/upload/file?dest={quote(dest)}", files={"file": ("a", b"")})
         assert answer.status_code == 400
@@ -182,7 +181,9 @@ class TestDestination:
 
 class TestName:
     @pytest.mark.storage(17)
-    @each("name", ["a?b#c.csv", "100%.csv", "two words.csv", "é.csv", "日本.csv", "%2e%2f", "a&(b)@'"])
+    @pytest.mark.parametrize(
+        "name", ["a?b#c.csv", "100%.csv", "two words.csv", "é.csv", "日本.csv", "%2e%2f", "a&(b)@'"]
+    )
     async def test_strange_names_arrive_as_they_are(self, ana: Caller, files: Files, place: str, name: str):
         body = raw(f'name="file"; filename="{name}"')
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
@@ -192,7 +193,7 @@ class TestName:
 
     @pytest.mark.security("S6", "T2")
     @pytest.mark.storage(56)
-    @each(
+    @pytest.mark.parametrize(
         "parameter",
         [
             'filename="../../x"',
@@ -268,7 +269,7 @@ class TestDigest:
     async def test_the_right_digest_is_accepted_in_either_case(self, ana: Caller, place: str):
         assert (await upload(ana, place, sha256=hashlib.sha256(CONTENT).hexdigest().upper())).status_code == 200
 
-    @each("sha256", ["abc", "g" * 64, "a" * 63])
+    @pytest.mark.parametrize("sha256", ["abc", "g" * 64, "a" * 63])
     async def test_what_is_no_digest_is_refused(self, ana: Caller, files: Files, place: str, sha256: str):
         assert await refused(await upload(ana, place, sha256=sha256)) == (400, "invalid_parameter")
         assert names(files.root / place) == []

@@ -21,7 +21,6 @@ import pytest
 from starlette.types import Message
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
-from tests.cases import each
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
@@ -165,7 +164,9 @@ class TestSweeping:
             assert (await ana.post("storage/upload/complete", qquuid=uuid)).status_code == 200
             assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 1
 
-    @each(("error", "left"), [(StorageUnavailable("It is away."), 1), (PermissionDenied("Not any more."), 0)])
+    @pytest.mark.parametrize(
+        ("error", "left"), [(StorageUnavailable("It is away."), 1), (PermissionDenied("Not any more."), 0)]
+    )
     async def test_a_store_that_is_away_is_asked_again(self, tmp_path, database_dsn, error, left):
         store = _Unsweepable(error)
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.FILE: lambda _: store}) as api:
@@ -234,7 +235,7 @@ class TestNotes:
             assert {row["path"] for row in noted} == {"lake/e", "lake/e/broken"}
 
     @pytest.mark.storage(59)
-    @each(("call", "fields", "step", "name"), NOTED)
+    @pytest.mark.parametrize(("call", "fields", "step", "name"), NOTED)
     async def test_what_is_written_is_noted_until_it_is_there(self, tmp_path, database_dsn, call, fields, step, name):
         """So that the clean-up finds what a crash leaves, an old file that stepped aside too."""
         traits = StorageTraits(lists_in_order=True, acts_as_user=True)
@@ -347,7 +348,7 @@ async def unfinished(api: Api, caller: Caller) -> int:
 
 class TestLeaving:
     @pytest.mark.storage(86)
-    @each("old", [None, b"old"])
+    @pytest.mark.parametrize("old", [None, b"old"])
     async def test_a_client_that_leaves_leaves_nothing(self, ana: Caller, files: Files, place: str, old: bytes | None):
         target = files.root / place / "a.bin"
         if old is not None:

@@ -14,7 +14,6 @@ from tests.api.driving import Caller, open_api, verdict
 from tests.api.serving import served
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import builders
-from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.base import PermissionDenied
@@ -90,7 +89,7 @@ class TestShapes:
         assert (await display(ana, path, begin=3))["contents"] == "0123456789"
 
     @pytest.mark.storage(41)
-    @each("query", [{"length": 2**20 + 1}, {"length": 10**30}, {"begin": 1, "end": 10**30}], ids=str)
+    @pytest.mark.parametrize("query", [{"length": 2**20 + 1}, {"length": 10**30}, {"begin": 1, "end": 10**30}], ids=str)
     async def test_a_window_of_any_size_shows_as_much_as_one_may_have(self, ana, files, place, query):
         path = put(files, f"{place}/a", b"x" * (2**20 + 5))
         shown = (await ana.get(f"storage/view={path}", **query)).json()["view"]
@@ -117,7 +116,7 @@ class TestShapes:
 
 class TestRefusals:
     @pytest.mark.storage(41)
-    @each(
+    @pytest.mark.parametrize(
         "query",
         [
             {"length": "-1"}, {"offset": "-1"}, {"offset": "x"}, {"begin": "5", "end": "4"},
@@ -147,7 +146,7 @@ class TestRefusals:
         assert verdict(await ana.get(f"storage/view=file:///{place}/none")) == (404, -1, "path_not_found")
 
     @pytest.mark.security("S1")
-    @each("dots", ["%2e%2e", "%252e%252e", "%2E%2e", "%2e%252e"])
+    @pytest.mark.parametrize("dots", ["%2e%2e", "%252e%252e", "%2E%2e", "%2e%252e"])
     async def test_dots_reach_no_file(self, ana, place, dots):
         refused = await ana.get(f"storage/view=file:///{place}/{dots}/a")
         assert verdict(refused) == (400, -1, "invalid_path")
@@ -157,7 +156,7 @@ class TestRefusals:
 
 class TestText:
     @pytest.mark.storage(42)
-    @each("encoding", ["utf-8", "utf-16", "gb18030", "shift_jis", "big5"])
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "gb18030", "shift_jis", "big5"])
     async def test_windows_are_put_together_without_loss(self, ana, files, place, encoding):
         text = "中文日本 text\n" * 3 + ("é😀" if encoding in {"utf-8", "utf-16", "gb18030"} else "")
         path = put(files, f"{place}/a", text.encode(encoding))
@@ -221,7 +220,7 @@ PLAIN = b"".join(b"line %d\n" % number for number in range(20_000))
 
 class TestPacked:
     @pytest.mark.storage(44)
-    @each(
+    @pytest.mark.parametrize(
         ("name", "packed", "codec"),
         [
             ("a.gz", gzip.compress(PLAIN), "gzip"),
@@ -308,8 +307,8 @@ class TestStores:
         refused = await ana.get("storage/display", path="/b.snappy", compression="snappy")
         assert verdict(refused) == (413, -1, "decompression_limit")
 
-    @each("name", ["a.txt", "a.gz", "a.parquet"])
-    @each(
+    @pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.parquet"])
+    @pytest.mark.parametrize(
         ("failure", "expected"),
         [
             (StorageUnavailable("It is down."), (503, "storage_unavailable")),

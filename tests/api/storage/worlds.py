@@ -1,15 +1,14 @@
 """One application with five stores, four of them in memory, for tests of what goes from one place to another."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
+import pytest
 from tests.api.driving import Api, open_api
-from tests.cases import each_made
 from tests.fakes.storage import LIKE_ABFS, LIKE_HDFS, LIKE_OZONE, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import Failure, FaultyFileSystem
 from tests.fakes.storage_tree import MemoryTree
@@ -136,14 +135,9 @@ class World:
         return self.faulty[scheme].calls
 
 
-def each_store(*schemes: Scheme) -> Callable[[Any], Any]:
-    """Runs a test that takes a `place` on each of these stores, in a new place and with stores that do not fail."""
-
-    def new_place(world: World, scheme: Scheme) -> Place:
-        world.heal()
-        return world.place(scheme)
-
-    return each_made("place", "world", new_place, schemes, ids=str)
+def each_store(*schemes: Scheme) -> pytest.MarkDecorator:
+    """Run a test once on each of these stores; its module has a fixture `place` that takes the scheme."""
+    return pytest.mark.parametrize("place", schemes, indirect=True, ids=str)
 
 
 def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:

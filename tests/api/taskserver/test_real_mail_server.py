@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.engines.postfix import MailAddress
 
 pytestmark = pytest.mark.engine("smtp")
 
 
 @pytest.mark.platform(109)
-@each("tls", "starttls", "tls")
+@pytest.mark.parametrize("tls", ["starttls", "tls"])
 async def test_a_mail_with_its_csv_is_delivered(
     fleets: Callable[..., Any], smtp_server: MailAddress, monkeypatch: pytest.MonkeyPatch, tls: str
 ):

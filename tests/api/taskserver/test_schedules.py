@@ -10,7 +10,6 @@ from tests.api.conftest import ApiOpener
 from tests.api.driving import verdict
 from tests.api.taskserver.conftest import Desktop, Fleet
 from tests.api.test_logs import Event, about, audited
-from tests.cases import each
 from tests.unit.cli.test_commands import Command, command_in
 
 __all__ = ["audited"]  # a fixture
@@ -106,49 +105,49 @@ async def test_a_stale_version_is_409_and_changes_nothing(fleet: Fleet):
     assert verdict(taken) == (409, -1, "name_taken")
 
 
-@each(
-    "wrong",
-    {"name": ""},
-    {"name": "x" * 101},
-    {"name": "a\r\nBcc: b@example.org"},
-    {"name": None},
-    {"kind": "mail"},
-    {"kind": None},
-    {"owner": "nobody-of-this-name"},
-    {"owner": ""},
-    {"connector": "nowhere"},
-    {"connector": None},
-    {"statement": "  "},
-    {"interval_s": 9},
-    {"interval_s": "often"},
-    {"interval_s": None, "cron": "* * *"},
-    {"timezone": "Mars/Olympus"},
-    {"overlap": "both"},
-    {"expires_at": "tomorrow"},
-    {"kind": "task", "task": "format_disk"},
-    {"kind": "task", "task": "document_cleanup", "params": {"keep_days": 0}},
-    {"kind": "task", "task": "document_cleanup", "params": {"days": 1}},
-    {"kind": "task", "task": "close_sessions", "params": {"age_in_days": 1}},
-    {"notify": {"to": ["a@elsewhere.org"]}},
-    {"notify": {"to": ["a@example.org\r\nBcc: b@example.org"]}},
-    {"notify": {"to": ["a@example.org, b@elsewhere.org"]}},
-    {"notify": {"to": []}},
-    {"notify": {"on": [], "to": ["a@example.org"]}},
-    {"notify": {"on": ["begun"], "to": ["a@example.org"]}},
-    {"notify": {"url": "ftp://example.org/"}},
-    {"notify": {"url": "http://example.org/"}},
-    {"notify": {"url": "https://u:p@example.org/"}},
-    {"notify": {"url": "https://169.254.169.254/latest"}},
-    {"notify": {"url": "https://2852039166/"}},
-    {"notify": {"url": "https://example.org/\nX"}},
-    {"notify": {"url": "https://"}},
-)
-async def test_what_breaks_a_rule_is_refused(fleet: Fleet, wrong: dict[str, Any]):
-    given = {"name": "x", "kind": "statement", "connector": "mysql", "statement": "rows 1", "interval_s": 60}
-    given["owner"] = fleet.root.username
-    response = await fleet.root.post_json("taskserver/schedules/new", schedule={**given, **wrong})
-    assert response.status_code == 400, response.text
-    assert (await fleet.root.get("taskserver/schedules")).json()["count"] == 0
+async def test_what_breaks_a_rule_is_refused(fleet: Fleet, subtests: pytest.Subtests):
+    for wrong in [
+        {"name": ""},
+        {"name": "x" * 101},
+        {"name": "a\r\nBcc: b@example.org"},
+        {"name": None},
+        {"kind": "mail"},
+        {"kind": None},
+        {"owner": "nobody-of-this-name"},
+        {"owner": ""},
+        {"connector": "nowhere"},
+        {"connector": None},
+        {"statement": "  "},
+        {"interval_s": 9},
+        {"interval_s": "often"},
+        {"interval_s": None, "cron": "* * *"},
+        {"timezone": "Mars/Olympus"},
+        {"overlap": "both"},
+        {"expires_at": "tomorrow"},
+        {"kind": "task", "task": "format_disk"},
+        {"kind": "task", "task": "document_cleanup", "params": {"keep_days": 0}},
+        {"kind": "task", "task": "document_cleanup", "params": {"days": 1}},
+        {"kind": "task", "task": "close_sessions", "params": {"age_in_days": 1}},
+        {"notify": {"to": ["a@elsewhere.org"]}},
+        {"notify": {"to": ["a@example.org\r\nBcc: b@example.org"]}},
+        {"notify": {"to": ["a@example.org, b@elsewhere.org"]}},
+        {"notify": {"to": []}},
+        {"notify": {"on": [], "to": ["a@example.org"]}},
+        {"notify": {"on": ["begun"], "to": ["a@example.org"]}},
+        {"notify": {"url": "ftp://example.org/"}},
+        {"notify": {"url": "http://example.org/"}},
+        {"notify": {"url": "https://u:p@example.org/"}},
+        {"notify": {"url": "https://169.254.169.254/latest"}},
+        {"notify": {"url": "https://2852039166/"}},
+        {"notify": {"url": "https://example.org/\nX"}},
+        {"notify": {"url": "https://"}},
+    ]:
+        with subtests.test(wrong=wrong):
+            given = {"name": "x", "kind": "statement", "connector": "mysql", "statement": "rows 1", "interval_s": 60}
+            given["owner"] = fleet.root.username
+            response = await fleet.root.post_json("taskserver/schedules/new", schedule={**given, **wrong})
+            assert response.status_code == 400, response.text
+            assert (await fleet.root.get("taskserver/schedules")).json()["count"] == 0
 
 
 async def test_members_have_their_defaults_and_stay_where_they_are_left_out(fleet: Fleet):

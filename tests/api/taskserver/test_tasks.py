@@ -14,7 +14,6 @@ from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api, Caller, open_api, until, verdict
 from tests.api.test_logs import Event, about, audited
 from tests.api.test_monitoring import Page
-from tests.cases import each
 from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -87,7 +86,7 @@ async def run(caller: Caller, name: str, **params: Any) -> dict[str, Any]:
 
 class TestRights:
     @pytest.mark.platform(110)
-    @each("on", [False, True])
+    @pytest.mark.parametrize("on", [False, True])
     async def test_others_are_refused_before_all_else(self, api: Api, fleet: Api, on: bool):
         ana = await (fleet if on else api).user("ana")
         for method, path in CALLS:
@@ -196,15 +195,21 @@ class TestSubmit:
             assert answer.json()["task"]["params"] == {"keep_days": 30}
 
     @pytest.mark.platform(110)
-    @each(
+    @pytest.mark.parametrize(
         ("fields", "code", "text"),
-        ({}, "missing_parameter", "name"),
-        ({"name": "vacuum"}, "invalid_parameter", "Unknown task: vacuum."),
-        ({"name": "document_cleanup", "params": {"keep_days": 0}}, "invalid_parameter", "params.keep_days must be"),
-        ({"name": "document_cleanup", "params": {"days": 1}}, "invalid_parameter", "params.days is unknown"),
-        ({"name": "close_sessions", "params": {"age_in_days": 1}}, "missing_parameter", "params.dialect is required."),
-        ({"name": "document_cleanup", "params": [1]}, "invalid_parameter", "params must be a JSON object."),
-        ({"name": "document_cleanup", "params": "{"}, "invalid_json", "params is not valid"),
+        [
+            ({}, "missing_parameter", "name"),
+            ({"name": "vacuum"}, "invalid_parameter", "Unknown task: vacuum."),
+            ({"name": "document_cleanup", "params": {"keep_days": 0}}, "invalid_parameter", "params.keep_days must be"),
+            ({"name": "document_cleanup", "params": {"days": 1}}, "invalid_parameter", "params.days is unknown"),
+            (
+                {"name": "close_sessions", "params": {"age_in_days": 1}},
+                "missing_parameter",
+                "params.dialect is required.",
+            ),
+            ({"name": "document_cleanup", "params": [1]}, "invalid_parameter", "params must be a JSON object."),
+            ({"name": "document_cleanup", "params": "{"}, "invalid_json", "params is not valid"),
+        ],
     )
     async def test_what_is_unknown_is_400_and_recorded_nowhere(self, boss: Caller, fields, code: str, text: str):
         form = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}

@@ -18,7 +18,6 @@ from tests.api.test_conventions import name_of
 from tests.api.test_every_call import SECURED, concrete
 from tests.api.test_logs import Event, about, audited
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, not_valid
-from tests.cases import each
 from tests.unit.cli.test_commands import command_in
 
 from queryserver.errors.base import Conflict
@@ -93,13 +92,13 @@ class TestTokens:
         assert (event["user"], event["subject"]) == (ana.username, ana.username)
         assert (event["subject_id"], event["subject_name"], event["outcome"]) == (token["id"], "nightly", "ok")
 
-    @each("fields, code",
-        ({"name": ""}, "invalid_parameter"), ({"name": "x" * 101}, "invalid_parameter"),
+    @pytest.mark.parametrize(("fields", "code"),
+        [({"name": ""}, "invalid_parameter"), ({"name": "x" * 101}, "invalid_parameter"),
         ({"name": None}, "missing_parameter"), ({"scopes": []}, "invalid_parameter"),
         ({"scopes": ["all"]}, "invalid_parameter"), ({"scopes": None}, "missing_parameter"),
         ({"scopes": ["admin"]}, "invalid_parameter"), ({"expires_in_days": 0}, "invalid_parameter"),
         ({"expires_in_days": 366}, "invalid_parameter"), ({"connectors": ["nowhere"]}, "invalid_parameter"),
-        ({"connectors": ["vault"]}, "invalid_parameter"))  # fmt: skip
+        ({"connectors": ["vault"]}, "invalid_parameter")])  # fmt: skip
     async def test_what_is_no_token_is_refused(self, ana: Caller, fields: dict[str, Any], code: str):
         answer = await ana.post_json("token/api_tokens/new", **{"name": "x", "scopes": ["query"], **fields})
         assert (answer.status_code, answer.json()["code"]) == (400, code)
@@ -237,7 +236,7 @@ class TestEnds:
 
 
 class TestRights:
-    @pytest.fixture
+    @pytest.fixture(scope="class")
     async def holders(self, api: Api) -> dict[str, tuple[Caller, Caller]]:
         """For each scope a token of an administrator that has it alone, and one that has all others."""
         root = await api.user("scoped", admin=True)
@@ -246,7 +245,7 @@ class TestRights:
             for scope in Scope
         }
 
-    @each("one", SECURED, ids=name_of)
+    @pytest.mark.parametrize("one", SECURED, ids=name_of)
     async def test_each_call_lets_in_the_scope_of_the_table_and_no_other(
         self, holders: dict[str, tuple[Caller, Caller]], one: Operation
     ):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.api.driving import Api, verdict
 from tests.api.token.logins import PASSWORD, Opener, accounts, link, log_in
-from tests.cases import each
 from tests.engines.relay import connect, passed_on
 from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
 from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
@@ -102,8 +101,8 @@ async def test_every_refusal_looks_the_same(directory: Directories) -> None:
         }
 
 
-@each("settings", [{}, DIRECT])
-@each("secure", [False, True])
+@pytest.mark.parametrize("settings", [{}, DIRECT])
+@pytest.mark.parametrize("secure", [False, True])
 async def test_a_certificate_of_a_strange_authority_is_refused(directory, ldap_server, settings, secure):
     more = over_tls(ldap_server) if secure else {}
     async with directory(ldap_cert=ldap_server.strange_authority, **settings, **more) as api:
@@ -196,7 +195,7 @@ async def test_with_the_directory_down_local_users_enter_and_others_are_told(dir
 
 @pytest.mark.platform(48)
 @pytest.mark.security("T16")
-@each("username", ["*", "a*", "ana)(uid=*", "*)(objectclass=*", "ana\\2a", "\\", "(", "ana\0"])
+@pytest.mark.parametrize("username", ["*", "a*", "ana)(uid=*", "*)(objectclass=*", "ana\\2a", "\\", "(", "ana\0"])
 async def test_names_never_change_the_filter(directory, ldap_server, username):
     async with directory() as api:
         refused = await api.stranger.post_json("token/auth", username=username, password=ANAS)

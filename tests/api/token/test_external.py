@@ -24,7 +24,6 @@ from tests.api.token.logins import (
     not_valid,
     refusals,
 )
-from tests.cases import each
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
 from tests.fakes.webhdfs import Answer
 from tests.fixtures.logs import told_of_audit_events
@@ -289,7 +288,7 @@ async def test_calls_within_the_hour_do_not_write(external: Api, issuer: Issuer)
 
 
 @pytest.mark.platform(31)
-@each("jti", ["a-jti", None])
+@pytest.mark.parametrize("jti", ["a-jti", None])
 async def test_a_revoked_external_token_is_refused_on_every_server(jwt_opener, issuer, jti):
     async with issuer.serving() as url, jwt_opener(url) as one, jwt_opener(url) as other:
         mine, another = issuer.token(jti=jti), issuer.token(jti="another")

@@ -14,7 +14,6 @@ import structlog.testing
 from tests.api.conftest import make_settings
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, tampered
-from tests.cases import each
 from tests.engines.certificates import Authority
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, raw, rsa_key
 from tests.fakes.webhdfs import Answer, Asked
@@ -97,7 +96,7 @@ SLOW = ("hanging", "dripping")
 
 @pytest.mark.platform(42)
 @pytest.mark.security("T12")
-@each("reason", BAD_ANSWERS)
+@pytest.mark.parametrize("reason", BAD_ANSWERS)
 async def test_a_bad_answer_leads_to_the_next_of_the_list(reason: str) -> None:
     bad, good = Issuer(script=BAD_ANSWERS[reason]), Issuer()
     async with bad.serving() as bad_url, good.serving() as good_url:
@@ -152,7 +151,7 @@ async def test_key_servers_obey_the_rules_for_addresses() -> None:
 
 
 @pytest.mark.security("T8")
-@each("allowed", ["", "0.0.0.0/0", "192.0.2.0/24"])
+@pytest.mark.parametrize("allowed", ["", "0.0.0.0/0", "192.0.2.0/24"])
 async def test_http_stays_on_this_machine_whatever_a_name_means(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
     def elsewhere(*_: Any, **__: Any) -> list[Any]:
         return [(None, None, None, "", ("192.0.2.1", 80))]
@@ -247,7 +246,7 @@ async def test_the_command_explains_own_tokens_as_json_too(external: Api, explai
     assert holds_no_part_of(pair["refresh"], refused)
 
 
-@each("text", ["", " \n", "two words", "Bearer two words", "x y z"])
+@pytest.mark.parametrize("text", ["", " \n", "two words", "Bearer two words", "x y z"])
 def test_what_is_not_one_token_is_wrong_usage(text: str) -> None:
     assert CliRunner().invoke(app, ["auth", "explain"], input=text).exit_code == 2
 

@@ -9,18 +9,20 @@ import pytest
 from argon2 import Parameters, PasswordHasher, extract_parameters
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.model import AuthenticatedUser
 
 
 @pytest.mark.platform(17)
-@each("path", ["token/auth", "token/auth/"])
-@each("encoding", ["data", "json"])
-async def test_a_login_answers_refresh_and_access_in_this_order(tokens: Api, path: str, encoding: str) -> None:
-    response = await tokens.stranger.send("POST", path, **{encoding: {"username": "ana", "password": PASSWORD}})
-    assert list(response.json()) == ["refresh", "access"]
+async def test_a_login_answers_refresh_and_access_in_this_order(tokens: Api, subtests: pytest.Subtests) -> None:
+    for path in ["token/auth", "token/auth/"]:
+        for encoding in ["data", "json"]:
+            with subtests.test(path=path, encoding=encoding):
+                response = await tokens.stranger.send(
+                    "POST", path, **{encoding: {"username": "ana", "password": PASSWORD}}
+                )
+                assert list(response.json()) == ["refresh", "access"]
 
 
 REQUIRED, BLANK, NULL = "This field is required.", "This field may not be blank.", "This field may not be null."
@@ -28,9 +30,8 @@ NO_STRING = "Not a valid string."
 
 
 @pytest.mark.platform(18)
-@each(
-    ("fields", "problems"),
-    [
+async def test_only_wrong_fields_are_in_the_field_map(tokens: Api, subtests: pytest.Subtests) -> None:
+    for fields, problems in [
         ({}, {"username": [REQUIRED], "password": [REQUIRED]}),
         ({"username": "ana"}, {"password": [REQUIRED]}),
         ({"username": "  ", "password": ""}, {"username": [BLANK], "password": [BLANK]}),
@@ -44,15 +45,16 @@ NO_STRING = "Not a valid string."
             {"username": "x", "password": "é" * 513},
             {"password": ["Ensure this field has no more than 1024 characters."]},
         ),
-    ],
-)
-async def test_only_wrong_fields_are_in_the_field_map(tokens: Api, fields: Any, problems: Any) -> None:
-    response = await tokens.stranger.send("POST", "token/auth", json=fields)
-    assert (response.status_code, response.json()) == (400, problems)
+    ]:
+        with subtests.test(fields=fields, problems=problems):
+            response = await tokens.stranger.send("POST", "token/auth", json=fields)
+            assert (response.status_code, response.json()) == (400, problems)
 
 
 @pytest.mark.platform(18)
-@each(("path", "name"), [("token/verify", "token"), ("token/refresh", "refresh"), ("token/revoke", "token")])
+@pytest.mark.parametrize(
+    ("path", "name"), [("token/verify", "token"), ("token/refresh", "refresh"), ("token/revoke", "token")]
+)
 async def test_a_missing_token_is_named(tokens: Api, path: str, name: str) -> None:
     response = await tokens.stranger.post(path)
     assert (response.status_code, response.json()) == (400, {name: [REQUIRED]})
@@ -108,7 +110,7 @@ async def test_every_reason_of_a_refused_login_looks_the_same_and_costs_the_same
 
 
 @pytest.mark.platform(36)
-@each("name", ["ANA", "ana", " ana "])
+@pytest.mark.parametrize("name", ["ANA", "ana", " ana "])
 async def test_names_have_no_case(tokens: Api, name: str) -> None:
     assert await log_in(tokens, name)
 
@@ -147,7 +149,7 @@ async def test_without_local_logins_the_first_call_proves_nothing(opener: Opener
         assert await accounts(api).all() == []
 
 
-@each(
+@pytest.mark.parametrize(
     ("changes", "key"),
     [({"backend": ("local", "radius")}, "backend"), ({"backend": ()}, "backend"), ({"api_auth": ("x.Y",)}, "api_auth")],
 )

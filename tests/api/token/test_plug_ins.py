@@ -15,7 +15,6 @@ import pytest
 from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, not_valid, tampered
-from tests.cases import each
 from tests.fakes.plug_ins import Journal
 
 from queryserver.errors.base import ConfigurationError
@@ -204,7 +203,7 @@ UNLOADABLE = {
 
 
 @pytest.mark.platform(47)
-@each("key", ["api_auth", "backend"])
+@pytest.mark.parametrize("key", ["api_auth", "backend"])
 async def test_names_that_cannot_be_loaded_stop_the_start_and_are_all_told(opener: Opener, key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         await opener(**{key: tuple(UNLOADABLE)}).__aenter__()

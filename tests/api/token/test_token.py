@@ -8,7 +8,6 @@ from jose import jwt
 from pydantic import SecretStr
 from tests.api.driving import Api, Caller, until
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, call, log_in, not_valid, tampered
-from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.model import AuthenticatedUser
@@ -26,15 +25,19 @@ async def test_the_scheme_has_no_case_and_other_schemes_are_no_credentials(token
 
 
 @pytest.mark.platform(21)
-@each("values", [["Bearer"], ["Bearer a b"], ["Bearer {0}", "Bearer {0}"]])
-async def test_a_malformed_header_is_told_apart(tokens: Api, values: list[str]) -> None:
-    access = (await log_in(tokens))["access"]
-    response = await call(tokens, *(("Authorization", value.format(access)) for value in values))
-    assert (response.status_code, response.json()) == (
-        401,
-        {"detail": "Authorization header must contain two space-delimited values", "code": "bad_authorization_header"},
-    )
-    assert response.headers["www-authenticate"] == 'Bearer realm="api"'
+async def test_a_malformed_header_is_told_apart(tokens: Api, subtests: pytest.Subtests) -> None:
+    for values in [["Bearer"], ["Bearer a b"], ["Bearer {0}", "Bearer {0}"]]:
+        with subtests.test(values=values):
+            access = (await log_in(tokens))["access"]
+            response = await call(tokens, *(("Authorization", value.format(access)) for value in values))
+            assert (response.status_code, response.json()) == (
+                401,
+                {
+                    "detail": "Authorization header must contain two space-delimited values",
+                    "code": "bad_authorization_header",
+                },
+            )
+            assert response.headers["www-authenticate"] == 'Bearer realm="api"'
 
 
 @pytest.mark.platform(21)
@@ -148,7 +151,7 @@ async def test_a_new_password_ends_old_tokens(tokens: Api) -> None:
 
 
 @pytest.mark.platform(31)
-@each("name", ["access", "refresh"])
+@pytest.mark.parametrize("name", ["access", "refresh"])
 async def test_revoking_ends_one_login_and_no_other(tokens: Api, name: str) -> None:
     mine, other = await log_in(tokens), await log_in(tokens)
     for _ in range(2):
@@ -169,7 +172,7 @@ async def test_revoke_takes_the_bearer_and_all_ends_every_login(tokens: Api) -> 
     assert (await bearer(tokens, again["access"])).status_code == 200, "a dead token ends nothing"
 
 
-@each("token", ["x", "eyJ.a.b"])
+@pytest.mark.parametrize("token", ["x", "eyJ.a.b"])
 async def test_revoking_what_is_no_token_is_harmless(tokens: Api, token: str) -> None:
     assert (await tokens.stranger.post("token/revoke", token=token)).json() == {}
     refused = await tokens.stranger.post("token/revoke", token=token, all="perhaps")
