@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.contract.test_phoenix_engine import make_tables
 from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, eventually, installed, query
 from tests.engines.mariadb import mariadb_server
@@ -153,7 +152,7 @@ class RoundTrip:
         assert column["name"].lower() == case.column.lower()
 
     @pytest.mark.item(61)
-    @each(
+    @pytest.mark.parametrize(
         ("path", "code"),
         [
             ("no_such_db", "database_not_found"),

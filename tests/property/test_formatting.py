@@ -5,7 +5,6 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.sql.formatting import STATEMENT_CHARACTERS, formatted
 from queryserver.sql.splitter import Script
@@ -53,7 +52,7 @@ def test_a_formatted_script_can_be_formatted_again(script: str) -> None:
     assert _letters(formatted(formatted(script, None), None)) == _letters(script)
 
 
-@each("unit", "1,", "(1,'a'),", "a+", "a and ", "(", "case when a then ", "/* a */ ", "begin ")
+@pytest.mark.parametrize("unit", ["1,", "(1,'a'),", "a+", "a and ", "(", "case when a then ", "/* a */ ", "begin "])
 def test_the_worst_texts_below_the_limit_take_about_a_second(unit: str) -> None:
     script = "select " + unit * ((STATEMENT_CHARACTERS - 10) // len(unit)) + "1"
     begun = time.process_time()

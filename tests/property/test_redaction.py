@@ -1,8 +1,8 @@
 """Patterns of the log that are skipped in lines without their words, against all patterns on every line."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
 from queryserver.platform.logs import _NAMED, _OTHERS, Redactor, _masked_value
 
@@ -24,7 +24,7 @@ def _by_all_patterns(line: str) -> str:
     return _NAMED.sub(_masked_value, line)
 
 
-@each("line", _LINES)
+@pytest.mark.parametrize("line", _LINES)
 def test_each_secret_is_masked(line: str):
     assert Redactor()(line) == _by_all_patterns(line) != line
     assert Redactor()(line.upper()) == _by_all_patterns(line.upper())

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from html import unescape
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.examples import examples
 
 from queryserver.api.v1.metadata import highlighted
@@ -104,6 +104,6 @@ def test_the_index_finds_what_the_slow_reader_finds(
     assert list(found.first(2, 0)) == hits[:2]
 
 
-@each("text", "a" * 30, '"a b"', "\\", "a:b")
+@pytest.mark.parametrize("text", ["a" * 30, '"a b"', "\\", "a:b"])
 def test_every_text_is_a_query(text: str) -> None:
     assert len(parse_query(text).terms) == 1

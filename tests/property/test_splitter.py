@@ -2,6 +2,7 @@
 
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from queryserver.sql.splitter import Script, ScriptStatement
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splitter_reference import Reference
-from tests.cases import each
 
 DIALECTS = [
     "hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino", "snowflake", "oracle",
@@ -50,18 +50,22 @@ def test_equals_the_reference(script: str, dialect: str):
     assert [placed(statement) for statement in Script(script, dialect)] == Reference(script, dialect).statements()
 
 
+_OPENINGS = ["'", '"', "`", "[", "$$", "$tag$", "E'", "q'[", "q'!", "//", "--", "#", "/*", "/* /*", "a", "\\", ";"]
+_FILLINGS = ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"]
+
+
 @pytest.mark.item(47)
-@each("dialect", DIALECTS)
-@each("opening", "'", '"', "`", "[", "$$", "$tag$", "E'", "q'[", "q'!", "//", "--", "#", "/*", "/* /*", "a", "\\", ";")
-@each("filling", "x", "; ", "''", "\\'", "/*", "*/", "\n", "é;")
+@pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.slow
-def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: str):
+def test_long_tokens_equal_the_reference(dialect: str, subtests: pytest.Subtests):
     """Pieces of the scanner's patterns end somewhere inside of these."""
-    script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"
-    spans = Reference(script, dialect).spans()
-    assert [statement.text for statement in Script(script, dialect)] == [
-        script[first:stop] for _, first, stop, _ in spans
-    ]
+    for opening, filling in product(_OPENINGS, _FILLINGS):
+        with subtests.test(opening=opening, filling=filling):
+            script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"
+            spans = Reference(script, dialect).spans()
+            assert [statement.text for statement in Script(script, dialect)] == [
+                script[first:stop] for _, first, stop, _ in spans
+            ]
 
 
 @examples(300)

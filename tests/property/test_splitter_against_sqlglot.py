@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
-from tests.cases import each
 from tests.examples import examples
 
 from queryserver.sql.splitter import Script
@@ -105,19 +104,21 @@ def test_both_cut_at_the_same_semicolons(made: tuple[str, str]) -> None:
         assert [cut for cut in cuts if stop <= cut < first]
 
 
-@each(
+@pytest.mark.parametrize(
     ("dialect", "script"),
-    ("mysql", "DELIMITER //\nCREATE PROCEDURE p() BEGIN SELECT 1; SELECT 2; END//"),
-    ("sqlite", "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END"),
-    ("postgresql", "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END"),
-    ("postgresql", "CREATE RULE r AS ON INSERT TO a DO ALSO (DELETE FROM b; DELETE FROM c)"),
+    [
+        ("mysql", "DELIMITER //\nCREATE PROCEDURE p() BEGIN SELECT 1; SELECT 2; END//"),
+        ("sqlite", "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END"),
+        ("postgresql", "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END"),
+        ("postgresql", "CREATE RULE r AS ON INSERT TO a DO ALSO (DELETE FROM b; DELETE FROM c)"),
+    ],
 )
 def test_bodies_are_cut_by_sqlglot_and_kept_by_us(dialect: str, script: str) -> None:
     assert len(Script(script, dialect)) == 1
     assert len(groups(script, dialect)[0]) > 1
 
 
-@each("dialect", SQLGLOT)
+@pytest.mark.parametrize("dialect", SQLGLOT)
 def test_an_unclosed_quote_ends_sqlglot_and_is_the_last_statement_for_us(dialect: str) -> None:
     script = "SELECT 1; SELECT 'open; SELECT 2"
     assert [statement.text for statement in Script(script, dialect)] == ["SELECT 1", "SELECT 'open; SELECT 2"]
