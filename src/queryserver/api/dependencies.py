@@ -107,6 +107,19 @@ async def count_client(request: Request) -> str:
 ClientDep = Annotated[str, Depends(count_client)]
 
 
+_READ_BODY = "queryserver.read_body"
+"""Key of a scope: the body, where something is checked between reading it and validating its fields."""
+
+
+async def _read_body(
+    request: Request, max_bytes: Callable[[Settings], int], repeated: Collection[str] = ()
+) -> bodies.Body:
+    if request.method == "GET":
+        return bodies.query_fields(request, repeated)
+    limit = max_bytes(services_of(request).settings)
+    return await bodies.read_body(request, max_bytes=limit, user_id=request.scope["user"].id)
+
+
 class FieldsOf:
     """A dependency: the fields of a call as a model. They come as form, multipart or JSON, of a GET as query.
 
@@ -129,11 +142,7 @@ class FieldsOf:
 
     async def __call__(self, request: Request) -> Fields:
         services, user = services_of(request), request.scope["user"]
-        if request.method == "GET":
-            body = bodies.query_fields(request, self._repeated)
-        else:
-            max_bytes = self._max_bytes(services.settings)
-            body = await bodies.read_body(request, max_bytes=max_bytes, user_id=user.id)
+        body = request.scope.get(_READ_BODY) or await _read_body(request, self._max_bytes, self._repeated)
         bodies.reads(request.scope, self.model)
         parsed = partial(self._parse, self.model, body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not body.is_large:
@@ -172,13 +181,15 @@ class NothingOf:
         self._max_bytes = max_bytes
 
     async def __call__(self, request: Request) -> None:
-        if request.method == "GET":
-            bodies.query_fields(request)
-            return
-        max_bytes = self._max_bytes(services_of(request).settings)
-        await bodies.read_body(request, max_bytes=max_bytes, user_id=request.scope["user"].id)
+        await _read_body(request, self._max_bytes)
 
 
+async def _keep_body(request: Request) -> None:
+    request.scope[_READ_BODY] = await _read_body(request, _body_limit)
+
+
+BodyDep = Annotated[None, Depends(_keep_body)]
+"""Reads the body and leaves its fields to a later dependency, for calls that check something in between."""
 NoFields = Annotated[None, Depends(NothingOf(_body_limit))]
 NoEditorFields = Annotated[None, Depends(NothingOf(_editor_body_limit))]
 

@@ -6,7 +6,7 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
 from queryserver.api.calls import PathGroup
-from queryserver.api.dependencies import Admin, EnabledTasksDep, NoFields, TasksDep, fields
+from queryserver.api.dependencies import Admin, BodyDep, EnabledTasksDep, NoFields, TasksDep, fields
 from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
@@ -29,8 +29,9 @@ async def get_task_server_status(_user: Admin, _: NoFields, tasks: TasksDep) -> 
 @router.get("/tasks", response_model=wire.TaskListResponse, responses=failures(501))
 async def list_tasks(
     _user: Admin,
-    request: Annotated[requests.TaskListParameters, fields(requests.TaskListParameters)],
+    _body: BodyDep,
     tasks: EnabledTasksDep,
+    request: Annotated[requests.TaskListParameters, fields(requests.TaskListParameters)],
 ) -> Response:
     """Tasks and the jobs of statements, newest first. Jobs of statements are without their texts."""
     chosen = TaskFilter(request.state, request.name)
@@ -51,7 +52,10 @@ async def show_task(
 
 @router.post("/tasks/submit", response_model=wire.TaskResponse, responses=failures(501))
 async def submit_task(
-    user: Admin, request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)], tasks: EnabledTasksDep
+    user: Admin,
+    _body: BodyDep,
+    tasks: EnabledTasksDep,
+    request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)],
 ) -> Response:
     """A worker runs it as soon as one is free."""
     return _one(await tasks.submit(user, request.name, request.params))
