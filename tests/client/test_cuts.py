@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
 from tests.client.shell import Make
@@ -51,12 +50,12 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@each("of_answers", (0, 1, 30, 300, 900, 1500, 2000))
+@pytest.mark.parametrize("of_answers", [0, 1, 30, 300, 900, 1500, 2000])
 async def test_an_answer_that_is_cut_runs_the_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
     await ask_once(server, line, token, Cut(of_answers=of_answers))
 
 
-@each("of_requests", (0, 1, 100, 300, 400, 500))
+@pytest.mark.parametrize("of_requests", [0, 1, 100, 300, 400, 500])
 async def test_a_request_that_is_cut_runs_the_statement_once(server: Server, line: Proxy, token: str, of_requests: int):
     await ask_once(server, line, token, Cut(of_requests=of_requests))
 
@@ -88,7 +87,7 @@ async def test_pages_and_arrow_are_whole_whatever_is_cut(server: Server, line: P
             assert (await again.arrow()).equals(table), cuts
 
 
-@each("suffix", ("csv", "parquet", "arrow", "feather"))
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", "feather"])
 async def test_a_download_that_is_cut_is_continued(server: Server, line: Proxy, token: str, target: Path, suffix: str):
     async with connect(server.url, token=token) as direct:
         result = await direct.query("duckdb", MIXED.format(20_000), limit=100_000)
@@ -168,7 +167,7 @@ async def test_a_transaction_that_is_cut_is_committed_once(
     assert rows == [(number,) for number in range(len(cuts))], cuts
 
 
-@each(("way", "end"), (("of_requests", WHOLE_REQUEST), ("of_answers", WHOLE_ANSWER)))
+@pytest.mark.parametrize(("way", "end"), [("of_requests", WHOLE_REQUEST), ("of_answers", WHOLE_ANSWER)])
 async def test_a_command_that_is_cut_runs_its_statement_once(
     server: Server, line: Proxy, token: str, make: Make, way: str, end: int
 ):

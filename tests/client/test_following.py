@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 from tests.api.driving import until
-from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
 
@@ -43,7 +42,7 @@ async def canceled_at_engine(server: Server, statement: str) -> None:
 
 
 class TestCancel:
-    @each("follows", (False, True))
+    @pytest.mark.parametrize("follows", [False, True])
     async def test_canceling_the_task_cancels_the_statement_at_the_engine(
         self, server: Server, db: Connection, follows: bool
     ):
@@ -206,7 +205,7 @@ class TestEvents:
             await self.events_of(db, "sleep 1.5 then rows 3")
             assert (slow.streams, db.transport.rest_of_events.is_on) == (3, False)
 
-    @each("place", (300, 700, 1100))
+    @pytest.mark.parametrize("place", [300, 700, 1100])
     async def test_no_line_is_lost_or_doubled_when_the_stream_breaks(self, server: Server, line: Proxy, place: int):
         token = await server.token()
         async with connect(server.url, token=token) as direct, connect(line.url, token=token, retries=QUICK) as db:

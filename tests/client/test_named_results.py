@@ -4,7 +4,6 @@ import asyncio
 from uuid import uuid4
 
 import pytest
-from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.shell import Qs
 
@@ -14,8 +13,8 @@ from queryserver_client.named_results import with_results
 ONE = "6f1c2b3a-0000-4000-8000-000000000001"
 
 
-@each("given, sent",
-    ("FROM {a}", 'FROM "result://…"'),
+@pytest.mark.parametrize(("given", "sent"),
+    [("FROM {a}", 'FROM "result://…"'),
     ("FROM {a} JOIN {a} AS b ON {a}.id = b.id",
      'FROM "result://…" JOIN "result://…" AS b ON "result://…".id = b.id'),
     ("SELECT {'k': 1} FROM {a} -- {a}\n/* {a} */", "SELECT {'k': 1} FROM \"result://…\" -- {a}\n/* {a} */"),
@@ -23,7 +22,7 @@ ONE = "6f1c2b3a-0000-4000-8000-000000000001"
      "SELECT '{a}', \"{a}\", $${a}$$, $x$ $$ {a} $x$ FROM \"result://…\""),
     ("SELECT 'it''s {a}', E'\\'{a}' FROM {a} WHERE t LIKE'\\' OR {a}.x",
      "SELECT 'it''s {a}', E'\\'{a}' FROM \"result://…\" WHERE t LIKE'\\' OR \"result://…\".x"),
-    ("FROM {b}, {a}, {A}, { a }, {a b}", 'FROM {b}, "result://…", {A}, { a }, {a b}'),
+    ("FROM {b}, {a}, {A}, { a }, {a b}", 'FROM {b}, "result://…", {A}, { a }, {a b}')],
 )  # fmt: skip
 def test_only_names_outside_of_quotes_and_comments_are_results(given: str, sent: str):
     assert with_results(given, {"a": ONE}) == sent.replace("…", ONE)
@@ -33,8 +32,9 @@ def test_a_text_without_results_stays():
     assert with_results("FROM {a}", None) == with_results("FROM {a}", {}) == "FROM {a}"
 
 
-@each("sql, results, message", ("FROM t", {"a": ONE}, "has no {a}"), ("FROM {a}", {"a": "nonsense"}, "no id"),
-    ("SELECT '{a}' FROM {b}", {"a": ONE, "b": ONE}, "has no {a}"))  # fmt: skip
+@pytest.mark.parametrize(("sql", "results", "message"), [
+    ("FROM t", {"a": ONE}, "has no {a}"), ("FROM {a}", {"a": "nonsense"}, "no id"),
+    ("SELECT '{a}' FROM {b}", {"a": ONE, "b": ONE}, "has no {a}")])  # fmt: skip
 def test_what_is_not_used_or_no_id_is_refused_before_anything_is_sent(sql: str, results: dict[str, str], message: str):
     with pytest.raises(ValueError, match=message):
         with_results(sql, results)
@@ -92,9 +92,10 @@ async def test_the_command_line_keeps_a_result_and_names_it_in_another_statement
         assert f"result://{operation}" in shown.text
 
 
-@each("words, message", (("text {a}", "-r", "a"), "name=id"), (("text x", "-r", f"a={ONE}"), "has no {a}"),
+@pytest.mark.parametrize(("words", "message"), [
+    (("text {a}", "-r", "a"), "name=id"), (("text x", "-r", f"a={ONE}"), "has no {a}"),
     (("text {a}", "-r", "a=zzzz"), "0 of the newest"), (("text {a}", "-r", "a=ab"), "four characters"),
-    (("text {a}", "-r", f"a={ONE}", "-r", f"a={ONE}"), "twice"))  # fmt: skip
+    (("text {a}", "-r", f"a={ONE}", "-r", f"a={ONE}"), "twice")])  # fmt: skip
 async def test_the_command_line_says_what_is_wrong_with_a_name(qs: Qs, words: tuple[str, ...], message: str):
     refused = await qs("sql", "mysql", *words)
     assert (refused.code, message in refused.err) == (2, True), refused.err

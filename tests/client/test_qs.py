@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from tests.api.token.logins import PASSWORD, accounts
-from tests.cases import each
 from tests.client.conftest import Server, api_token
 from tests.client.shell import Make, Qs
 from tests.timing import until
@@ -181,16 +181,16 @@ async def test_a_signal_to_end_reaches_the_engine_too(server: Server, qs: Qs):
     assert [entry["state"] for entry in (await qs("history")).records] == ["canceled"] * 2
 
 
-@each(
+@pytest.mark.parametrize(
     "words",
-    (
+    [
         *(("sql", "duckdb", "SELECT i FROM range(30000) AS r(i) LIMIT 30000", "-o", form) for form in FORMS),
         ("sql", "duckdb", "SELECT 1", "-x"),
         ("ls", "-o", "table"),
         ("ls",),
         ("history", "-o", "csv"),
         ("history", "-o", "json"),
-    ),
+    ],
 )
 async def test_a_reader_that_has_gone_ends_every_form_quietly(qs: Qs, words: tuple[str, ...]):
     from_out, out = os.pipe()

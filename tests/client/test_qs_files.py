@@ -8,7 +8,6 @@ from unittest.mock import Mock, call
 
 import pytest
 from openpyxl import Workbook
-from tests.cases import each
 from tests.client.conftest import Server, stored
 from tests.client.proxies import proxy
 from tests.client.shell import Make, Qs
@@ -111,9 +110,9 @@ def test_a_root_is_copied_to_another_store_entry_by_entry():
     ]
 
 
-@each(
-    "path, name",
-    (
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
         (":/", ""),
         (":/a/b", "b"),
         ("file:///", ""),
@@ -122,7 +121,7 @@ def test_a_root_is_copied_to_another_store_entry_by_entry():
         ("s3a://bucket/", ""),
         ("s3a://bucket/a/", "a"),
         ("abfs://box@account/x", "x"),
-    ),
+    ],
 )
 def test_the_name_of_a_path_is_its_last_part_below_the_root(path: str, name: str):
     assert name_of(path) == name

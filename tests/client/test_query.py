@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 import pytest
 from tests.api.test_field_values import statement
-from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.threads import in_thread
 
@@ -246,7 +245,7 @@ async def test_a_query_of_statements_without_rows_has_none(db: Connection):
     assert (result.has_rows, result.status.state) == (False, "success")
 
 
-@each("callbacks", ({}, {"on_log": len}))
+@pytest.mark.parametrize("callbacks", [{}, {"on_log": len}])
 async def test_a_script_gives_the_result_of_each_statement(db: Connection, callbacks: dict[str, Any]):
     created, selected, inserted = await db.script("duckdb", SCRIPT, **callbacks)
     assert [result.has_rows for result in (created, selected, inserted)] == [False, True, False]

@@ -22,7 +22,6 @@ from sqlalchemy.schema import CreateTable
 from tests.api.conftest import make_settings
 from tests.api.driving import open_api
 from tests.api.serving import served
-from tests.cases import each
 from tests.client.conftest import Server
 from tests.client.sqlalchemy_suite.running import WIDTH, run_suite
 from tests.client.threads import in_thread
@@ -342,7 +341,7 @@ class Shouting(sa.types.TypeDecorator[str]):
     process_bind_param = process_literal_param
 
 
-@each("dialect", ("hive", "impala", "sparksql", "phoenix"))
+@pytest.mark.parametrize("dialect", ["hive", "impala", "sparksql", "phoenix"])
 def test_a_backslash_ends_no_literal(dialect: str):
     engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
     texts = sa.select(sa.literal(r"\' OR 1=1 -- "), sa.literal("it's"), sa.literal(7))
@@ -374,13 +373,15 @@ def test_phoenix_writes_by_key_alone():
 _HIVE_KEYS = ["PRIMARY KEY (`id`) DISABLE NOVALIDATE", "UNIQUE (`name`) DISABLE NOVALIDATE"]
 
 
-@each(
-    "dialect, constraints, column",
-    ("trino", [], '"id" INTEGER NOT NULL'),
-    ("sparksql", [], "`id` INT NOT NULL"),
-    ("hive", _HIVE_KEYS, "`id` INT NOT NULL"),
-    ("impala", [], "`id` INT"),
-    ("postgresql", ["PRIMARY KEY (id)", "CHECK (id > 0)", "UNIQUE (name)"], "id INTEGER NOT NULL CHECK (id > 1)"),
+@pytest.mark.parametrize(
+    ("dialect", "constraints", "column"),
+    [
+        ("trino", [], '"id" INTEGER NOT NULL'),
+        ("sparksql", [], "`id` INT NOT NULL"),
+        ("hive", _HIVE_KEYS, "`id` INT NOT NULL"),
+        ("impala", [], "`id` INT"),
+        ("postgresql", ["PRIMARY KEY (id)", "CHECK (id > 0)", "UNIQUE (name)"], "id INTEGER NOT NULL CHECK (id > 1)"),
+    ],
 )
 def test_tables_have_the_constraints_of_their_engine(dialect: str, constraints: list[str], column: str):
     engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
@@ -391,8 +392,9 @@ def test_tables_have_the_constraints_of_their_engine(dialect: str, constraints: 
     assert (parts[0], parts[2:]) == (column, constraints)
 
 
-@each(
-    "dialect, is_altered", ("trino", False), ("sparksql", False), ("impala", False), ("phoenix", False), ("hive", True)
+@pytest.mark.parametrize(
+    ("dialect", "is_altered"),
+    [("trino", False), ("sparksql", False), ("impala", False), ("phoenix", False), ("hive", True)],
 )
 def test_tables_that_refer_to_each_other_are_made(dialect: str, is_altered: bool):
     url, tables, said = f"queryserver+{dialect}://:x@db.example/7", sa.MetaData(), list[str]()
@@ -409,7 +411,7 @@ def test_tables_that_refer_to_each_other_are_made(dialect: str, is_altered: bool
     assert {f"DROP TABLE {name}" for name in names} <= set(said)
 
 
-@each("dialect", "trino", "hive", "impala", "sparksql")
+@pytest.mark.parametrize("dialect", ["trino", "hive", "impala", "sparksql"])
 def test_indexes_are_left_out_where_the_engine_has_none(dialect: str):
     url, sent = f"queryserver+{dialect}://:x@db.example/7", list[str]()
     made = sa.create_engine(url).dialect
@@ -422,23 +424,28 @@ def test_indexes_are_left_out_where_the_engine_has_none(dialect: str):
     assert len(sent) == 3
 
 
-@each(
-    "name, in_sql",
-    ("order", '"ORDER"'),
-    ("_x", '"_X"'),
-    ("1a", '"1A"'),
-    ("Mixed", '"Mixed"'),
-    ("UPPER", '"UPPER"'),
-    ("a b", '"a b"'),
-    (sa.sql.quoted_name("lower", quote=True), '"lower"'),
-    (sa.sql.quoted_name("lower", quote=False), "lower"),
+@pytest.mark.parametrize(
+    ("name", "in_sql"),
+    [
+        ("order", '"ORDER"'),
+        ("_x", '"_X"'),
+        ("1a", '"1A"'),
+        ("Mixed", '"Mixed"'),
+        ("UPPER", '"UPPER"'),
+        ("a b", '"a b"'),
+        (sa.sql.quoted_name("lower", quote=True), '"lower"'),
+        (sa.sql.quoted_name("lower", quote=False), "lower"),
+    ],
 )
 def test_names_of_phoenix_are_in_capitals_and_quoted(name: str, in_sql: str):
     dialect = sa.create_engine("queryserver+phoenix://:x@db.example/7").dialect
     assert dialect.identifier_preparer.quote(name) == in_sql
 
 
-@each("dialect, is_at_once", ("trino", True), ("hive", True), ("impala", True), ("sparksql", True), ("phoenix", False))
+@pytest.mark.parametrize(
+    ("dialect", "is_at_once"),
+    [("trino", True), ("hive", True), ("impala", True), ("sparksql", True), ("phoenix", False)],
+)
 def test_rows_go_at_once_where_the_engine_takes_them(dialect: str, is_at_once: bool):
     made = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7").dialect
     assert made.use_insertmanyvalues is is_at_once

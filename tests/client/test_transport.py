@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.cases import each
 from tests.client.conftest import QUICK
 from tests.client.threads import in_thread
 
@@ -90,9 +89,9 @@ def failure(status: int, code: str, **headers: str) -> httpx.Response:
 PROXY_PAGE = httpx.Response(502, text="<html>Bad Gateway</html>")
 
 
-@each(
-    "first, is_repeatable, tries",
-    (
+@pytest.mark.parametrize(
+    ("first", "is_repeatable", "tries"),
+    [
         (httpx.ConnectError, False, 2),
         (httpx.ConnectTimeout, False, 2),
         (httpx.ReadError, False, 1),
@@ -110,7 +109,7 @@ PROXY_PAGE = httpx.Response(502, text="<html>Bad Gateway</html>")
         (httpx.Response(500, text="<html>of a proxy</html>"), True, 2),
         (failure(500, "internal_error"), True, 1),
         (failure(404, "operation_not_found"), True, 1),
-    ),
+    ],
 )
 async def test_what_may_be_repeated_is(first: Answer, is_repeatable: bool, tries: int):
     server = Scripted(first, DONE)
@@ -203,9 +202,9 @@ async def test_another_program_at_the_address_is_an_error_that_says_so():
             await db.transport.call("GET", "x")
 
 
-@each(
-    "value, seconds",
-    (("7", 7), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", None), ("", None), ("-1", None)),
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("7", 7), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", None), ("", None), ("-1", None)],
 )
 def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None):
     assert retry_after({"Retry-After": value}) == seconds
@@ -315,22 +314,22 @@ class TestCredentials:
         monkeypatch.setenv("QUERYSERVER_TOKEN", "t")
         assert type(credentials_of(None, None, None)).__name__ == "FixedToken"
 
-    @each("token", ("two\nlines", "tök", " ", 7))
+    @pytest.mark.parametrize("token", ["two\nlines", "tök", " ", 7])
     async def test_a_token_that_no_header_can_have_is_an_error_that_does_not_show_it(self, token: Any):
         with pytest.raises(ConfigurationError, match="token") as caught:
             async with db_of(Scripted(DONE), token=token if isinstance(token, str) else lambda: token) as db:
                 await db.transport.call("GET", "x")
         assert str(token).strip() not in str(caught.value) or not str(token).strip()
 
-    @each(
+    @pytest.mark.parametrize(
         "make",
-        (
+        [
             lambda: connect("nowhere", token=SECRET, headers={"X-Proxy": SECRET}),
             lambda: connect("http://server", token=SECRET, password=SECRET),
             lambda: connect_sync("nowhere", user="ana", password=SECRET, headers={"X-Proxy": SECRET}),
             lambda: dbapi.connect("nowhere", token=SECRET, engine_login=("ana", SECRET), headers={"X-Proxy": SECRET}),
             connect,
-        ),
+        ],
     )
     def test_no_secret_is_in_the_traceback_of_a_connect_that_fails(
         self, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
@@ -363,7 +362,7 @@ class TestCredentials:
         assert _revealed(sent) == {"settings": [{"name": "password", "value": SECRET}], "x": 7}
         assert SECRET not in repr(sent) + str(Secret(SECRET)) + f"{Secret(SECRET)}"
 
-    @each("given", ({"token": SECRET}, {"token": None, "user": "ana", "password": SECRET}))
+    @pytest.mark.parametrize("given", [{"token": SECRET}, {"token": None, "user": "ana", "password": SECRET}])
     async def test_no_secret_is_in_a_text_or_in_a_traceback_with_its_variables(self, given: dict[str, Any]):
         async with db_of(Scripted(httpx.ReadError), retries=Retries(total_s=0), **given) as db:
             texts = [repr(db), repr(db.transport), repr(vars(db.transport))]

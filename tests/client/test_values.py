@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from tests.cases import each
 
 from queryserver_client import Column
 from queryserver_client.encoding import encode, encode_parameters
@@ -33,9 +32,9 @@ class Size(IntEnum):
     LARGE = 3
 
 
-@each(
-    "value, sent",
-    (
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
         (None, None),
         (True, True),
         (7, 7),
@@ -74,7 +73,7 @@ class Size(IntEnum):
         (Size.LARGE, 3),
         (pa.array([1, None]), [1, None]),
         (pa.scalar(3), 3),
-    ),
+    ],
 )
 def test_values_of_python_are_sent_without_loss(value: Any, sent: Any):
     assert encode(value) == sent
@@ -93,9 +92,9 @@ def test_parameters_are_a_list_or_named():
             encode_parameters([length])
 
 
-@each(
-    "kind, native, cell, value",
-    (
+@pytest.mark.parametrize(
+    ("kind", "native", "cell", "value"),
+    [
         ("DECIMAL_TYPE", "numeric(10,2)", "12.50", Decimal("12.50")),
         ("DECIMAL_TYPE", "HUGEINT", "170141183460469231731687303715884105727", 2**127 - 1),
         ("DOUBLE_TYPE", "DOUBLE", "Infinity", math.inf),
@@ -134,7 +133,7 @@ def test_parameters_are_a_list_or_named():
         ("STRUCT_TYPE", "my_composite", {"a": "1.50"}, {"a": "1.50"}),
         ("STRUCT_TYPE", "STRUCT(a DECIMAL(10,2)", {"a": "1.50"}, {"a": "1.50"}),
         ("UNION_TYPE", "UNION(n DECIMAL(4,1), t VARCHAR)", "1.5", "1.5"),
-    ),
+    ],
 )
 def test_cells_become_values_of_python(kind: str, native: str, cell: Any, value: Any):
     (row,) = decode_rows([[cell, None]], [Column("a", kind, native), Column("b", kind, native)])

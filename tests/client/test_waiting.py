@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.engines.certificates import Authority
 
@@ -221,9 +220,9 @@ async def test_a_server_that_has_answered_is_retried_for_the_whole_time():
     assert caught.value.attempts > 2
 
 
-@each(
-    "sql, begins",
-    (
+@pytest.mark.parametrize(
+    ("sql", "begins"),
+    [
         ("BEGIN", True),
         (" begin ; ", True),
         ("/* x */ BEGIN ISOLATION LEVEL SERIALIZABLE -- y", True),
@@ -242,7 +241,7 @@ async def test_a_server_that_has_answered_is_retried_for_the_whole_time():
         ("SELECT 'BEGIN'", None),
         ("-- BEGIN", None),
         ("", None),
-    ),
+    ],
 )
 def test_statements_that_begin_or_end_a_transaction_are_known(sql: str, begins: bool | None):
     assert _begins(_words(sql)) is begins
@@ -353,14 +352,14 @@ class TestTransactions:
 
         await asyncio.to_thread(work)
 
-    @each(
-        "text, message, goes_on",
-        (
+    @pytest.mark.parametrize(
+        ("text", "message", "goes_on"),
+        [
             ("END", "FOREIGN KEY constraint failed", True),
             ("commit -- done", "database is locked", True),
             ("COMMIT", "cannot commit - no transaction is active", False),
             ("/* commit */ ROLLBACK", "disk I/O error", False),
-        ),
+        ],
     )
     async def test_sqlite_keeps_one_that_it_cannot_commit(self, server: Server, text: str, message: str, goes_on: bool):
         token = await server.token()

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 import httpx
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, Proxy, proxy
 from tests.timing import until
@@ -61,7 +60,7 @@ async def test_windows_that_are_cut_are_continued(server: Server, line: Proxy):
             assert (await (await db.statement(found.operation_id).result()).arrow()).equals(whole), cuts
 
 
-@each("select", (CONVERTED.format(ROWS), "SELECT i AS n FROM range(1000) AS r(i)"))
+@pytest.mark.parametrize("select", [CONVERTED.format(ROWS), "SELECT i AS n FROM range(1000) AS r(i)"])
 async def test_a_file_that_is_made_or_small_is_read_once(server: Server, line: Proxy, select: str):
     before = line.connections
     async with connect(line.url, token=await server.token(), retries=QUICK) as db:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import fields, replace
 
 import pytest
-from tests.cases import each
 from tests.contract.catalog_basis import FEW_ROWS, CountingSession
 from tests.contract.catalog_facts import ODD_NAMES, DescribedTable
 from tests.contract.catalog_names import CatalogNames
@@ -232,7 +231,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         await self.execute(engine, self._with_database(facts.drop_function, database))
 
     @pytest.mark.item(64)
-    @each("after_s", [0, 0.001, 0.005, 0.02, 0.1])
+    @pytest.mark.parametrize("after_s", [0, 0.001, 0.005, 0.02, 0.1])
     @pytest.mark.capability("Databases, tables, views")
     async def test_a_cancelled_look_leaves_nothing_running(self, engine: Engine, database: str, after_s: float) -> None:
         assert isinstance(engine, CatalogEngine)

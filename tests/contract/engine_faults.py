@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import ClassVar
 
 import pytest
-from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, read, run, started
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
@@ -120,7 +119,7 @@ class FaultsContract(EngineBasis):
             self.assert_tidy(status.error)
         await self.works_again(engine, proxy)
 
-    @each("fault", BREAKS)
+    @pytest.mark.parametrize("fault", BREAKS)
     async def test_a_line_that_breaks_in_mid_query_leaves_the_outcome_unknown(
         self, engine: Engine, proxy: FaultProxy, fault: Fault
     ) -> None:
@@ -130,7 +129,7 @@ class FaultsContract(EngineBasis):
             assert error is None or isinstance(error, _LOST + _NOT_SENT), error
         await self.works_again(engine, proxy)
 
-    @each("fault", BREAKS)
+    @pytest.mark.parametrize("fault", BREAKS)
     async def test_a_line_that_breaks_in_mid_fetch_never_gives_part_of_the_rows_as_all(
         self, engine: Engine, proxy: FaultProxy, fault: Fault
     ) -> None:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.cases import each
 from tests.examples import examples
 
 from queryserver.errors.files import PathNotFound
@@ -53,7 +52,7 @@ class ResultStoreContract:
         """An empty store; the adapter's class gives it."""
         raise NotImplementedError
 
-    @each("rows", [0, 1, 1000])
+    @pytest.mark.parametrize("rows", [0, 1, 1000])
     async def test_a_segment_is_read_as_it_was_stored(self, results, rows):
         statement_id, table = uuid4(), mixed_table(rows)
         segment = await results.append(statement_id, fence=1, number=0, start_row=0, table=table)

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.cases import each
 from tests.contract.adls_faults import USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, body, content, names, put
 from tests.contract.store_accounts import PATIENT
@@ -89,7 +88,7 @@ async def test_a_token_that_is_refused_is_asked_for_anew(service, account, stora
     await file_system.close()
 
 
-@each("wrong", [{"client_secret": "guessed"}, {"client_id": "other"}, {"tenant_id": "other/tenant"}])
+@pytest.mark.parametrize("wrong", [{"client_secret": "guessed"}, {"client_id": "other"}, {"tenant_id": "other/tenant"}])
 async def test_an_application_that_may_not_log_in_is_a_failure_of_ours(service, account, wrong):
     file_system = by_application(account, service, **wrong)
     with pytest.raises(StorageError) as told:
@@ -131,7 +130,7 @@ async def test_bytes_at_a_position_may_be_sent_again(service, storage):
 
 
 @pytest.mark.security("S12")
-@each("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_redirects_are_not_followed(service, storage, status):
     service.calls.clear()
     service.failures = [("HEAD", Refused(status, "Moved"))]
@@ -140,7 +139,7 @@ async def test_redirects_are_not_followed(service, storage, status):
     assert service.calls == ["HEAD /con?resource=filesystem"]
 
 
-@each(
+@pytest.mark.parametrize(
     ("status", "code", "error"),
     [
         (403, "AuthorizationPermissionMismatch", PermissionDenied),

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
@@ -94,7 +93,7 @@ async def test_each_transport_carries_statements(peers: Peers) -> None:
 
 
 @pytest.mark.item(70)
-@each("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_nobody_listens(transport: str) -> None:
     engine = Hs2Engine(_address(free_port(), transport), IMPALA)
     with pytest.raises(EngineUnavailable) as caught:
@@ -105,7 +104,7 @@ async def test_nobody_listens(transport: str) -> None:
 
 
 @pytest.mark.item(59)
-@each("transport", ["sasl", "http"])
+@pytest.mark.parametrize("transport", ["sasl", "http"])
 async def test_a_refused_user_needs_credentials(transport: str) -> None:
     async with scripted(transport, Passwords({"somebody": "else"})) as (_, engine):
         with pytest.raises(CredentialsRequired) as caught:
@@ -115,7 +114,7 @@ async def test_a_refused_user_needs_credentials(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@each("fault", BROKEN)
+@pytest.mark.parametrize("fault", BROKEN)
 async def test_a_session_that_cannot_be_opened_is_unavailable(transport: str, fault: Fault) -> None:
     async with scripted(transport, limits=limits_with(fault, execute_s=3)) as (server, engine):
         server.faults["OpenSession"] = fault
@@ -131,7 +130,7 @@ async def test_a_session_that_cannot_be_opened_is_unavailable(transport: str, fa
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@each("fault", BROKEN)
+@pytest.mark.parametrize("fault", BROKEN)
 async def test_a_statement_that_may_have_been_sent_is_of_unknown_outcome(transport: str, fault: Fault) -> None:
     async with scripted(transport, limits=limits_with(fault, execute_s=3)) as (server, engine):
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -147,7 +146,7 @@ async def test_a_statement_that_may_have_been_sent_is_of_unknown_outcome(transpo
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@each("fault", BROKEN)
+@pytest.mark.parametrize("fault", BROKEN)
 async def test_a_statement_that_cannot_be_followed_ends_as_unknown(transport: str, fault: Fault) -> None:
     async with (
         scripted(transport, limits=limits_with(fault, status_s=3)) as (server, engine),
@@ -162,7 +161,7 @@ async def test_a_statement_that_cannot_be_followed_ends_as_unknown(transport: st
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@each("fault", BROKEN)
+@pytest.mark.parametrize("fault", BROKEN)
 async def test_a_connection_lost_between_rows_is_told(transport: str, fault: Fault) -> None:
     async with (
         scripted(transport, limits=limits_with(fault, fetch_s=3)) as (server, engine),
@@ -211,8 +210,8 @@ async def test_a_forgotten_statement_has_expired(peers: Peers) -> None:
         assert status.error.message.startswith("Results have expired")
 
 
-@each("transport", TRANSPORTS)
-@each("call", ["CancelOperation", "CloseOperation", "CloseImpalaOperation", "CloseSession"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("call", ["CancelOperation", "CloseOperation", "CloseImpalaOperation", "CloseSession"])
 async def test_nobody_waits_for_an_end_that_is_not_answered(transport: str, call: str) -> None:
     async with scripted(transport, limits=replace(LIMITS, end_s=0.5)) as (server, engine):
         begun = time.monotonic()

@@ -11,7 +11,6 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
 from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, TRANSPORTS, Peers, scripted
@@ -86,7 +85,7 @@ async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: 
     await server.until(lambda: not server.connections)
 
 
-@each("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(transport: str) -> None:
     async with scripted(transport, limits=replace(TO_THE_END, end_s=0.5)) as (server, engine):
         server.service.keeps_sessions = True
@@ -107,7 +106,7 @@ async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: 
     assert not server.service.sessions
 
 
-@each("transport", TRANSPORTS, at_once=True)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_session_whose_connection_is_held_is_ended_over_another(transport: str) -> None:
     async with scripted(transport, limits=replace(TO_THE_END, end_s=4)) as (server, engine):
         server.service.keeps_sessions = True
@@ -129,8 +128,8 @@ async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> N
     assert not server.service.sessions
 
 
-@each("transport", TRANSPORTS)
-@each("moments", range(12))
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("moments", range(12))
 async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(transport: str, moments: int) -> None:
     """Each moment is one turn of the event loop, so that they fall before, within and after the opening."""
     async with scripted(transport, limits=TO_THE_END) as (server, engine):

@@ -1,7 +1,6 @@
 """The metadata of the dialect impala keeps the rules of all engines, read from a scripted peer."""
 
 import pytest
-from tests.cases import each
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 from tests.contract.test_impala_engine import ScriptedImpala
@@ -72,7 +71,7 @@ class TestImpalaCatalog(ScriptedImpala, CatalogContract):
         assert described.location.endswith(f"/{database}.db")
 
     @pytest.mark.item(64)
-    @each(
+    @pytest.mark.parametrize(
         ("column", "path", "expected"),
         [
             ("tags", ("item",), "SELECT DISTINCT x1.item AS v FROM `d`.`t` t, t.`tags` x1"),

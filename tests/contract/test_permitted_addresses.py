@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.fakes import http_driver
 
 from queryserver.connectors.connection_tests import Login, engine_login, rest_login
@@ -127,7 +126,7 @@ async def _try(attempt: Login) -> EngineError:
     pytest.fail("nobody there speaks any protocol")
 
 
-@each("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", ADAPTERS)
 async def test_a_name_that_changes_its_address_after_the_check_is_not_followed(adapter: str, world: World) -> None:
     world.begin([[_GOOD], [_BAD]])
     async with _attempt(adapter, world) as attempt:
@@ -138,7 +137,7 @@ async def test_a_name_that_changes_its_address_after_the_check_is_not_followed(a
     assert world.asked >= 2
 
 
-@each("adapter", [one for one in ADAPTERS if one != "trino by url"])
+@pytest.mark.parametrize("adapter", [one for one in ADAPTERS if one != "trino by url"])
 async def test_of_several_addresses_only_the_permitted_are_tried(adapter: str, world: World) -> None:
     world.begin([[_BAD, _GOOD, _BAD]])
     async with _attempt(adapter, world) as attempt:
@@ -147,7 +146,7 @@ async def test_of_several_addresses_only_the_permitted_are_tried(adapter: str, w
     assert world.reached[_BAD] == 0
 
 
-@each("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", ADAPTERS)
 async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, world: World) -> None:
     world.begin([[_BAD]])
     async with _attempt(adapter, world) as attempt:
@@ -167,7 +166,9 @@ async def test_rest_servers_are_held_to_the_same(world: World) -> None:
     assert world.reached == {_GOOD: 1}
 
 
-@each("adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver", "any driver over http"])
+@pytest.mark.parametrize(
+    "adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver", "any driver over http"]
+)
 async def test_the_service_s_own_database_is_out_of_reach_by_any_name(adapter: str, world: World) -> None:
     world.begin([[_GOOD]])
     dialect, interface, options = ADAPTERS[adapter]

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from tests.cases import each
 from tests.contract.results_contract import ResultStoreContract, mixed_table, numbered
 from tests.fakes.results import MemoryResults
 from tests.fakes.storage import MemoryStorage
@@ -204,7 +203,7 @@ async def test_a_delete_that_fails_is_told_and_can_be_repeated(storage, results)
         await results.read(statement_id, fence=1, number=0)
 
 
-@each("damage", ["cut_in_a_batch", "cut_between_batches", "overwritten", "emptied"])
+@pytest.mark.parametrize("damage", ["cut_in_a_batch", "cut_between_batches", "overwritten", "emptied"])
 async def test_damaged_bytes_are_told_and_never_read_as_fewer_rows(tmp_path, damage):
     statement_id, folder = uuid4(), tmp_path / damage
     folder.mkdir()

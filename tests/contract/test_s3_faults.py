@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.cases import each
 from tests.contract.storage_basis import USER, batches, content, names, put
 from tests.engines.scripted_s3 import Reply, scripted_s3
 from tests.refusals import raises_code
@@ -50,7 +49,7 @@ async def storage(peer):
     await file_system.close()
 
 
-@each(
+@pytest.mark.parametrize(
     ("reply", "expected"),
     [
         (Reply.refusal(403, "AccessDenied"), PermissionDenied),
@@ -102,7 +101,7 @@ async def test_the_region_of_a_bucket_is_not_looked_for(storage, peer):
 
 
 @pytest.mark.security("S12", "T8")
-@each("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_not_followed(storage, peer, status):
     async with scripted_s3() as other:
         other.will_answer(listed("stolen"))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.engine_contract import EngineContract
 from tests.contract.loading_contract import LoadingContract
@@ -242,14 +241,14 @@ def shape(member: Any) -> tuple[str, ...]:
     return ("awaited" if inspect.iscoroutinefunction(member) else "called", *parameters)
 
 
-@each("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_signatures_are_those_of_the_protocol(adapter: Adapter) -> None:
     named = {name: vars(adapter.protocol)[name] for name in members(adapter.protocol)}
     found = {name: shape(inspect.getattr_static(adapter.load(), name, None)) for name in named}
     assert found == {name: shape(member) for name, member in named.items()}
 
 
-@each("flaw", ["default", "kind", "name", "await"])
+@pytest.mark.parametrize("flaw", ["default", "kind", "name", "await"])
 def test_a_flawed_signature_is_found(flaw: str) -> None:
     async def right(self: object, path: str, *, recursive: bool = False) -> None: ...
 
@@ -274,7 +273,7 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
     assert not untested, "add its test class to ENGINE_TESTS"
 
 
-@each(
+@pytest.mark.parametrize(
     ("contract", "registered"),
     [
         ("EngineContract", ENGINE_TESTS),

@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
-from tests.cases import each
 from tests.contract.leases_contract import COLUMNS, FAILED, LEASE, ME, SUCCESS, LeaseDesk, LeasesContract, Seen
 from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
@@ -171,7 +170,7 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.finish(await desk.add(), outcome)
         assert await desk.database.value("SELECT count(*) FROM doomed_results") == doomed
 
-    @each("way", ["close", "expire"])
+    @pytest.mark.parametrize("way", ["close", "expire"])
     @pytest.mark.parametrize(("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement", 1)])
     async def test_only_results_that_the_store_may_have_bytes_of_are_deleted_there(
         self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
@@ -304,7 +303,7 @@ class TestDatabaseLeases(LeasesContract):
         assert [(one.rows, one.fence) for one in stored.segments] == [(20, new.fence)]
 
     @pytest.mark.item(25)
-    @each("write", ["mark_running", "report", "add_segment"])
+    @pytest.mark.parametrize("write", ["mark_running", "report", "add_segment"])
     async def test_where_to_go_on_is_not_readable_in_the_database(self, desk: DatabaseDesk, write: str) -> None:
         lease = await desk.add(lease_s=-1)
         mark = EngineMark("handle 1, its secret, é", 7)
@@ -352,7 +351,7 @@ PAIRS = [
 ]
 
 
-@each(("fake", "records", "name"), PAIRS)
+@pytest.mark.parametrize(("fake", "records", "name"), PAIRS)
 def test_signature_of_the_fake_is_that_of_the_records(fake: type, records: type, name: str) -> None:
     assert shape(vars(fake)[name]) == shape(vars(records)[name])
 

@@ -15,7 +15,6 @@ import openpyxl
 import psutil
 import pytest
 import xlwt
-from tests.cases import each
 from tests.fakes.workbook_files import (
     column_xml,
     compound_file,
@@ -103,7 +102,7 @@ def write_xls(path: Path) -> Path:
 @pytest.mark.importer(14)
 @pytest.mark.importer(42)
 @pytest.mark.importer(44)
-@each("write", [write_xls, write_xlsx])
+@pytest.mark.parametrize("write", [write_xls, write_xlsx])
 async def test_xls_and_xlsx_give_the_same_answers(workbooks, tmp_path, write):
     path = write(tmp_path / "a")
     assert await workbooks.sheet_names(path) == ["Values", "Hidden"]
@@ -184,7 +183,7 @@ async def test_first_rows_are_at_most_as_many_as_asked(workbooks, tmp_path):
 
 
 @pytest.mark.importer(21)
-@each("write", [write_xls, write_xlsx])
+@pytest.mark.parametrize("write", [write_xls, write_xlsx])
 async def test_an_unknown_sheet_is_not_found(workbooks, tmp_path, write):
     path = write(tmp_path / "a")
     with raises_code("sheet_not_found"):
@@ -274,9 +273,8 @@ NUMBER = 'office:value-type="float" office:value="1"'
 @pytest.mark.slow
 @pytest.mark.importer(49)
 @pytest.mark.importer(61)
-@each(
-    "what, write",
-    [
+async def test_a_bomb_is_too_complex(workbooks, tmp_path, subtests: pytest.Subtests):
+    for what, write in [
         ("a part packed 1000:1", ratio_bomb),
         ("sizes that are lies", lying_sizes),
         ("20,000 entries", twenty_thousand_entries),
@@ -295,14 +293,13 @@ NUMBER = 'office:value-type="float" office:value="1"'
             ods_with(f"<table:table-row><table:table-cell {REPEATED} {NUMBER}/></table:table-row>"),
         ),
         ("entities in an OpenDocument spreadsheet", ods_with("", beginning=BOMB)),
-    ],
-)
-async def test_a_bomb_is_too_complex(workbooks, tmp_path, what, write):
-    path = write(tmp_path / "a")
-    began = time.monotonic()
-    with raises_code("file_too_complex"):
-        await all_answers(workbooks, path)
-    assert time.monotonic() - began < WITHIN_S
+    ]:
+        with subtests.test(what=what, write=write):
+            path = write(tmp_path / "a")
+            began = time.monotonic()
+            with raises_code("file_too_complex"):
+                await all_answers(workbooks, path)
+            assert time.monotonic() - began < WITHIN_S
 
 
 @pytest.mark.importer(61)
@@ -315,9 +312,8 @@ async def test_a_range_that_is_too_large_for_the_memory_is_too_complex(workbooks
 
 
 @pytest.mark.importer(15)
-@each(
-    "what, write",
-    [
+async def test_a_broken_workbook_is_corrupt(workbooks, tmp_path, subtests: pytest.Subtests):
+    for what, write in [
         ("no sheet", package(sheet1__xml=None)),
         ("no strings", package(sharedStrings__xml=None)),
         ("no relationships", package(workbook__xml__rels=None)),
@@ -338,12 +334,11 @@ async def test_a_range_that_is_too_large_for_the_memory_is_too_complex(workbooks
             "a binary workbook of noise",
             lambda path: write_package(path, {"xl/workbook.bin": b"\xff" * 100, "xl/_rels/workbook.bin.rels": "<a/>"}),
         ),
-    ],
-)
-async def test_a_broken_workbook_is_corrupt(workbooks, tmp_path, what, write):
-    path = write(tmp_path / "a")
-    with pytest.raises(FileCorrupt):
-        await all_answers(workbooks, path)
+    ]:
+        with subtests.test(what=what, write=write):
+            path = write(tmp_path / "a")
+            with pytest.raises(FileCorrupt):
+                await all_answers(workbooks, path)
 
 
 @pytest.mark.importer(15)

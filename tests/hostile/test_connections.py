@@ -19,7 +19,6 @@ import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import Receive, Scope, Send
-from tests.cases import each
 from tests.engines.certificates import Authority
 
 from queryserver.api.addresses import SharedByAddress
@@ -260,7 +259,7 @@ class TestDeadlineOfTheHead:
 
 
 class TestSizeOfTheHead:
-    @each(
+    @pytest.mark.parametrize(
         "rest",
         [
             b"GET /" + b"a" * 2 * MIB,

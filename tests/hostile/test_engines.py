@@ -10,7 +10,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import ended, failure, operation, run, started
 from tests.contract.postgresql_basis import address_of
@@ -151,7 +150,7 @@ async def ana(duckdb_engine: DuckdbEngine) -> AsyncGenerator[EngineSession]:
 
 
 class TestSettingsOfDuckdb:
-    @each("statement", SETTINGS_OF_EVERYBODY)
+    @pytest.mark.parametrize("statement", SETTINGS_OF_EVERYBODY)
     async def test_a_statement_sets_nothing_for_others(
         self, duckdb_engine: DuckdbEngine, ana: EngineSession, statement: str
     ) -> None:
@@ -179,7 +178,7 @@ class TestSettingsOfDuckdb:
             settings = connection.native.execute("SELECT current_setting('Calendar'), current_setting('TimeZone')")
             assert settings.fetchall() == [("gregorian", "UTC")]
 
-    @each("statement", PATHS_OF_THE_SERVER)
+    @pytest.mark.parametrize("statement", PATHS_OF_THE_SERVER)
     async def test_no_statement_shows_a_path_of_the_server(
         self, ana: EngineSession, tmp_path: Path, statement: str
     ) -> None:
@@ -187,13 +186,13 @@ class TestSettingsOfDuckdb:
         assert "Permission Error" in message
         assert str(tmp_path) not in message
 
-    @each("statement", STILL_ALLOWED)
+    @pytest.mark.parametrize("statement", STILL_ALLOWED)
     async def test_what_concerns_the_own_session_goes_on(self, ana: EngineSession, statement: str) -> None:
         await run(ana, statement)
 
 
 class TestTypesOfDuckdb:
-    @each("statement", BEYOND_THE_TYPES.values())
+    @pytest.mark.parametrize("statement", BEYOND_THE_TYPES.values())
     async def test_types_nested_100_deep_are_a_refusal(self, ana: EngineSession, statement: str) -> None:
         if statement.startswith("CREATE"):
             await run(ana, statement)
@@ -337,8 +336,8 @@ STORED = (
 
 
 class TestSample:
-    @each("statement", STORED)
-    @each("role", ["none", SAMPLE_OWNER])
+    @pytest.mark.parametrize("statement", STORED)
+    @pytest.mark.parametrize("role", ["none", SAMPLE_OWNER])
     async def test_what_a_role_stores_reaches_no_other_user_and_no_later_session(
         self, server: EmbeddedPostgres, sample: PostgresqlEngine, statement: str, role: str
     ) -> None:
@@ -380,7 +379,7 @@ class TestSample:
         assert await said(sample, ANA, "SELECT n FROM of_ana ORDER BY n") == [(1,), (400,)]
         await said(sample, BEN, "DROP TABLE of_ana")
 
-    @each(
+    @pytest.mark.parametrize(
         "statement",
         [
             "ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM sample_owner",

@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.token.logins import PASSWORD, accounts, bearer, link, log_in, not_valid, refusals
-from tests.cases import each
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.identity.build import open_explainer
@@ -87,7 +86,7 @@ async def leave(api: Api, caller: Caller, group: str) -> None:
 
 
 class TestNamesOfOtherIssuers:
-    @each("subject", ["\uff41dmin", "ADMIN", " admin ", "Admin", "admin"])
+    @pytest.mark.parametrize("subject", ["\uff41dmin", "ADMIN", " admin ", "Admin", "admin"])
     async def test_no_spelling_of_a_subject_is_the_local_administrator(
         self, external: Api, issuer: Issuer, subject: str
     ) -> None:
@@ -101,7 +100,7 @@ class TestNamesOfOtherIssuers:
         assert await log_in(external, "admin")
         assert [one.username for one in await accounts(external).all()] == ["admin"]
 
-    @each("name", ["ADMIN", "Admin", "admin"])
+    @pytest.mark.parametrize("name", ["ADMIN", "Admin", "admin"])
     async def test_no_spelling_of_an_authenticator_is_the_local_administrator(self, external: Api, name: str) -> None:
         assert (await named(external, name)).json() == _NOT_FOUND
         assert [one.username for one in await accounts(external).all()] == ["admin"]

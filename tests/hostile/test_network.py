@@ -13,7 +13,6 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, open_api
-from tests.cases import each
 from tests.fixtures.database import execute
 
 from queryserver.administration.configuration_check import check_settings
@@ -84,7 +83,7 @@ async def listening(host: str) -> AsyncGenerator[tuple[int, list[str]]]:
         yield server.sockets[0].getsockname()[1], peers
 
 
-@each("form", CARRYING)
+@pytest.mark.parametrize("form", CARRYING)
 async def test_an_ipv6_address_is_refused_for_the_ipv4_address_that_it_carries(form: str) -> None:
     rules = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
     hostile = carrying(form, _METADATA)
@@ -96,7 +95,7 @@ async def test_an_ipv6_address_is_refused_for_the_ipv4_address_that_it_carries(f
     assert len(await rules.resolve(harmless, 80)) == 1, harmless
 
 
-@each("form", CARRYING)
+@pytest.mark.parametrize("form", CARRYING)
 async def test_the_service_itself_is_refused_by_an_ipv6_address_that_carries_its_own(form: str) -> None:
     rules = AddressRules(own=frozenset({("127.0.0.1", 8888)}), service_database=frozenset({("10.1.2.3", 5432)}))
     for v4, port in (("127.0.0.1", 8888), ("10.1.2.3", 5432)):
@@ -113,7 +112,7 @@ async def test_a_name_may_not_lead_to_an_address_that_carries_a_blocked_one(monk
         await rules.resolve("harmless.example", 80)
 
 
-@each("http_host", ["0.0.0.0", "::", "127.0.0.1", "localhost"])
+@pytest.mark.parametrize("http_host", ["0.0.0.0", "::", "127.0.0.1", "localhost"])
 async def test_the_listener_of_the_service_is_no_destination_by_any_address_of_the_machine(http_host: str) -> None:
     async with listening("0.0.0.0") as (port, peers):
         settings = Settings.model_validate({"desktop": {"http_host": http_host, "http_port": port}})
@@ -245,7 +244,7 @@ async def test_the_service_database_itself_is_refused_however_it_is_spelled(
         await execute(tcp_open.admin_dsn(), f"REVOKE ALL ON DATABASE {database} FROM {database}; DROP ROLE {database}")
 
 
-@each(
+@pytest.mark.parametrize(
     "tail",
     ["?dbname=own", "?database=own", "?service=own", "?options=-csearch_path%3Dx", "?host=127.0.0.1", "?hostaddr=::1"],
 )

@@ -14,7 +14,6 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.serving import served
-from tests.cases import each
 from tests.fakes.computation import InlineComputing
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.timing import processor_s, until
@@ -104,7 +103,7 @@ async def under_way(caller: Caller, calls: int) -> AsyncIterator[list["asyncio.T
 
 
 class TestLength:
-    @each("unit", ["(", "a()", "select 1;"])
+    @pytest.mark.parametrize("unit", ["(", "a()", "select 1;"])
     async def test_a_text_above_the_limit_is_returned_without_being_scanned(
         self, unit: str, monkeypatch: pytest.MonkeyPatch
     ):
@@ -313,8 +312,8 @@ class TestLimits:
 class TestEventLoop:
     """What is looked up in the text of a statement while all other calls wait."""
 
-    @each("unit", ["(", "( ", "(/**/", "/**/", "-- \n", "/*", "\n"])
-    @each("dialect", ["mysql", "postgresql", "hive"])
+    @pytest.mark.parametrize("unit", ["(", "( ", "(/**/", "/**/", "-- \n", "/*", "\n"])
+    @pytest.mark.parametrize("dialect", ["mysql", "postgresql", "hive"])
     def test_the_kind_of_a_long_statement_is_found_in_a_moment(self, unit: str, dialect: str):
         text = unit * (9_000_000 // len(unit)) + "select 1"
 
@@ -330,7 +329,7 @@ class TestEventLoop:
         text = "with a as (select 1) select " + "a, " * (characters // 3) + "1"
         assert processor_s(lambda: changes_data(text, "postgresql")) < 0.1
 
-    @each("unit", ["(", "a;", "end;", "/*!", "$$", "'"])
+    @pytest.mark.parametrize("unit", ["(", "a;", "end;", "/*!", "$$", "'"])
     def test_a_script_of_any_kind_that_is_split_in_the_event_loop_takes_a_moment(self, unit: str):
         handed_over = InlineComputing()
         choosing = Choosing(handed_over)
@@ -341,7 +340,7 @@ class TestEventLoop:
             at_most = 20_000 / (len(unit) + 10) * len(unit) if ";" in unit else 20_000
             assert bool(handed_over.done) == (len(text) > at_most)
 
-    @each("hidden", ["/**/", "-", "--\n", "(", "/*!"])
+    @pytest.mark.parametrize("hidden", ["/**/", "-", "--\n", "(", "/*!"])
     def test_what_is_hidden_behind_a_long_head_counts_as_a_change(self, hidden: str):
         for length in range(HEAD_CHARACTERS - 6, HEAD_CHARACTERS + 6):
             text = " " * (length - len(hidden)) + hidden + "- x\n delete from t"

@@ -235,16 +235,17 @@ class TestEnds:
             assert (await log_in(api))["access"], "logins count apart"
 
 
-class TestRights:
-    @pytest.fixture(scope="class")
-    async def holders(self, api: Api) -> dict[str, tuple[Caller, Caller]]:
-        """For each scope a token of an administrator that has it alone, and one that has all others."""
-        root = await api.user("scoped", admin=True)
-        return {
-            scope.value: (await holding(root, scope), await holding(root, *(one for one in Scope if one is not scope)))
-            for scope in Scope
-        }
+@pytest.fixture(scope="module")
+async def holders(api: Api) -> dict[str, tuple[Caller, Caller]]:
+    """For each scope a token of an administrator that has it alone, and one that has all others."""
+    root = await api.user("scoped", admin=True)
+    return {
+        scope.value: (await holding(root, scope), await holding(root, *(one for one in Scope if one is not scope)))
+        for scope in Scope
+    }
 
+
+class TestRights:
     @pytest.mark.parametrize("one", SECURED, ids=name_of)
     async def test_each_call_lets_in_the_scope_of_the_table_and_no_other(
         self, holders: dict[str, tuple[Caller, Caller]], one: Operation
