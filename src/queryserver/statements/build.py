@@ -27,6 +27,7 @@ from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
+from queryserver.statements.audit import statement_ends
 from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
@@ -39,7 +40,7 @@ from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.recorder import StatementRecorder
-from queryserver.statements.repository import StatementRecords, statement_ends
+from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Runner, RunnerHooks

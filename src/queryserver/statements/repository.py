@@ -13,8 +13,6 @@ import structlog
 
 from queryserver import errors
 from queryserver.platform.database import CoalescingReader, Connection, Database
-from queryserver.platform.logs import AUDIT
-from queryserver.platform.settings.tree import Settings
 from queryserver.results.model import Segment
 from queryserver.statements import model, script_repository
 from queryserver.statements.recording import insert
@@ -379,27 +377,3 @@ async def _replay_of(connection: Connection, user_id: int, key: model.Idempotenc
     if known["fingerprint"] != key.fingerprint or replayed is None:
         raise errors.idempotency_conflict()
     return record_of(replayed)
-
-
-def statement_ends(settings: Settings) -> model.OnEnd:
-    """Writes an audit event for each end, and a log line where the audit has a file of its own."""
-    audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
-
-    def record(end: model.StatementEnd) -> None:
-        facts: dict[str, str | int] = {
-            "operation_id": str(end.id),
-            "engine": end.dialect,
-            "state": end.state.value,
-            "rows": end.rows,
-            "bytes": end.size_bytes,  # of the stored rows
-            "queued_ms": end.queued_ms,
-            "elapsed_ms": end.elapsed_ms,
-        }
-        if end.canceled_by:
-            facts["canceled_by"] = end.canceled_by
-        operation = "import.end" if end.is_import else "statement.end"
-        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
-        if has_file:
-            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
-
-    return record
