@@ -21,7 +21,7 @@ from tests.timing import processor_s, until
 from queryserver.errors.base import TooComplex, TooManyRequests
 from queryserver.files.model import StoragePath, StorageUser
 from queryserver.files.places import Place
-from queryserver.files.viewing import Shown, Viewing
+from queryserver.files.viewing import FileExcerpt, Viewing
 from queryserver.formats.unpacking import Codec
 from queryserver.platform import computing as processes
 from queryserver.platform.computing import ProcessComputing
@@ -169,7 +169,7 @@ class TestPackedFiles:
         with open_threads() as threads:
             viewing = Viewing(threads.unpacking, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
 
-            async def show(user_id: int, name: str) -> Shown:
+            async def show(user_id: int, name: str) -> FileExcerpt:
                 storage = store.as_user(StorageUser("ana"))
                 place = Place(StoragePath(store.scheme, name), store, storage)
                 return await viewing.show(user_id, place, await storage.stat(name), 0, 16, Codec.GZIP)
