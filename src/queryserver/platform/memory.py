@@ -21,9 +21,9 @@ def use_one_heap() -> None:
     """Let all threads take memory from one heap. To be called before they begin.
 
     glibc gives each thread a heap of its own, up to eight for each core, and returns little of them: the pieces of a
-    hundred downloads at once, made by a dozen threads, cost three times their size. Blocks above 16 MiB stay outside
-    of the heap: glibc would take the second hash of a password (19 MiB) from it, and keep that. Without glibc nothing
-    happens.
+    hundred downloads at once, made by a dozen threads, cost three times their size. An idle server has 199 MiB with
+    heaps of threads and 161 MiB with one. Blocks above 16 MiB stay outside of the heap: glibc would take the second
+    hash of a password (19 MiB) from it, and keep that. Without glibc nothing happens.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -33,7 +33,10 @@ def use_one_heap() -> None:
 
 
 def let_arrow_use_the_common_heap() -> None:
-    """Arrow's own heap hardly ever returns memory. Without effect once Arrow is loaded."""
+    """Arrow's own heap hardly ever returns memory: 24 downloads at once take 389 MiB with it, and 284 MiB without.
+
+    Without effect once Arrow is loaded.
+    """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
@@ -54,7 +57,10 @@ def keep_pandas_out() -> None:
 
 
 def keep_what_is_there() -> None:
-    """Leave objects that live as long as the process out of every later search for garbage, which stops the loop."""
+    """Leave objects that live as long as the process out of every later search for garbage, which stops the loop.
+
+    A search of all that a started server holds takes 0.16 s of processor time.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
@@ -63,7 +69,8 @@ def keep_what_is_there() -> None:
 async def return_memory() -> None:
     """Give free pages inside the heap back to the system; by itself glibc returns its end only.
 
-    After a preview of 20,000 columns they are 150 MiB. Without glibc nothing happens.
+    After a preview of 20,000 columns they are 150 MiB, after 24 downloads at once 76 MiB. Without glibc nothing
+    happens.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
