@@ -12,6 +12,9 @@ DEV := $(VENV)/.dev-installed
 EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts parameters sessions idempotency \
 	logs history download metadata_rules faults stalls upkeep_commands passed_tokens network_breaks bodies \
 	conventions api_token_statements sqlstates)) tests/api/importer tests/api/token/test_api_tokens.py
+# With coverage the tests take half as much processor time again, so CI measures only those that take little. The folders
+# that are left out start servers and programs, whose code runs in processes that are not measured.
+COVERED_TESTS := tests/unit $(addprefix --ignore=tests/unit/,platform/embedded cli engines/process engines/test_storage_watch.py)
 SOURCES := src tests scripts alembic clients
 RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
 # Tests start Python many times: byte code that is kept saves each start a second, also where the shell says not to.
@@ -53,6 +56,12 @@ test-engines: $(DEV) ## Run the tests that need real engines, three engines at a
 .PHONY: properties
 properties: $(DEV) ## Run the tests of properties with four times the examples of make test
 	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough $(ARGS)
+
+.PHONY: coverage
+coverage: $(DEV) ## Measure and print the branch coverage of the unit tests
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --cov --cov-report= $(COVERED_TESTS) $(ARGS)
+	@printf 'Branch coverage of the unit tests, in percent: '
+	@$(BIN)/coverage report --format=total
 
 .PHONY: dialects
 dialects: $(DEV) ## Run SQLAlchemy's dialect suite on duckdb, mariadb, postgresql and sqlite; make test-slow does so on duckdb
