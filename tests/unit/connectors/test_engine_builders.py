@@ -275,7 +275,7 @@ def test_a_driver_of_a_cloud_that_is_given_a_port_is_given_a_host() -> None:
     assert account.checked_url(None, None).host == "account"
     assert account.endpoints == ()
     host = SqlalchemyAddress(url=sa.make_url("snowflake://u:p@localhost:80/d"), rules=rules)
-    assert host.places == (("localhost", 80),)
+    assert host.endpoints == (("localhost", 80),)
     with pytest.raises(HostRefused):
         host.checked_url(None, None)
 
