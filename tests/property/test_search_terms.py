@@ -12,7 +12,7 @@ from tests.examples import examples
 
 from queryserver.api.v1.metadata import highlighted
 from queryserver.platform.threads import Stop
-from queryserver.search.matching import FIELD, Found, View, build, contains, fold, is_whole, positions
+from queryserver.search.matching import FIELD, View, ViewMatches, build, contains, fold, is_whole, positions
 from queryserver.search.model import RECORD, UNIT, FacetName, ObjectRow, Search
 from queryserver.search.query_language import Query, Term, folded, parse_query
 
@@ -95,7 +95,7 @@ def test_the_index_finds_what_the_slow_reader_finds(
     wanted = sorted(
         path for path, said in paths if all(somewhere(term, path) or somewhere(term, said) for term in terms)
     )
-    found = Found(View(build(rows), "c", "d"), Search(Query(terms), NOW, facets=frozenset(FacetName)), Stop())
+    found = ViewMatches(View(build(rows), "c", "d"), Search(Query(terms), NOW, facets=frozenset(FacetName)), Stop())
     hits = list(found.first(1000, 0))
     assert sorted(f"a.{hit.table}.{hit.column}" if hit.column else f"a.{hit.table}" for hit in hits) == wanted
     assert found.total == len(wanted) == sum(found.facet(FacetName.TYPE).values())

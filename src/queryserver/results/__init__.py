@@ -1,1 +1,1 @@
-"""Stored results: Arrow segments in a store of files."""
+"""Stored results: Arrow segments in a file store."""

@@ -1,7 +1,7 @@
 """A segment as bytes: an Arrow IPC stream, whose blocks can be decoded one by one.
 
-A block is one record batch or several small ones. Where the blocks are is read from the headers of the messages, which
-takes 0.1 ms; to decode a block of 2,000 rows takes 0.15 ms, the whole segment of 27,000 rows 2.5 ms.
+A block is one record batch or several small ones. Locating the blocks takes 0.1 ms, since only message headers are
+read; decoding takes 0.15 ms for a block of 2,000 rows, and 2.5 ms for the whole segment of 27,000 rows.
 """
 
 import struct
@@ -15,7 +15,7 @@ from queryserver.errors.files import StorageError
 from queryserver.formats.download.encoder import END_OF_STREAM
 
 HEAD_BYTES = 64 * 1024
-"""The beginning of a segment that holds the schema of nearly all."""
+"""Length of the head of a segment, long enough for nearly every schema."""
 _PREFIX_BYTES = 8
 
 # 1,000,000 rows of 10 mixed columns in 20 segments, encoded, written with fsync / read and decoded / size:
@@ -23,10 +23,10 @@ _PREFIX_BYTES = 8
 _WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 
-# Smaller blocks cost room and time when a segment is read as a whole: each column of each block is packed by itself.
+# Smaller blocks would make whole segments larger and slower, since each column of each block is compressed separately.
 _BLOCK_BYTES = 256 * 1024
 _BLOCK_ROWS = 512
-# A segment with a huge row is not copied once more.
+# Spares segments with huge rows an additional copy.
 _JOINED_BYTES = 16 * 1024 * 1024
 
 # Positions of fields in the tables `Message` and `RecordBatch` of Arrow's Message.fbs.
@@ -46,14 +46,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
-    """Where the rows of a segment are. `head` are the bytes of its schema."""
+    """Positions of the rows of a segment. `head` contains its schema."""
 
     head: bytes
     blocks: tuple[Block, ...]
 
     @property
     def weight(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate memory in bytes."""
         return len(self.head) + 128 * len(self.blocks)
 
     def holding(self, start_row: int, rows: int) -> range:
@@ -66,11 +66,11 @@ class BlockIndex:
         return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
 
     def decode(self, number: int, stored: bytes | memoryview) -> pa.Table:
-        """The rows of one block, of its bytes. Raises StorageError."""
+        """Decode the rows of a block. Raises StorageError."""
         block = self.blocks[number]
         if len(stored) != block.end - block.start:
             raise StorageError("A stored segment is incomplete.")
-        # A block that holds the whole stream has a head and an end of its own.
+        # A block that is the whole stream includes head and end.
         table = _table(bytes(stored) if block.start == 0 else b"".join((self.head, stored, END_OF_STREAM)))
         if table.num_rows != block.rows:
             raise StorageError("Stored rows are damaged.")
@@ -78,12 +78,12 @@ class BlockIndex:
 
 
 def encode(table: pa.Table) -> bytes:
-    """A segment of these rows, in blocks of some 256 KiB."""
+    """Encode rows as a segment, in blocks of about 256 KiB."""
     sink = pa.BufferOutputStream()
     size_bytes = table.nbytes
     rows = max(_BLOCK_ROWS, table.num_rows * _BLOCK_BYTES // max(size_bytes, 1))
     if size_bytes <= _JOINED_BYTES:
-        # Engines give batches of some hundred rows. Each would be a block of its own, which every reader pays for.
+        # Engines return batches of a few hundred rows, and one block for each would slow down every reader.
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # unions: their batches stay as they are
             table = table.combine_chunks()
     with pa.ipc.new_stream(sink, table.schema, options=_WRITE) as writer:
@@ -92,32 +92,32 @@ def encode(table: pa.Table) -> bytes:
 
 
 def decode(stored: bytes) -> pa.Table:
-    """All rows of a segment. Raises StorageError when its bytes are damaged or incomplete."""
+    """Decode all rows of a segment. Raises StorageError if it is damaged or incomplete."""
     require_whole(stored)
     return _table(stored)
 
 
 def require_whole(stored: bytes) -> None:
-    """Arrow takes a stream that ends between two batches for a shorter one. Raises StorageError."""
+    """Raises StorageError for a truncated segment; Arrow does not notice if it ends between two batches."""
     if not stored.endswith(END_OF_STREAM):
         raise StorageError("A stored segment is incomplete.")
 
 
 def head_bytes(head: bytes) -> int:
-    """How many of the first bytes of a segment hold its schema."""
+    """Length of the head of a segment, which contains its schema."""
     return _PREFIX_BYTES + int.from_bytes(head[4:_PREFIX_BYTES], "little")
 
 
 def schema_of(head: bytes) -> pa.Schema:
-    """The Arrow types of a segment, of its first `head_bytes`. Raises StorageError."""
+    """Decode the schema of a segment from its first `head_bytes`. Raises StorageError."""
     with _arrow_errors():
         return pa.ipc.read_schema(pa.py_buffer(head))
 
 
 def index_of(stored: bytes) -> BlockIndex:
-    """Where the blocks of a segment are. Raises StorageError when its bytes are damaged or incomplete."""
+    """Locate the blocks of a segment. Raises StorageError if it is damaged or incomplete."""
     require_whole(stored)
-    found: list[Block] = []
+    blocks: list[Block] = []
     source, has_dictionaries = pa.BufferReader(stored), False
     with _arrow_errors():
         pa.ipc.read_message(source)
@@ -128,14 +128,14 @@ def index_of(stored: bytes) -> BlockIndex:
             has_dictionaries |= message.type == "dictionary"
             row += 0 if message.type == "dictionary" else _rows_of(memoryview(message.metadata))
             if row - block_row >= _BLOCK_ROWS or source.tell() - start >= _BLOCK_BYTES:
-                found.append(Block(block_row, row - block_row, start, source.tell()))
+                blocks.append(Block(block_row, row - block_row, start, source.tell()))
                 block_row, start = row, source.tell()
         if row > block_row:
-            found.append(Block(block_row, row - block_row, start, source.tell()))
+            blocks.append(Block(block_row, row - block_row, start, source.tell()))
     if has_dictionaries:
-        # Their values are in messages of their own, before the first batch that needs them.
+        # Dictionaries are separate messages before the first batch that uses them, so the segment is a single block.
         return BlockIndex(b"", (Block(0, row, 0, len(stored)),))
-    return BlockIndex(stored[:end_of_head], tuple(found))
+    return BlockIndex(stored[:end_of_head], tuple(blocks))
 
 
 def _table(stored: bytes) -> pa.Table:
@@ -146,7 +146,7 @@ def _table(stored: bytes) -> pa.Table:
 
 
 def _rows_of(message: memoryview) -> int:
-    """Rows of a record batch, of its metadata: a FlatBuffer (Arrow's Message.fbs: Message, RecordBatch)."""
+    """Number of rows of a record batch, read from its FlatBuffers metadata (Arrow's Message.fbs)."""
     (root,) = struct.unpack_from("<I", message, 0)
     header = _field(message, root, _MESSAGE_HEADER)
     (distance,) = struct.unpack_from("<I", message, header)
@@ -155,12 +155,12 @@ def _rows_of(message: memoryview) -> int:
 
 
 def _field(message: memoryview, table: int, number: int) -> int:
-    """Where a field of a FlatBuffers table is; 0: it has its default value."""
+    """Position of a field of a FlatBuffers table; 0 if the field has its default value."""
     (distance,) = struct.unpack_from("<i", message, table)
-    places = table - distance
-    (size,) = struct.unpack_from("<H", message, places)
+    vtable = table - distance
+    (size,) = struct.unpack_from("<H", message, vtable)
     at = 4 + 2 * number
-    (offset,) = struct.unpack_from("<H", message, places + at) if at < size else (0,)
+    (offset,) = struct.unpack_from("<H", message, vtable + at) if at < size else (0,)
     return table + offset if offset else 0
 
 

@@ -1,4 +1,4 @@
-"""Bytes of remote segments on this machine's disk, for one process and no longer than it lives."""
+"""Caches bytes of remote segments on the local disk, for the lifetime of one process."""
 
 import asyncio
 import fcntl
@@ -24,7 +24,7 @@ from queryserver.platform.threads import Tasks, every
 log = structlog.get_logger(__name__)
 
 _LIFE_S = 600.0
-"""Of a copy: other processes do not tell when they delete a result. To read it again costs one request."""
+"""Lifetime of a copy, as other processes do not announce deletions. Rereading costs one request."""
 _LOOK_EVERY_S = 60.0
 
 _LOCK = "lock"
@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a file must have: it is read only while it does."""
+class _CachedFile:
+    """Expected size and checksum of a file; it is read only if they match."""
 
     size_bytes: int
     checksum: int
 
 
 class DiskCache:
-    """At most `most_bytes` in files of mode 0600 below `parent`; the least recently used go first.
+    """At most `most_bytes` in files of mode 0600 below `parent`; evicts the least recently used.
 
-    Each process has a directory of its own with a lock, made at the first `put`. Leaving removes it; those of
-    processes that have ended go when another one enters or looks: nothing survives. So do copies that were written
-    `life_s` ago, however often they were read. The cache never raises: what cannot be written, or is not as it was
-    written, is not cached.
+    Each process creates a directory with a lock at the first `put`, and removes it on exit. Directories of processes
+    that died are removed when another process starts, and at regular intervals. Copies expire `life_s` after they were
+    written, however often they are read. The cache never raises: anything that cannot be written or was altered is
+    simply not cached.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class DiskCache:
         self._directory = parent / uuid4().hex
         self._most_bytes = most_bytes
         self._floor = floor
-        self._kept = LruCache[tuple[UUID, str], _Kept](
-            most_bytes, weigh=lambda kept: kept.size_bytes, life_s=life_s, clock=clock
+        self._files = LruCache[tuple[UUID, str], _CachedFile](
+            most_bytes, weigh=lambda cached: cached.size_bytes, life_s=life_s, clock=clock
         )
         self._look_every_s = look_every_s
         self._tasks = Tasks()
         self._lock_file = -1
-        # One thread: the index and the files change in one order, and without locks.
+        # A single thread keeps index and files consistent without locks.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-cache")
 
     async def __aenter__(self) -> Self:
@@ -85,18 +85,18 @@ class DiskCache:
         self._thread.shutdown()
 
     async def read(self, statement_id: UUID, name: str, start: int = 0, end: int | None = None) -> bytes | None:
-        """Bytes [start, end) of one segment, by default all; None: it is not cached."""
+        """Bytes [start, end) of a segment, by default all; None if not cached."""
         return await self._run(lambda: self._read((statement_id, name), start, end), None)
 
     async def put(self, statement_id: UUID, name: str, stored: bytes) -> None:
-        """Keep the bytes of one segment, unless the disk is full."""
+        """Cache the bytes of a segment, unless the disk is full."""
         await self._run(lambda: self._put((statement_id, name), stored), None)
 
     async def forget(self, statement_id: UUID) -> None:
         """Remove all segments of a statement."""
 
         def remove() -> None:
-            for key in [key for key in self._kept if key[0] == statement_id]:
+            for key in [key for key in self._files if key[0] == statement_id]:
                 self._drop(key)
 
         await self._run(remove, None)
@@ -113,18 +113,18 @@ class DiskCache:
             return otherwise
 
     def _read(self, key: tuple[UUID, str], start: int, end: int | None) -> bytes | None:
-        kept = self._kept.get(key)
-        if kept is None:
-            self._remove(key)  # it may have grown too old just now
+        cached = self._files.get(key)
+        if cached is None:
+            self._remove(key)  # it may have just expired
             return None
         is_good = False
         try:
             with self._file(key).open("rb", buffering=0) as file:
-                wanted = (kept.size_bytes if end is None else end) - start
+                wanted = (cached.size_bytes if end is None else end) - start
                 read = os.pread(file.fileno(), wanted, start)
-                is_good = os.fstat(file.fileno()).st_size == kept.size_bytes and len(read) == wanted
-            # A part is checked by its length, and when it is decoded.
-            is_good = is_good and (end is not None or zlib.crc32(read) == kept.checksum)
+                is_good = os.fstat(file.fileno()).st_size == cached.size_bytes and len(read) == wanted
+            # The checksum covers whole segments only; parts are checked by length, and when decoded.
+            is_good = is_good and (end is not None or zlib.crc32(read) == cached.checksum)
             return read if is_good else None
         finally:
             if not is_good:
@@ -147,25 +147,25 @@ class DiskCache:
             raise
         finally:
             os.close(descriptor)
-        for dropped in self._kept.put(key, _Kept(len(stored), zlib.crc32(stored))):
+        for dropped in self._files.put(key, _CachedFile(len(stored), zlib.crc32(stored))):
             self._remove(dropped)
 
     def _drop(self, key: tuple[UUID, str]) -> None:
-        if self._kept.pop(key) is not None:
+        if self._files.pop(key) is not None:
             self._remove(key)
 
     def _remove(self, key: tuple[UUID, str]) -> None:
         self._file(key).unlink(missing_ok=True)
 
     def _remove_old(self) -> None:
-        for key in self._kept.drop_old():
+        for key in self._files.drop_old():
             self._remove(key)
 
     def _file(self, key: tuple[UUID, str]) -> Path:
         return self._directory / f"{key[0]}-{key[1]}"
 
     def _open(self) -> None:
-        """Make the directory; its lock is held until the process ends."""
+        """Create the directory, and hold its lock until the process ends."""
         if self._lock_file >= 0:
             return
         self._parent.mkdir(_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -173,13 +173,13 @@ class DiskCache:
         lock_file = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # a process that starts takes the directory for that of one that has ended
+        except OSError:  # a starting process is removing the directory as that of a dead one
             os.close(lock_file)
             raise
         self._lock_file = lock_file
 
     def _remove_own(self) -> None:
-        self._kept.clear()
+        self._files.clear()
         if self._lock_file >= 0:
             shutil.rmtree(self._directory, ignore_errors=True)
             os.close(self._lock_file)
@@ -187,7 +187,7 @@ class DiskCache:
 
     def _remove_ended(self) -> None:
         for directory in self._parent.iterdir() if self._parent.is_dir() else ():
-            # A directory without a lock file is one that is just being made, or removed by another process.
+            # A directory without a lock file is just being created or removed by another process.
             with suppress(OSError):
                 lock_file = os.open(directory / _LOCK, os.O_RDWR)
                 try:

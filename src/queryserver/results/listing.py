@@ -1,4 +1,4 @@
-"""What a store holds of results, whatever the records say."""
+"""Lists the results in a store, independently of the database records."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -15,7 +15,7 @@ from queryserver.results.segments import PINGS, one_piece
 _SHARD_DIGITS = 2
 _BATCH = 500
 _OWNER = "owner"
-"""An object with the id of the service database whose results these are."""
+"""An object with the id of the service database that owns these results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class StoredStatement:
 
 
 class ResultListing:
-    """Reads the directories of a result store, one batch of entries at a time."""
+    """Reads the directories of a result store in batches."""
 
     def __init__(self, storage: Storage, root: str = "") -> None:
         self._storage = storage
         self._root = root
 
     async def belongs_to(self, database_id: str, *, claims: bool) -> bool:
-        """Whether the store is that of the database. One without an owner becomes its, if it `claims` it.
+        """Whether the store belongs to the database. With `claims`, takes over a store without an owner.
 
-        Another database knows none of the results here: its sweep would delete them all.
+        The sweep of any other database would delete all results here, as it knows none of them.
         """
         path = self._at(_OWNER)
         for _ in range(2):
@@ -50,7 +50,7 @@ class ResultListing:
         return False
 
     async def statements(self) -> AsyncGenerator[Sequence[StoredStatement]]:
-        """All statements with a directory, in batches of 500 at most. Other entries are left out."""
+        """All statements with a directory, in batches of at most 500. Other entries are skipped."""
         shards = [entry async for entry in self._entries("") if len(entry.name) == _SHARD_DIGITS]
         batch: list[StoredStatement] = []
         for shard in shards:
@@ -65,15 +65,15 @@ class ResultListing:
             yield batch
 
     async def last_written(self, stored: StoredStatement) -> datetime | None:
-        """When something was last stored for it, by the clock of the store; None: the store does not know."""
+        """Time of the last write by the clock of the store; None if unknown."""
         name = f"{stored.id.hex[-_SHARD_DIGITS:]}/{stored.id}"
         times = [entry.modified_at async for entry in self._entries(name)]
-        # A directory without files has only a time of its own, and none in an object store.
+        # Without files, only the directory has a time, and none in an object store.
         known = [one for one in (times or [stored.directory.modified_at]) if one is not None]
         return max(known, default=None)
 
     async def remove_remains(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
-        """Delete what writes and checks of processes that died left behind, or count it only."""
+        """Delete, or just count, the leftovers of writes and checks by processes that died."""
         removed = 0
         async for entry in self._entries(PINGS):
             if entry.is_file and entry.modified_at is not None and now - entry.modified_at > older_than:
@@ -82,12 +82,12 @@ class ResultListing:
                     with suppress(PathNotFound):
                         await self._storage.delete(self._at(f"{PINGS}/{entry.name}"), recursive=False)
         if isinstance(self._storage, PrivateStorage):
-            # Other stores show nothing before it is complete, or keep it in the directory of the statement.
+            # Other stores hide incomplete files, or keep them in the directory of the statement.
             removed += await self._storage.sweep_everywhere(older_than, dry_run=dry_run)
         return removed
 
     async def _entries(self, path: str) -> AsyncGenerator[FileStatus]:
-        """Nothing for a directory that is not there."""
+        """The entries of a directory; none if it does not exist."""
         with suppress(PathNotFound):
             async with aclosing(self._storage.list_directory(self._at(path))) as batches:
                 async for batch in batches:
@@ -100,7 +100,7 @@ class ResultListing:
 
 def _id_of(name: str) -> UUID | None:
     try:
-        found = UUID(name)
+        parsed = UUID(name)
     except ValueError:
         return None
-    return found if str(found) == name else None
+    return parsed if str(parsed) == name else None

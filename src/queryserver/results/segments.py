@@ -1,4 +1,4 @@
-"""Results as Arrow segments in any store; a segment that several callers want is loaded once."""
+"""Results as Arrow segments in any store; concurrent readers of a segment share one load."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class SharedLoads(Generic[K, V]):
-    """The values of `cache`, and the loads under way. Close it before what the loads use."""
+    """The values in `cache` and the loads in progress. Close it before the resources of the loads."""
 
     def __init__(self, cache: LruCache[K, V]) -> None:
         self._cache = cache
@@ -35,7 +35,7 @@ class SharedLoads(Generic[K, V]):
         self._running = Tasks()
 
     async def close(self) -> None:
-        """Stop loads under way, whose callers get StorageUnavailable. Idempotent."""
+        """Stop loads in progress, whose callers get StorageUnavailable. Idempotent."""
         await self._running.aclose()
         self._cache.clear()
 
@@ -46,11 +46,11 @@ class SharedLoads(Generic[K, V]):
         self._cache.put(key, value)
 
     def is_loading(self, key: K) -> bool:
-        """Whether the value is being loaded, and has not been forgotten since."""
+        """Whether a load is in progress that has not been forgotten since."""
         return key in self._loads
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """The value of `key`, by `load` if it is not cached. A caller that goes away does not stop it for others."""
+        """The cached value of `key`, or else the result of `load`. Canceling one caller does not affect the others."""
         value = self._cache.get(key)
         if value is not None:
             return value
@@ -67,7 +67,7 @@ class SharedLoads(Generic[K, V]):
             raise
 
     def forget(self, concerned: Callable[[K], bool]) -> None:
-        """Drop values. Loads under way still answer their callers, and are not cached."""
+        """Drop values. Loads in progress still return to their callers, but are not cached."""
         for key in [key for key in self._cache if concerned(key)]:
             self._cache.pop(key)
         for key in [key for key in self._loads if concerned(key)]:
@@ -77,14 +77,14 @@ class SharedLoads(Generic[K, V]):
         is_current = self._loads.get(key) is task
         if is_current:
             del self._loads[key]
-        # Reading the error marks it as retrieved, also when every caller has gone away.
+        # Reading the exception marks it as retrieved, even if all callers are gone.
         if not task.cancelled() and task.exception() is None and is_current:
             self._cache.put(key, task.result())
 
 
 _MIB = 1024 * 1024
 _INDEX_BYTES = 4 * _MIB
-# A page that needs more blocks of a segment gets all of them by one read.
+# A page that needs more blocks than this reads the whole segment at once.
 _FEW_BLOCKS = 2
 _WHOLE = -1
 """Stands for all blocks of a segment."""
@@ -112,9 +112,9 @@ class SegmentKey:
 class ResultStore:
     """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
 
-    A segment is one IPC stream, at `<2 digits>/<statement id>/<fence>-<number>.arrow` below `root`. Decoded rows are
-    cached up to `cache_bytes`, stored bytes in `disk_cache`; at most `max_loads` segments or blocks are read at a time.
-    Close it before the storage.
+    A segment is an IPC stream at `<2 digits>/<statement id>/<fence>-<number>.arrow` below `root`. Decoded rows are
+    cached up to `cache_bytes`, stored bytes in `disk_cache`; at most `max_loads` segments or blocks are read
+    concurrently. Close it before the storage.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class ResultStore:
         tables = LruCache[tuple[SegmentKey, int], pa.Table](cache_bytes, weigh=pa.Table.get_total_buffer_size)
         self._tables = SharedLoads(tables)
         self._indexes = SharedLoads(LruCache[SegmentKey, BlockIndex](_INDEX_BYTES, weigh=lambda index: index.weight))
-        self._places = asyncio.Semaphore(max_loads)
+        self._slots = asyncio.Semaphore(max_loads)
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="segments")
 
     async def __aenter__(self) -> Self:
@@ -143,33 +143,33 @@ class ResultStore:
         await self.close()
 
     async def close(self) -> None:
-        """Stop loads under way, whose readers get StorageUnavailable; end the threads. Idempotent."""
+        """Stop loads in progress, whose readers get StorageUnavailable, and end the threads. Idempotent."""
         await self._indexes.close()
         await self._tables.close()
-        # The threads can only be busy with Arrow's coding of one segment.
+        # At worst, the threads are encoding or decoding a segment.
         await asyncio.to_thread(self._threads.shutdown)
 
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
-        """Store one segment, which survives a crash of the machine then. A repeated call replaces it.
+        """Store a segment durably. A repeated call replaces it.
 
-        `fence` is part of the name, so that a runner that lost its lease never touches its successor's bytes.
+        `fence` is part of the name, so that a runner that lost its lease never overwrites its successor's bytes.
         """
         stored = await self._in_thread(partial(blocks.encode, table))
         storage, path = self._storage, self._at(SegmentKey(statement_id, fence, number).path)
-        # No directory ever has the name of a segment, and no file that of its directory: nothing is to be checked.
+        # Segments and directories never share a name, so there is no conflict to check for.
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
         written = await write(path, one_piece(stored), overwrite=True, size_bytes=len(stored))
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
-        """One segment, as stored; one that another process has deleted may still be read from the cache."""
+        """Read a segment. One deleted by another process may still be served from the cache."""
         key = SegmentKey(statement_id, fence, number)
         return await self._tables.get((key, _WHOLE), partial(self._load, key))
 
     async def rows(self, statement_id: UUID, *, fence: int, number: int, start_row: int, rows: int) -> pa.Table:
-        """Rows [start_row, start_row + rows) of one segment, counted from its first one.
+        """Rows [start_row, start_row + rows) of a segment, counted from its first row.
 
-        Few rows of a large segment are read and decoded without the others.
+        A few rows of a large segment are read and decoded without the rest.
         """
         key = SegmentKey(statement_id, fence, number)
         whole = self._tables.cached((key, _WHOLE))
@@ -184,32 +184,32 @@ class ResultStore:
         return table.slice(start_row - index.blocks[wanted[0]].first_row, rows)
 
     async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
-        """The message of the schema that a segment begins with; mostly by a read of its first 64 KiB."""
+        """The schema message at the head of a segment; reading the first 64 KiB usually suffices."""
         path = SegmentKey(statement_id, fence, number).path
-        async with self._places:
+        async with self._slots:
             head = await self._read(path, length=blocks.HEAD_BYTES)
             needed = blocks.head_bytes(head)
             return head[:needed] if len(head) >= needed else await self._read(path, length=needed)
 
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
-        """The stored bytes [start, stop) of one segment, fewer where it is shorter; not decoded, so not checked."""
+        """The stored bytes [start, stop) of a segment, fewer if it is shorter; neither decoded nor checked."""
         key = SegmentKey(statement_id, fence, number)
-        async with self._places:
+        async with self._slots:
             cached = None
             if self._disk_cache is not None:
                 cached = await self._disk_cache.read(key.statement_id, key.name, start, stop)
             return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
 
     async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
-        """A descriptor of the file of one segment, which the caller closes; None: the store has no files here."""
+        """A file descriptor of a segment, to be closed by the caller; None if the store has no local files."""
         if not isinstance(self._storage, PrivateStorage):
             return None
         return await self._storage.open_file(self._at(SegmentKey(statement_id, fence, number).path))
 
     async def delete(self, statement_id: UUID) -> None:
-        """Delete all segments of a statement; nothing happens when there are none.
+        """Delete all segments of a statement, if any.
 
-        Loads under way still answer their readers, and are not cached.
+        Loads in progress still return to their readers, but are not cached.
         """
         try:
             with suppress(PathNotFound):
@@ -226,7 +226,7 @@ class ResultStore:
         try:
             await self._storage.write(self._at(path), one_piece(written), overwrite=False)
         except InsufficientStorage:
-            # Results can still be read: the server must not count as not ready.
+            # Results can still be read, so the server is ready.
             return
         try:
             if await self._read(path) != written:
@@ -235,13 +235,13 @@ class ResultStore:
             await self._storage.delete(self._at(path), recursive=False)
 
     async def _load(self, key: SegmentKey) -> pa.Table:
-        async with self._places:
+        async with self._slots:
             stored = await self._stored(key)
             return await self._in_thread(partial(blocks.decode, stored))
 
     async def _load_index(self, key: SegmentKey, start_row: int) -> BlockIndex:
-        """Where the blocks are; the one that is wanted first is decoded, since its bytes are there."""
-        async with self._places:
+        """Locate the blocks, and decode the first requested one while its bytes are at hand."""
+        async with self._slots:
             stored = await self._stored(key)
 
             def work() -> tuple[BlockIndex, tuple[int, pa.Table] | None]:
@@ -258,7 +258,7 @@ class ResultStore:
 
     async def _load_block(self, key: SegmentKey, index: BlockIndex, number: int) -> pa.Table:
         block = index.blocks[number]
-        async with self._places:
+        async with self._slots:
             cached = None
             if self._disk_cache is not None:
                 cached = await self._disk_cache.read(key.statement_id, key.name, block.start, block.end)
@@ -267,7 +267,7 @@ class ResultStore:
             return await self._in_thread(partial(index.decode, number, cached))
 
     async def _stored(self, key: SegmentKey) -> bytes:
-        """All bytes of a segment, kept in the disk cache if they are complete."""
+        """All bytes of a segment; puts complete ones into the disk cache."""
         if self._disk_cache is None:
             return await self._read(key.path)
         stored = await self._disk_cache.read(key.statement_id, key.name)
@@ -284,7 +284,7 @@ class ResultStore:
         except (StorageError, PathNotFound):
             raise
         except QueryServerError as error:
-            # Of a store that refuses this service: the user who reads the result may do so.
+            # The store refuses this service, not the user who reads the result.
             raise StorageError("The result store refuses to give what was stored.") from error
 
     def _at(self, path: str) -> str:
@@ -295,16 +295,16 @@ class ResultStore:
 
 
 PINGS = "ping"
-"""The directory of the small objects by which the store is checked."""
+"""Directory of the small objects for checking the store."""
 
 
 def directory_of(statement_id: UUID) -> str:
-    """Where the segments of a statement are."""
-    # The last digits are random in every version of UUID; the first ones are a time in version 7.
-    # 256 directories soon exist, so that a statement costs one mkdir, and 100,000 statements are 400 to each.
+    """Directory of the segments of a statement."""
+    # The last digits are random in every UUID version; the first ones are a timestamp in version 7.
+    # The 256 directories exist before long, so each statement takes one mkdir; 100,000 statements are 400 in each.
     return f"{statement_id.hex[-2:]}/{statement_id}"
 
 
 async def one_piece(content: bytes) -> AsyncIterator[bytes]:
-    """What a store writes, as it takes it."""
+    """Content for a store in a single piece."""
     yield content

@@ -1,6 +1,6 @@
-"""From `desktop.task_server.result_file_storage` to the store of results (Contract platform 10.3).
+"""Builds the result store from `desktop.task_server.result_file_storage` (Contract platform 10.3).
 
-The store is used with credentials of its own, whoever runs the statements.
+The store is accessed with its own credentials, whoever runs the statements.
 """
 
 import re
@@ -26,7 +26,7 @@ from queryserver.results.segments import ResultStore
 
 RESULTS = "desktop.task_server.result_file_storage"
 _PRIVATE_UMASK = 0o077
-# A remote store answers after its latency: more loads at once cost it nothing.
+# Remote stores are bound by latency, so more concurrent loads are free.
 _REMOTE_LOADS = 8
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _SERVICE = StorageUser("queryserver")
@@ -34,7 +34,7 @@ _SERVICE = StorageUser("queryserver")
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """A store and where in it the results are. To be closed by its owner."""
+    """A store and the location of the results in it. The owner closes it."""
 
     storage: Storage
     root: str
@@ -44,16 +44,16 @@ class ResultFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenResults:
-    """The results, and what is stored of them."""
+    """The result store and its listing."""
 
     store: ResultStore
     listing: ResultListing
 
 
 def build_result_files(settings: Settings) -> ResultFiles:
-    """The configured store, by default a local directory, which is made. A remote one is not connected to.
+    """Open the configured store, by default a local directory, which is created. Does not connect to a remote one.
 
-    Raises ConfigurationError, whose problems name no value of a property.
+    Raises ConfigurationError, whose problems quote no values.
     """
     chosen = settings.desktop.task_server.result_file_storage
     if chosen is None or isinstance(chosen, LocalResults):
@@ -76,14 +76,14 @@ def results_directory(settings: Settings) -> Path:
 
 
 def is_remote(settings: Settings) -> bool:
-    """Whether results are kept in a store that every host reaches."""
+    """Whether results are in a store that all hosts can reach."""
     chosen = settings.desktop.task_server.result_file_storage
     return chosen is not None and not isinstance(chosen, LocalResults)
 
 
 @asynccontextmanager
 async def open_results(settings: Settings) -> AsyncGenerator[OpenResults]:
-    """The results of the settings, closed at the end. Connects to nothing. Raises ConfigurationError, OSError."""
+    """The configured results, closed on exit. Does not connect. Raises ConfigurationError, OSError."""
     async with AsyncExitStack() as stack:
         files = build_result_files(settings)
         stack.push_async_callback(files.close)
@@ -115,10 +115,10 @@ def _s3(chosen: S3Results) -> ResultFiles:
     if chosen.endpoint:
         _require_url("endpoint", chosen.endpoint)
     options = S3Options(
-        # Stores that are not AWS take any region; at AWS the environment may name it.
+        # Stores other than AWS accept any region; for AWS the environment may name it.
         region=chosen.region or ("us-east-1" if chosen.endpoint else ""),
         endpoint=chosen.endpoint.rstrip("/"),
-        # Only AWS is sure to have a host name for each bucket.
+        # Only AWS is certain to have a host name per bucket.
         path_style=bool(chosen.endpoint) and not (urlsplit(chosen.endpoint).hostname or "").endswith("amazonaws.com"),
         keys=S3Keys(key_id, secret, token) if key_id else None,
         encryption=chosen.sse,
@@ -134,7 +134,7 @@ def _hdfs(chosen: HdfsResults, settings: Settings) -> ResultFiles:
         raise _problem("location: names no directory.")
     given = _cluster(chosen, settings)
     if chosen.user and not given.security_enabled:
-        # Without Kerberos the service may have any name, and then needs no right to act for others.
+        # Without Kerberos, the service can log in with any name, and needs no proxy user right.
         given = given.model_copy(update={"service_user": chosen.user})
     place = replace(address(RESULTS, given, settings), umask=_PRIVATE_UMASK)
     user = StorageUser(chosen.user or given.service_user)
@@ -142,7 +142,7 @@ def _hdfs(chosen: HdfsResults, settings: Settings) -> ResultFiles:
 
 
 def _cluster(chosen: HdfsResults, settings: Settings) -> HdfsClusterSettings:
-    """The cluster that the location names, by default the first one. `webhdfs_url` replaces its address."""
+    """The cluster named by the location, by default the first one. `webhdfs_url` overrides its address."""
     clusters = list(settings.hadoop.hdfs_clusters.values())
     authority = urlsplit(chosen.location).netloc
     if authority:
@@ -182,7 +182,7 @@ def _remote(file_system: FileSystem, root: str, user: StorageUser = _SERVICE) ->
 
 
 def _checked_root(path: str) -> str:
-    """A path in a store, without slashes at its ends."""
+    """A path in a store, without leading and trailing slashes."""
     try:
         names_of(root := path.strip("/"))
     except InvalidPath as error:

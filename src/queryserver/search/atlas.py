@@ -1,4 +1,4 @@
-"""Apache Atlas by its REST API, version 2 (Contract platform 8.5)."""
+"""Searches Apache Atlas through its REST API, version 2 (Contract platform 8.5)."""
 
 import asyncio
 from base64 import b64encode
@@ -26,7 +26,7 @@ ENTITY_TYPES: Mapping[model.SourceName, tuple[str, ...]] = {
     model.SourceName.HDFS: ("hdfs_path",),
     model.SourceName.S3: ("aws_s3_v2_bucket", "aws_s3_v2_directory", "aws_s3_v2_object"),
 }
-"""Types of entities that stand for the objects of a source."""
+"""Entity types that correspond to the objects of a source."""
 
 _API = "/api/atlas"
 _MAX_BYTES = 32 * 1024 * 1024
@@ -44,7 +44,7 @@ _ATTRIBUTES = (
     "description", "owner", "createTime", "modifiedTime", "lastModifiedTime", "qualifiedName", "comment", "tableType",
     "path", "isFile",
 )  # fmt: skip
-"""Atlas answers only those that a search names."""
+"""Atlas only returns attributes that the search names."""
 _TYPES = {
     "hive_db": "DATABASE",
     "hive_table": "TABLE",
@@ -76,7 +76,7 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
         "limit": limit,
     }
     if tags := query.filters.get("tag"):
-        # Several of one name are OR-ed; Atlas takes a list of classifications so.
+        # Several tags are OR-ed, which is how Atlas treats a list of classifications.
         body["classification"] = ",".join(tag.head if tag.is_literal else _wildcards(tag) for tag in tags)
     if criteria:
         body["entityFilters"] = {"condition": "AND", "criterion": criteria}
@@ -84,7 +84,7 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
 
 
 def _criteria(query: Query, source: model.SourceName, cluster: str) -> list[JsonObject] | None:
-    """All of them must hold; None: nothing can match."""
+    """Criteria to be AND-ed; None if nothing can match."""
     found = [_any_of([_contains(name, term) for name in ("name", "description")]) for term in query.terms]
     if owners := query.filters.get("owner"):
         found.append(
@@ -130,12 +130,12 @@ def _any_of(criteria: Iterable[JsonObject]) -> JsonObject:
 
 
 def _wildcards(term: Term) -> str:
-    """With `*` and `?`, which mean the same to Atlas."""
+    """The term with `*` and `?`, which have the same meaning in Atlas."""
     return "".join(piece if isinstance(piece, str) else piece.sign for piece in term.pieces)
 
 
 def record_of(entity: JsonObject, source: model.SourceName) -> model.Record:
-    """One entity header of a search. Attributes that Atlas leaves out are empty."""
+    """Convert an entity header of a search. Attributes that Atlas leaves out are empty."""
     attributes: JsonObject = entity.get("attributes") or {}
     name = _text(attributes.get("name")) or _text(entity.get("displayText"))
     qualified = _text(attributes.get("qualifiedName")).rpartition("@")[0]
@@ -195,11 +195,11 @@ def _text(value: object) -> str:
 
 
 def api_of(address: str) -> str:
-    """The prefix of all paths; a version at the end of the setting, as older settings have it, is cut off.
+    """The prefix of all paths. Drops the version at the end of older settings.
 
-    Raises CatalogUnavailable: the setting is not the address of a server.
+    Raises CatalogUnavailable if the setting is not the address of a server.
     """
-    import httpx  # noqa: PLC0415 of a server with a catalogue only
+    import httpx  # noqa: PLC0415 only servers with a catalogue need it
 
     url = address.rstrip("/")
     for version in ("/v1", "/v2"):
@@ -216,7 +216,7 @@ def api_of(address: str) -> str:
 
 
 class AtlasCatalog:
-    """Searched instead of the sources sql, hdfs and s3, by `v2/search/basic`. Order and pages are Atlas' own."""
+    """Replaces the sources sql, hdfs and s3 with `v2/search/basic`. Atlas determines order and pages."""
 
     def __init__(self, settings: CatalogSettings, exchanges: HttpExchanges) -> None:
         self._settings = settings
@@ -225,10 +225,10 @@ class AtlasCatalog:
     async def page(
         self, search: model.Search, source: model.SourceName, *, offset: int, limit: int
     ) -> model.SourceAnswer:
-        """Matches [offset, offset + limit) of one source; a `limit` of 0 only counts. Those of `search` are not used.
+        """Matches [offset, offset + limit) of one source; `limit=0` only counts. Ignores offset and limit of `search`.
 
-        Facets are of the first 1000 matches; the tags of an empty query are all there are.
-        Raises CatalogDenied (of our login), CatalogUnavailable.
+        Facets cover the first 1000 matches; an empty query returns all existing tags.
+        Raises CatalogDenied (for our login), CatalogUnavailable.
         """
         if search.lists_tags:
             return model.SourceAnswer(facets={model.FacetName.TAGS: await self._classifications()})
@@ -236,17 +236,17 @@ class AtlasCatalog:
             return model.SourceAnswer()
         reach = max(limit, _FACET_REACH) if search.facets else limit
         first = 0 if search.facets else offset
-        found = await self._found(search.query, source, offset=first, limit=max(reach, 1))
+        found = await self._page(search.query, source, offset=first, limit=max(reach, 1))
         if found is None:
             return model.SourceAnswer()
         records, total = found
         shown = records
         if search.facets:
             shown = records[offset : offset + limit]
-            if limit and offset + limit > reach:  # a page that ends beyond the matches that facets are counted of
-                beyond = await self._found(search.query, source, offset=offset, limit=limit)
+            if limit and offset + limit > reach:  # the page ends beyond the matches counted for facets
+                beyond = await self._page(search.query, source, offset=offset, limit=limit)
                 shown = beyond[0] if beyond else []
-        # A page behind the last one is empty: it does not count the matches before it.
+        # An empty page after the last one says nothing about the matches before it.
         total = max(total, first + len(records) if records else 0, offset + len(shown) if shown else 0)
         return model.SourceAnswer(
             matches=tuple(model.Match(model.position_of(search.query.terms, one.name), one) for one in shown[:limit]),
@@ -255,16 +255,16 @@ class AtlasCatalog:
             truncated=bool(search.facets) and total > len(records),
         )
 
-    async def _found(
+    async def _page(
         self, query: Query, source: model.SourceName, *, offset: int, limit: int
     ) -> tuple[list[model.Record], int] | None:
-        """The records of one page, and the number of all (below 0: Atlas does not count); None: nothing can match."""
+        """The records of a page and the total (negative if Atlas does not count); None if nothing can match."""
         body = search_body(query, source, cluster=self._settings.search_cluster, offset=offset, limit=limit)
         if body is None:
             return None
         response = await self._send("/v2/search/basic", "POST", orjson.dumps(body))
         if response.status != 200 and _NO_SUCH_TYPE in response.body[:2000]:
-            return [], 0  # this Atlas has no such type, hence none of those objects
+            return [], 0  # this Atlas lacks the type, and hence its objects
         answer = _json_object(response)
         entities = answer.get("entities") or []
         if not isinstance(entities, list):
@@ -274,7 +274,7 @@ class AtlasCatalog:
         return records, total if isinstance(total, int) else -1
 
     async def _classifications(self) -> Mapping[str, int]:
-        """All classifications, with the number of their entities; 0 where this login may not see the metrics."""
+        """All classifications with their numbers of entities, 0 if this login may not see the metrics."""
         answer = _json_object(await self._send("/v2/types/typedefs?type=classification"))
         names = [one.get("name") for one in answer.get("classificationDefs") or [] if isinstance(one, dict)]
         try:
@@ -298,7 +298,7 @@ class AtlasCatalog:
         try:
             answer = await self._exchanges.send(request)
         except EngineUnavailable as error:
-            # Where the catalogue is, is the operator's business: no caller reads the reason.
+            # The address of the catalogue must not be revealed to callers.
             log.warning("the catalogue cannot be reached", reason=error.message)
             raise CatalogOutOfReach("The catalogue cannot be reached, or does not answer in time.") from error
         if answer.status in (401, 403):

@@ -1,4 +1,4 @@
-"""The metadata search: its sources, its catalogues, and the tasks that keep its index."""
+"""Builds the metadata search: its sources, its catalogues, and the tasks that maintain its index."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -28,7 +28,7 @@ from queryserver.search.storage_source import StorageSource
 
 @dataclass(frozen=True, slots=True)
 class SearchServices:
-    """The search, and the tasks of its index; those are None when the index is switched off."""
+    """The search and the tasks of its index, which are None if the index is switched off."""
 
     search: MetadataSearch
     exchanges: HttpExchanges

@@ -1,8 +1,8 @@
-"""The source documents: the history entries of the caller (Contract platform 8.4).
+"""The source `documents`: the history entries of the caller (Contract platform 8.4).
 
-Only rows of one user are read: an index over all statements would be written with each of them, would return rows of
-all users, and would not help with a word that most statements contain. The text that a name is ranked by is stored
-beside the statement: without it, 100,000 entries took several seconds instead of some tenths of a second.
+Scans the rows of one user. An index over all statements would slow down every insert, return rows of all users, and
+not help with words that most statements contain. The text for ranking names is stored with the statement; without it,
+100,000 entries took several seconds instead of some tenths of a second.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from queryserver.search.query_language import Query, Term, folded
 
 _TYPE = "HUE"
 _NAME_CHARACTERS = 100
-_HEAD_CHARACTERS = 400  # of a statement: a name is made of them
+_HEAD_CHARACTERS = 400  # of a statement, from which its name is made
 
 
 class DocumentSource:
-    """Searches the statements that the caller sent; needs no right. Raises DatabaseUnavailable."""
+    """Searches the caller's own statements; needs no right. Raises DatabaseUnavailable."""
 
     def __init__(self, database: Database, threads: FairThreads) -> None:
         self._database = database
@@ -30,7 +30,7 @@ class DocumentSource:
     async def search(self, user: User, search: Search) -> SourceAnswer:
         if not _passes(user, search.query):
             return SourceAnswer(facets={facet: {} for facet in search.facets})
-        rows = await self._found(user, search)
+        rows = await self._ranked(user, search)
         total = rows[0]["total"]
         bounds = [0, *rows[0]["newer"], total]
         facets = {
@@ -40,7 +40,7 @@ class DocumentSource:
             FacetName.LAST_MODIFIED: {age: bounds[at + 1] - bounds[at] for at, age in enumerate(AGES)},
         }
         return SourceAnswer(
-            # In a thread: there may be 10,000.
+            # In a thread, since there may be 10,000.
             matches=await self._threads.run(
                 user.id, lambda _: [Match(row["position"], _record(user, row)) for row in rows if row["id"] is not None]
             ),
@@ -48,17 +48,16 @@ class DocumentSource:
             facets={facet: facets[facet] for facet in search.facets},
         )
 
-    async def _found(self, user: User, search: Search) -> Sequence[Any]:
-        """Entries of that user, in connectors that the token reaches, with all terms in statement or name.
+    async def _ranked(self, user: User, search: Search) -> Sequence[Any]:
+        """Entries of the user with all terms in statement or name, in connectors permitted by the token.
 
-        They come with the best position first, then newest.
-
-        Each row has the number of all, and how many are not older than each age; without entries there is one row.
+        Sorted by best position, then newest first. Each row includes the total and the number of entries within each
+        age; without entries there is a single row.
         """
         terms, ages = search.query.terms, age_limits(search.now)
         literals = [literal for term in terms for literal in term.literals]
         source, target = _other_cases(literals)
-        longest = max(literals, key=len, default="")  # places the excerpt
+        longest = max(literals, key=len, default="")  # the excerpt is centered on it
         reached = None if user.reached is None else list(user.reached)
         arguments: list[object] = [user.id, longest, search.reach, list(ages), source, target, reached]
         matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
@@ -72,7 +71,7 @@ class DocumentSource:
 
 
 def _passes(user: User, query: Query) -> bool:
-    """Whether documents pass the filters; they have no tags and lie in no database."""
+    """Whether documents can pass the filters; they have no tags and no database."""
     values = {"type": [_TYPE], "owner": [user.username], "source": [_TYPE, "documents"]}
     return all(
         any(term.is_whole(folded(value)) for term in terms for value in values.get(name, ()))
@@ -101,7 +100,7 @@ def _record(user: User, row: Any) -> Record:
     )
 
 
-# strpos is twice as fast as LIKE, and a statement must have the longest literal of a term with wildcards.
+# strpos is twice as fast as LIKE, so terms with wildcards first look for their longest literal.
 _LITERAL_FITS = "strpos({plain}, {term}::text) > 0"
 _LITERAL_NAME_FITS = "strpos({name}, {term}) > 0"
 _LITERAL_POSITION = (
@@ -118,8 +117,8 @@ _WILD_POSITION = (
 )
 _FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
 
-# lower() of the collation "C" knows ASCII only and is fast; $5 and $6 are the other letters of the terms in both cases,
-# which no statement of ASCII has.
+# lower() with collation "C" is fast but handles ASCII only; $5 and $6 are the terms' other letters in both cases, which
+# ASCII statements do not contain.
 _SEARCH = f"""
 with ranked as materialized (
     select history_id, recorded_at, {{position}} as position from statements
@@ -141,7 +140,7 @@ order by page.position, page.recorded_at desc, history_id desc
 
 
 def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
-    """SQL of whether a document has the term, and its `NameFit`; `foreign`: not only ASCII is folded."""
+    """SQL expressions for a match of the term and for its `NameFit`; `foreign` also folds non-ASCII letters."""
     plain, name, words = (
         f"translate({text}, $5, $6)" if foreign else text
         for text in ('lower(statement collate "C")', "search_name", "search_words")
@@ -150,7 +149,7 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
     if term.is_literal:
         text = "".join(term.literals)
         arguments += [text, "".join(term.as_word.literals)]
-        # A name has one blank for each run of blanks and line breaks of its statement; else it has nothing new.
+        # Names differ from statements only in that runs of blanks and line breaks are one blank.
         fits = f"({_LITERAL_FITS} or {_LITERAL_NAME_FITS})" if " " in text else _LITERAL_FITS
         position = _LITERAL_POSITION
     else:
@@ -161,7 +160,7 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
 
 
 def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
-    """Letters beyond ASCII that are folded to those of the terms, and the letter that each is folded to."""
+    """Non-ASCII letters that fold to letters of the terms, and the letters they fold to."""
     wanted = set("".join(literals))
     if all(character.isascii() for character in wanted):
         return "", ""
@@ -171,6 +170,6 @@ def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
 
 @cache
 def _foldings() -> Sequence[tuple[str, str]]:
-    """All letters beyond ASCII that fold to another one; the last ones of Unicode are Adlam's."""
+    """All non-ASCII letters that fold to another one; the last in Unicode are those of Adlam."""
     letters = (chr(code) for code in range(0x80, 0x1E944) if not 0xD800 <= code < 0xE000)
     return [(letter, plain) for letter in letters if (plain := folded(letter)) != letter]

@@ -1,4 +1,4 @@
-"""The index fed by metadata that the editor reads anyway, and the scope of each row (Contract platform 8.4)."""
+"""Feeds the index with metadata that the editor reads anyway, and finds the scope of rows (Contract platform 8.4)."""
 
 import asyncio
 import hashlib
@@ -27,19 +27,19 @@ log = structlog.get_logger(__name__)
 
 _PASSWORD = re.compile(r"://[^/@]*@")
 _SECRET = re.compile(r"(?i)passw|passphrase|secret|token|private_key|credentials_json|access_key|api_key")
-_QUEUED = 200  # answers that wait; more are left to the refresh
+_QUEUED = 200  # pending answers; beyond that, the refresh catches up
 _CHANGED = "transient_lastDdlTime"  # property of tables of the hive family
 
 
 def scope_key(connectors: Connectors, user: User, connector: Connector) -> ScopeKey | None:
-    """Whose rows a lookup of the user belongs to; None: the connector has no metadata.
+    """The scope of the user's lookups; None if the connector has no metadata.
 
-    The address has no secret in it: its digest could be guessed. It has the hosts and ports of the engine, which a
-    connector without options has from other sections of the settings.
+    The address excludes secrets, which could be guessed from its digest, and includes the endpoints of the engine,
+    since connectors without options take them from other sections of the settings.
     """
     try:
         engine = connectors.engine(connector)
-    except QueryServerError:  # it cannot be run here
+    except QueryServerError:  # it cannot run here
         return None
     if not isinstance(engine, CatalogEngine):
         return None
@@ -57,7 +57,7 @@ def scope_key(connectors: Connectors, user: User, connector: Connector) -> Scope
 
 @dataclass(eq=False, repr=False)
 class IndexFeed:
-    """Takes answers of engines as they come, and writes them in a task of its own. Use `running()`."""
+    """Collects answers of engines, and writes them in the background. Use `running()`."""
 
     records: MetadataIndexRecords
     connectors: Connectors
@@ -73,11 +73,11 @@ class IndexFeed:
         self._idle.set()
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Writes while inside."""
+        """Write for the duration of the context."""
         return background(self._write(), name="metadata-index-feed")
 
     def add(self, user: User, connector: Connector, question: CatalogQuestion[Any], answer: object) -> None:
-        """Queue an answer of an engine. Never waits and never fails; the oldest answer above 200 is dropped."""
+        """Queue an answer of an engine. Never waits or fails; beyond 200 answers, the oldest is dropped."""
         key = scope_key(self.connectors, user, connector)
         if key is not None and question.kind in ("databases", "database", "tables", "table"):
             self._waiting.append((key, question, answer))
@@ -99,7 +99,7 @@ class IndexFeed:
                     await self.records.put(scope.id, objects, max_tables=self.max_tables)
                 except QueryServerError as error:
                     log.warning("metadata not indexed", connector=key.connector, code=error.code)
-                except Exception:  # the outer wall of a task: without it nothing would be indexed any more
+                except Exception:  # last resort of a task: otherwise nothing more would be indexed
                     log.exception("metadata not indexed", connector=key.connector)
             self._idle.set()
 
@@ -119,7 +119,7 @@ def _objects_of(question: CatalogQuestion[Any], answer: Any, max_columns: int) -
 
 
 def described(table: TableDescription, max_columns: int) -> IndexedObject:
-    """A table with the first `max_columns` of its columns; 0: with none."""
+    """A table with its first `max_columns` columns."""
     return IndexedObject(
         kind_of(table.kind),
         table.database,
@@ -137,7 +137,7 @@ def kind_of(kind: TableKind) -> str:
 
 
 def _modified_at(table: TableDescription) -> datetime | None:
-    """The last change by the property of the hive family, else the time of creation."""
+    """Time of the last change (a property in the Hive family), or else of creation."""
     changed = next((one.value for one in table.properties if one.name.strip() == _CHANGED), "").strip()
     try:
         if changed.isdecimal():

@@ -1,4 +1,4 @@
-"""The source sql: databases, tables, views and columns of the connectors that the caller may use."""
+"""The source `sql`: databases, tables, views and columns of the connectors that the caller may use."""
 
 import asyncio
 import heapq
@@ -17,17 +17,17 @@ from queryserver.platform.lru_cache import LruCache
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.search import model
 from queryserver.search.feeding import scope_key
-from queryserver.search.matching import FIELD, Found, Hit, IndexSegment, View, build
+from queryserver.search.matching import FIELD, Hit, IndexSegment, View, ViewMatches, build
 from queryserver.search.refresh import IndexRefresh
 from queryserver.search.repository import MetadataIndexRecords
 
 _MAX_BYTES = 256 * 1024 * 1024
-_OVERLAY_ROWS = 1000  # at most, or a tenth of the rows; above them a scope is read again
+_OVERLAY_ROWS = 1000  # or a tenth of the rows if that is more; beyond that, the scope is reread
 
 
 @dataclass(slots=True)
-class _Held:
-    """A scope: the rows that were read first (`base`), and those that changed since (`overlay`)."""
+class _LoadedScope:
+    """A scope in memory: the rows as first read (`base`), and those changed since (`overlay`)."""
 
     epoch: int
     version: int
@@ -43,51 +43,51 @@ class _Held:
 
 
 class IndexViews:
-    """Views of scopes. Above 256 MiB the least recently used ones are dropped."""
+    """Cached views of scopes. Beyond 256 MiB, the least recently used are dropped."""
 
     def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
         self._records = records
         self._threads = threads
-        self._held = LruCache[int, _Held](_MAX_BYTES, weigh=lambda held: held.size_bytes, least=1)
+        self._loaded = LruCache[int, _LoadedScope](_MAX_BYTES, weigh=lambda loaded: loaded.size_bytes, least=1)
         self._reading: dict[int, asyncio.Lock] = {}
 
     async def of(self, scope: model.Scope, dialect: str) -> Sequence[View]:
-        """The views that make up a scope, not older than it. Raises DatabaseUnavailable."""
+        """The views of a scope, at least as recent as `scope`. Raises DatabaseUnavailable."""
         async with self._reading.setdefault(scope.id, asyncio.Lock()):
-            held = self._held.get(scope.id)
-            if held is None or held.epoch != scope.epoch:
-                held = await self._read(scope)
-            elif held.version < scope.version:
-                held = await self._caught_up(held, scope)
-            for dropped in self._held.put(scope.id, held):
+            loaded = self._loaded.get(scope.id)
+            if loaded is None or loaded.epoch != scope.epoch:
+                loaded = await self._read(scope)
+            elif loaded.version < scope.version:
+                loaded = await self._caught_up(loaded, scope)
+            for dropped in self._loaded.put(scope.id, loaded):
                 self._reading.pop(dropped, None)
         connector = scope.key.connector
-        views = [View(held.base, connector, dialect, held.alive)]
-        return [*views, View(held.overlay, connector, dialect)] if held.overlay else views
+        views = [View(loaded.base, connector, dialect, loaded.alive)]
+        return [*views, View(loaded.overlay, connector, dialect)] if loaded.overlay else views
 
-    async def _read(self, scope: model.Scope) -> _Held:
+    async def _read(self, scope: model.Scope) -> _LoadedScope:
         rows = [row async for portion in self._records.read(scope.id, after_version=-1) for row in portion]
         segment = await asyncio.get_running_loop().run_in_executor(self._threads, build, rows)
-        return _Held(scope.epoch, scope.version, segment)
+        return _LoadedScope(scope.epoch, scope.version, segment)
 
-    async def _caught_up(self, held: _Held, scope: model.Scope) -> _Held:
-        changed = dict(held.changed)
-        async for portion in self._records.read(scope.id, after_version=held.version):
+    async def _caught_up(self, loaded: _LoadedScope, scope: model.Scope) -> _LoadedScope:
+        changed = dict(loaded.changed)
+        async for portion in self._records.read(scope.id, after_version=loaded.version):
             changed.update({row.id: row for row in portion})
-            if len(changed) > max(_OVERLAY_ROWS, len(held.base.rows) // 10):
+            if len(changed) > max(_OVERLAY_ROWS, len(loaded.base.rows) // 10):
                 return await self._read(scope)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _with_overlay, held, scope, changed)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _with_overlay, loaded, scope, changed)
 
 
-def _with_overlay(held: _Held, scope: model.Scope, changed: dict[int, model.ObjectRow]) -> _Held:
-    dead = {place for one in changed if (place := held.base.places.get(one)) is not None}
-    alive = pa.array([place not in dead for place in range(len(held.base.rows))], pa.bool_())
-    return _Held(held.epoch, scope.version, held.base, changed, build(list(changed.values())), alive)
+def _with_overlay(loaded: _LoadedScope, scope: model.Scope, changed: dict[int, model.ObjectRow]) -> _LoadedScope:
+    dead = {place for one in changed if (place := loaded.base.places.get(one)) is not None}
+    alive = pa.array([place not in dead for place in range(len(loaded.base.rows))], pa.bool_())
+    return _LoadedScope(loaded.epoch, scope.version, loaded.base, changed, build(list(changed.values())), alive)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexSource:
-    """Searches the index. `refresh` None: the index is switched off."""
+    """Searches the index. `refresh` is None if the index is switched off."""
 
     records: MetadataIndexRecords
     connectors: Connectors
@@ -96,7 +96,7 @@ class IndexSource:
     threads: FairThreads
 
     async def search(self, user: User, search: model.Search) -> model.SourceAnswer:
-        """Rows of connectors that the caller may not use any more are left out."""
+        """Search the rows of all connectors that the caller may currently use."""
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
         if self.refresh is None:
@@ -119,7 +119,7 @@ class IndexSource:
 
 
 def _search(search: model.Search, views: Sequence[View], truncated: bool, stop: Stop) -> model.SourceAnswer:
-    found = [Found(view, search, stop) for view in views]
+    found = [ViewMatches(view, search, stop) for view in views]
     facets: dict[model.FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for facet, counts in facets.items():
         for one in found:

@@ -1,4 +1,4 @@
-"""A query matched against a segment of the index: the matching rows, their counts, and the first of them."""
+"""Matches a query against a segment of the index: the matching rows, their counts, and the first of them."""
 
 import heapq
 import re
@@ -14,20 +14,22 @@ from queryserver.platform.threads import Stop
 from queryserver.search.model import AGES, DATABASE, RECORD, TABLE, UNIT, VIEW, FacetName, ObjectRow, Search, age_limits
 from queryserver.search.query_language import NameFit, Query, Term, folded
 
-# Their functions are made at import time, unseen by type checkers.
+# Its functions are generated at import time, invisible to type checkers.
 pc: Any = pyarrow.compute
 
 FIELD = "FIELD"
 KINDS = (DATABASE, TABLE, VIEW)
-_CHUNK = 4000  # objects whose columns are cut at once
+_CHUNK = 4000  # objects whose columns are split at once
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSegment:
-    """`parents`, `codes` and `comment_codes` have one number per column: its object, its name and its comment."""
+    """Columnar index of objects. `parents`, `codes` and `comment_codes` give object, name and comment of each
+    column.
+    """
 
     rows: Sequence[ObjectRow]
-    """Without the text of columns."""
+    """Without the text of their columns."""
     kinds: pa.Array
     databases: pa.Array
     owners: pa.Array
@@ -37,14 +39,14 @@ class IndexSegment:
     comments: pa.Array
     shown_columns: pa.Array
     columns: pa.Array
-    """Distinct names; each of these two as shown and folded."""
+    """Distinct folded names; the `shown_` arrays have the original spelling, likewise for the comments below."""
     shown_column_comments: pa.Array
     column_comments: pa.Array
     codes: pa.Array
     comment_codes: pa.Array
     parents: pa.Array
     places: dict[int, int] = field(repr=False)
-    """Object id to its row."""
+    """Row numbers by object id."""
 
     @property
     def size_bytes(self) -> int:
@@ -87,7 +89,7 @@ def newest(moment: datetime | None) -> tuple[bool, float]:
 
 
 def fold(texts: pa.Array) -> pa.Array:
-    """As `query_language.folded`, which folds the few texts beyond ASCII."""
+    """Like `query_language.folded`, which is used only for the few non-ASCII texts."""
     lowered = pc.ascii_lower(texts)
     foreign = pc.indices_nonzero(pc.invert(pc.string_is_ascii(texts)))
     if not len(foreign):
@@ -109,7 +111,7 @@ def is_whole(texts: pa.Array, term: Term) -> pa.Array:
 
 
 def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
-    """The `NameFit` of the worst term in each folded name."""
+    """The worst `NameFit` of all terms for each folded name."""
     inside = pa.repeat(pa.scalar(True), len(names))
     for term in terms:
         inside = pc.and_(inside, contains(names, term))
@@ -122,13 +124,13 @@ def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
 
 
 def _in_blanks(names: pa.Array) -> pa.Array:
-    """Names with a blank before, between and behind their words."""
+    """Names with blanks around each word."""
     spaced = pc.replace_substring_regex(names, pattern=r"[^\pL\pN]", replacement=" ")
     return pc.binary_join_element_wise("", spaced, " ")
 
 
 def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
-    """For names that have the term in them."""
+    """The `NameFit` of names that contain the term."""
     literal = "".join(term.literals)
     starts = pc.starts_with(names, literal) if term.is_literal else pc.match_like(names, f"{term.like}%")
     in_words = contains(words, term.as_word)
@@ -142,7 +144,7 @@ def _number(value: int) -> pa.Scalar:
 
 
 def _columns(rows: Sequence[ObjectRow]) -> tuple[pa.Array, pa.DictionaryArray, pa.DictionaryArray]:
-    """The row of its object, name and comment of each column."""
+    """Object row, name and comment of each column."""
     parents: list[pa.Array] = [pa.array([], pa.int32())]
     names: list[pa.Array] = [_strings([]).dictionary_encode()]
     comments: list[pa.Array] = [_strings([]).dictionary_encode()]
@@ -166,7 +168,7 @@ def _strings(texts: Iterable[str]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A segment of one data source. `alive`: which of its objects still exist; None: all."""
+    """A segment of a data source. `alive` says which of its objects still exist; None for all."""
 
     segment: IndexSegment
     connector: str
@@ -175,7 +177,7 @@ class View:
 
 
 class Hit(NamedTuple):
-    """A row that was found; hits sort in the order of results."""
+    """A matching row; hits sort in the order of results."""
 
     position: int
     is_undated: bool
@@ -189,8 +191,8 @@ class Hit(NamedTuple):
     comment: str
 
 
-class Found:
-    """What a query matches in one view. `stop` is checked between terms."""
+class ViewMatches:
+    """The matches of a query in one view. `stop` is checked between terms."""
 
     def __init__(self, view: View, search: Search, stop: Stop) -> None:
         self._view = view
@@ -203,7 +205,7 @@ class Found:
         return _count(self.objects) + _count(self.columns)
 
     def facet(self, facet: FacetName) -> dict[str, int]:
-        """The counts of one facet; no indexed object has tags."""
+        """The counts of a facet; indexed objects have no tags."""
         segment = self._segment
         if facet is FacetName.TYPE:
             counts = _counts(segment.kinds.filter(self.objects))
@@ -220,7 +222,7 @@ class Found:
         return {}
 
     def first(self, reach: int, number: int) -> Iterator[Hit]:
-        """The first hits in their order; `number` is that of the view."""
+        """The first hits in order; `number` is that of the view."""
         segment, terms = self._segment, self._search.query.terms
         found_objects, found_columns = pc.indices_nonzero(self.objects), pc.indices_nonzero(self.columns)
         of_objects = positions(segment.names, terms).take(found_objects)
@@ -248,7 +250,7 @@ class Found:
         return Hit(position, undated, age, row.database, row.name, name, self._view.connector, number, row, comment)
 
     def _by_object(self, codes: pa.Array) -> Iterator[tuple[int, int]]:
-        """Counts of what objects have, columns counted with their object."""
+        """Counts by object property, where columns count with their object."""
         counts = _counts(codes.filter(self.objects))
         for code, number in _counts(codes.take(self._segment.parents.filter(self.columns))).items():
             counts[code] = counts.get(code, 0) + number
@@ -276,7 +278,7 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
 
 
 def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
-    """Which columns have the term in their path or comment; `paths`: which objects have it in theirs."""
+    """Mask of columns with the term in their path or comment; `paths` is the mask of objects with it in theirs."""
     hits = contains(segment.columns, term).take(segment.codes)
     for found, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
         if pc.any(found).as_py():
@@ -287,7 +289,7 @@ def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates
 
 
 def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
-    """Hits, and columns where the term begins in the name of the table and ends in that of the column."""
+    """Adds columns where the term begins in the table name and ends in the column name."""
     left = pc.and_not(candidates, hits)
     for literal in term.literals:
         for part in re.split(r"\.", literal):
@@ -305,7 +307,7 @@ def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates
 
 
 def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | None:
-    """Which objects pass all filters but that of the type; None: all do."""
+    """Mask of objects that pass all filters except that of the type; None if all do."""
     segment, passed = view.segment, None
     for name, terms in filters.items():
         if name == "db":

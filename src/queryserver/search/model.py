@@ -1,4 +1,4 @@
-"""The metadata search: requests, records, sources, catalogues, and the objects of the index (Contract platform 8)."""
+"""Model of the metadata search: requests, records, sources, catalogues, and index objects (Contract platform 8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from queryserver.identity.model import User
 from queryserver.search.query_language import NameFit, Query, Term, folded
 
 MAX_REACH = 10_000
-"""Of `offset + limit`."""
+"""The largest `offset + limit`."""
 
 
 class SourceName(StrEnum):
-    """In the order in which equally good results come."""
+    """Sources, in the order of equally good results."""
 
     DOCUMENTS = "documents"
     SQL = "sql"
@@ -33,10 +33,10 @@ class FacetName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One result (8.2), without the two HTML texts, which are made from it.
+    """A result (8.2), without the two HTML texts that are derived from it.
 
-    `text`: searched beside name, description and tags, and shown only around a match: the statement of a document.
-    `further`: more keys of the answer, from an external catalogue.
+    `text` is searched in addition to name, description and tags, and only shown around a match: the statement of a
+    document. `further` holds additional keys of the response, from an external catalogue.
     """
 
     original_name: str
@@ -64,7 +64,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A record, and how well its name fits: a `NameFit`, the worst one of all terms; EXACT without terms."""
+    """A record, and its position: the worst `NameFit` of all terms, EXACT without terms."""
 
     position: int
     record: Record
@@ -75,11 +75,11 @@ Facets = Mapping[FacetName, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """The matches of one source.
+    """The result of one source.
 
-    `matches` are the first ones, as many as requested, in the order of 8.3: by position, then `last_modified` newest
-    first and null last, then `original_name`, and always in the same order while nothing changes. `total` and `facets`
-    count all matches. `truncated`: a bound ended the search of the source; `message` may say more.
+    `matches` are the first ones, as many as requested, in the order of 8.3: by position, then `last_modified` (newest
+    first, null last), then `original_name`, and stable while nothing changes. `total` and `facets` count all matches.
+    `truncated` means that a limit ended the search; `message` may give details.
     """
 
     matches: Sequence[Match] = ()
@@ -91,9 +91,9 @@ class SourceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search. A source answers its first `offset + limit` matches; the pages are cut later.
+    """A search. Sources return their first `offset + limit` matches; pages are cut later.
 
-    `facets` are those to count. `dialects`: only those (source sql); empty: all. Ages count from `now`.
+    `facets` names those to count. `dialects` restricts the source sql; empty for all. Ages are relative to `now`.
     """
 
     query: Query
@@ -118,33 +118,33 @@ AGES = ("today", "week", "month", "year", "older")
 
 
 def age_limits(now: datetime) -> tuple[datetime, ...]:
-    """The begin of `today` (midnight UTC), `week`, `month`, `year`."""
+    """The beginnings of `today` (midnight UTC), `week`, `month` and `year`."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight, *(now - timedelta(days=days) for days in (7, 30, 365))
 
 
 def age(moment: datetime | None, now: datetime) -> str:
-    """The facet value of `last_modified`; each match counts once, null is `older`."""
+    """The facet value for `last_modified`; each match counts once, and null counts as `older`."""
     if moment is None:
         return AGES[-1]
     return next((word for word, limit in zip(AGES, age_limits(now), strict=False) if moment >= limit), AGES[-1])
 
 
 def position_of(terms: Sequence[Term], name: str) -> int:
-    """How well a name fits all terms: as well as the worst."""
+    """The worst `NameFit` of all terms for a name."""
     plain = folded(name)
     return max((term.position(plain) for term in terms), default=NameFit.EXACT)
 
 
 def best_first(match: Match) -> tuple[int, bool, float, str, str]:
-    """Sorts matches of one source in the order of 8.3; the identity makes it total."""
+    """Sort key for matches of one source in the order of 8.3; the identity breaks ties."""
     moment = match.record.last_modified
     newest = -moment.timestamp() if moment else 0.0
     return match.position, moment is None, newest, match.record.original_name, match.record.identity
 
 
 def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, dict[str, int]]:
-    """The requested facets over all records; empty owners and missing tags are no values."""
+    """Count the requested facets over all records; empty owners and missing tags do not count."""
     counted: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for record in records:
         values = {
@@ -161,7 +161,7 @@ def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, d
 
 
 class SearchSource(Protocol):
-    """One of the sources. A source that needs a store or a setting which is missing raises SourceNotConfigured."""
+    """A source. Raises SourceNotConfigured if it needs a missing store or setting."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """Matches that the user may see. Raises PermissionDenied (the user may not search here),
@@ -187,14 +187,14 @@ def storage_path(location: str) -> str:
 
 DATABASE, TABLE, VIEW = "DATABASE", "TABLE", "VIEW"
 UNIT, RECORD = "\x1f", "\x1e"
-"""Between name and comment of a column, and between columns."""
+"""Separators between name and comment of a column, and between columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeKey:
-    """The view of one user (None: of all) of one data source.
+    """The view of a data source by one user, or by all users if `user_id` is None.
 
-    `address` is a digest of the place where objects are read: rows that were read at another one do not count.
+    `address` is a digest of the data source's address; rows read from a different address are ignored.
     """
 
     connector: str
@@ -222,7 +222,7 @@ class IndexedColumn:
 
 @dataclass(frozen=True, slots=True)
 class IndexedObject:
-    """A database (`name` empty), table or view. None: not known from this lookup; the stored value stays."""
+    """A database (empty `name`), table or view. None for values unknown to this lookup, which are left unchanged."""
 
     kind: str
     database: str
@@ -236,7 +236,7 @@ class IndexedObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """A stored object. `columns` are `name U+001F comment` by name, joined by U+001E, None when not known."""
+    """A stored object. `columns` are sorted `name U+001F comment`, joined by U+001E; None if unknown."""
 
     id: int
     kind: str

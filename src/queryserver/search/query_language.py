@@ -1,6 +1,6 @@
 """The query language of the metadata search (Contract platform 8.3).
 
-Texts are compared as `folded` gives them: by both sides, so that what the database matches is what is highlighted.
+Texts are compared in the form of `folded`, in the database as well as for highlighting, so that both agree.
 """
 
 import re
@@ -24,17 +24,17 @@ FILTERS = {
     "table": "table",
     "source": "source",
 }
-"""Names of filters as written, and the name that each means."""
+"""Filter names as written, with their canonical names."""
 
 _ANY, _ONE = "*", "?"
 _CHARACTER = re.compile(r'\\([*?"\\])|(.)', re.DOTALL)
-"""Escaped, or as it is."""
+"""An escaped or a plain character."""
 
 
 def folded(text: str) -> str:
-    """`text` without case, character by character: places in it are places in `text`.
+    """Fold case character by character, so that positions are the same as in `text`.
 
-    Letters that have no other case of one character stay (`ß`, `İ`), and none becomes an ASCII letter that was not.
+    Letters whose folding is not a single character (`ß`, `İ`) are kept, and no letter becomes ASCII.
     """
     if text.isascii():
         return text.lower()
@@ -43,13 +43,13 @@ def folded(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """`text` with a blank for each character that is no letter or digit: words stand between blanks."""
+    """`text` with all characters except letters and digits replaced by blanks, so that words are between blanks."""
     return "".join(character if character.isalnum() else " " for character in text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wild:
-    """`*` or `?`, as opposed to the same character when it was escaped."""
+    """`*` or `?`, unescaped."""
 
     sign: str
 
@@ -58,7 +58,7 @@ _Piece = str | _Wild
 
 
 class NameFit:
-    """How well a name fits a term; smaller is better. NOT_IN_NAME: the term is not in the name."""
+    """How well a name matches a term; smaller is better."""
 
     EXACT = 0
     STARTS = 1
@@ -69,9 +69,9 @@ class NameFit:
 
 @dataclass(frozen=True)
 class Term:
-    """Must occur in a text. `pieces` are folded literal texts and wildcards, neither end is a `*`.
+    """A term to be found in texts. `pieces` are folded literals and wildcards, without `*` at either end.
 
-    `head`: the text before the first wildcard, in its own case.
+    `head` is the text before the first wildcard, in its original case.
     """
 
     pieces: tuple[_Piece, ...]
@@ -95,7 +95,7 @@ class Term:
 
     @cached_property
     def _segments(self) -> Sequence[tuple[re.Pattern[str], int]]:
-        """The parts between `*`: patterns of one length each, so that no text makes them slow."""
+        """The parts between `*`, as patterns of fixed length, which rules out slow matching."""
         runs: list[list[_Piece]] = [[]]
         for piece in self.pieces:
             if isinstance(piece, _Wild) and piece.sign == _ANY:
@@ -111,7 +111,7 @@ class Term:
         ]
 
     def found_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
-        """Where it occurs first, not before `start`: its begin and its end."""
+        """Start and end of the first occurrence at or after `start`."""
         begin, at = None, start
         for pattern, _ in self._segments:
             found = pattern.search(folded_text, at)
@@ -142,21 +142,21 @@ class Term:
 
     @cached_property
     def as_word(self) -> "Term":
-        """Occurs in a blank and the `spaced` name when one of its words starts with the term."""
+        """A term that occurs in a blank plus the `spaced` name if one of its words starts with this term."""
         pieces = tuple(spaced(piece) if isinstance(piece, str) else piece for piece in self.pieces)
         if pieces and isinstance(pieces[0], str):
             return Term((f" {pieces[0]}", *pieces[1:]))
         return Term((" ", *pieces))
 
     def beginning_with(self, other: str, spelling: re.Pattern[str]) -> "Term":
-        """The term with `other` for a begin that matches `spelling`."""
+        """The term with a beginning that matches `spelling` replaced by `other`."""
         first, *rest = self.pieces
         if not isinstance(first, str):
             return self
         return Term((spelling.sub(other, first, count=1), *rest), self.head)
 
     def _end_of_start(self, text: str, *, whole: bool = False) -> int | None:
-        """The end of all segments but the last (`whole`: of all) when `text` starts with them."""
+        """The end of all segments except the last (with `whole`, of all) if `text` starts with them."""
         segments = self._segments
         first = segments[0][0].match(text)
         if first is None:
@@ -172,11 +172,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """All terms must match; of the filters of one name, one must match the whole value."""
+    """All terms must match, and for each filter name one filter must match the whole value."""
 
     terms: tuple[Term, ...] = ()
     filters: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
-    """By the names on the right of `FILTERS`; a Term without pieces matches the empty value only."""
+    """Terms by canonical name; a Term without pieces matches the empty value only."""
 
     @property
     def is_empty(self) -> bool:
@@ -184,7 +184,7 @@ class Query:
 
 
 def parse_query(text: str) -> Query:
-    """The query that `text` means. Raises InvalidParameter above 1000 characters or 20 terms and filters."""
+    """Parse a query. Raises InvalidParameter beyond 1000 characters or 20 terms and filters."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidParameter(f"query_s must have at most {MAX_CHARACTERS} characters.")
     words = [word for word in _words(text) if word.characters or word.quoted]
@@ -208,7 +208,7 @@ def parse_query(text: str) -> Query:
 
 @dataclass(frozen=True, slots=True)
 class _Character:
-    """A character of a word; `plain`: neither escaped nor quoted. In quotes wildcards count all the same."""
+    """A character of a word; `plain` if neither escaped nor quoted. Wildcards are effective within quotes too."""
 
     text: str
     plain: bool
@@ -225,7 +225,7 @@ class _Word:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """The texts between blanks, empty ones too."""
+    """Split at blanks, including empty words."""
     word, inside = _Word(), False
     for escaped, one in _CHARACTER.findall(text):
         if escaped:
@@ -242,7 +242,7 @@ def _words(text: str) -> Iterator[_Word]:
 
 
 def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
-    """Name and value; an unknown name, and a known one before nothing at all, make no filter."""
+    """Name and value of a filter; None if the name is unknown or nothing follows it."""
     name, colon, rest = "".join(one.text if one.plain else "\0" for one in word.characters).partition(":")
     known = FILTERS.get(name.lower())
     if not colon or known is None or not (rest or word.quoted):
@@ -251,7 +251,7 @@ def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
 
 
 def _term(characters: Sequence[_Character]) -> Term:
-    """Neighbouring literal characters joined, neighbouring `*` made one."""
+    """Join adjacent literals, and collapse adjacent `*`."""
     pieces: list[_Piece] = []
     for one in characters:
         if one.wild:

@@ -1,4 +1,4 @@
-"""The index read anew from data sources, by one server at a time (Contract platform 8.4)."""
+"""Refreshes the index from data sources, one server at a time (Contract platform 8.4)."""
 
 import asyncio
 import random
@@ -31,20 +31,20 @@ _CHECK_EVERY_S = 30.0
 _COUNT_EVERY_S = 300.0
 _SWEEP_EVERY_S = 3600.0
 _UNUSED_FOR = timedelta(days=30)
-_TABLES_PER_CATALOG = 200  # then the catalog is closed, so that no session lives for hours
+_TABLES_PER_CATALOG = 200  # then the catalog is reopened, so that no session lives for hours
 _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
 _TRY_EVERY_S = 2.0
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
-# An object that does not exist, or not for this user.
+# The object does not exist, or not for this user.
 _GONE = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
-# One object that cannot be read must not keep all others out.
+# An unreadable object must not exclude the others.
 _OF_ONE_OBJECT = (*_GONE, errors.StatementRejected)
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshLimits:
-    """How often, and how much. `first_after_s`: a server that starts has other work first."""
+    """Limits of refreshes. `first_after_s` delays the first one, as a starting server has other work to do."""
 
     interval: timedelta
     max_tables: int
@@ -55,7 +55,7 @@ class RefreshLimits:
 
 @dataclass(eq=False, repr=False)
 class IndexRefresh:
-    """Reads data sources with a login of their own in the background, others when their user searches."""
+    """Reads data sources with service logins in the background, and others when their user searches."""
 
     owner: str
     records: MetadataIndexRecords
@@ -64,11 +64,11 @@ class IndexRefresh:
     metrics: Metrics
     limits: RefreshLimits
     _tasks: dict[ScopeKey, asyncio.Task[None]] = field(default_factory=dict[ScopeKey, asyncio.Task[None]], init=False)
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTORS_AT_ONCE), init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTORS_AT_ONCE), init=False)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Refresh while inside; refreshes that are cut off at the end start anew on another server."""
+        """Refresh for the duration of the context. Refreshes interrupted on exit start over on another server."""
         keeper = asyncio.create_task(self._keep(), name="metadata-index")
         try:
             yield
@@ -79,7 +79,7 @@ class IndexRefresh:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def start(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Read what the user sees in a task, if that is due and they have a usable login now. Never waits."""
+        """Refresh the user's view in the background, if due and the user has a valid login. Never waits."""
         if key in self._tasks:
             return
         task = self._tasks[key] = asyncio.create_task(self.refresh(user, connector, key), name="metadata-refresh")
@@ -91,7 +91,7 @@ class IndexRefresh:
             log.error("metadata refresh failed", connector=key.connector, exc_info=error)
 
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Read a data source as the user, if it is due and no other server does. Never raises QueryServerError."""
+        """Read a data source as the user, if due and not in progress elsewhere. Never raises QueryServerError."""
         try:
             if await self.lookups.runs_here(connector):
                 await self._read(user, connector, key, interval=self.limits.interval)
@@ -99,10 +99,10 @@ class IndexRefresh:
             log.info("metadata not read", connector=connector.key, code=error.code)
 
     async def refresh_now(self, user: User, connector: Connector, progress: Progress = no_progress) -> int:
-        """Read a data source whether that is due or not; how many tables and views were found.
+        """Read a data source even if not due; return the number of tables and views.
 
-        As the user, where the data source acts as its callers. Waits while another server reads it, for as long as the
-        lease of a server that died lasts. Raises QueryServerError.
+        Reads as the user if the data source acts as its callers. Waits while another server reads it, at most for the
+        lease of a server that died. Raises QueryServerError.
         """
         key = scope_key(self.connectors, user, connector)
         if key is None:
@@ -124,9 +124,9 @@ class IndexRefresh:
     async def _read(
         self, user: User, connector: Connector, key: ScopeKey, *, interval: timedelta, progress: Progress = no_progress
     ) -> int | None:
-        """How many tables were found; None: it is not due, or another server reads it. Raises QueryServerError."""
-        async with self._places:
-            # Of this reading alone: where the connector is changed meanwhile, another one may be under way here.
+        """The number of tables; None if not due or in progress on another server. Raises QueryServerError."""
+        async with self._slots:
+            # Unique per refresh: if the connector is changed meanwhile, another refresh may be running here.
             owner = f"{self.owner}-{uuid4().hex}"
             scope = await self.records.claim(key, owner=owner, lease=self.limits.lease, interval=interval)
             if scope is None:
@@ -134,7 +134,7 @@ class IndexRefresh:
             try:
                 return await _Reading(self, user, connector, scope.id, owner, progress).read()
             except (errors.QueryServerError, asyncio.CancelledError) as error:
-                # A user without a login may have one the next moment; after a stop another server may go on.
+                # A user without a login may provide one at any time; after a shutdown another server may take over.
                 soon = isinstance(error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError)
                 await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
                 raise
@@ -155,7 +155,7 @@ class IndexRefresh:
                     counted = clock()
             except errors.QueryServerError as error:
                 log.warning("metadata index not kept", code=error.code)
-            except Exception:  # the outer wall of a task: without it nothing would be refreshed any more
+            except Exception:  # last resort of a task: otherwise nothing would be refreshed any more
                 log.exception("metadata index not kept")
             wait_s = min(_CHECK_EVERY_S, self.limits.interval.total_seconds())
             await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
@@ -168,7 +168,7 @@ class IndexRefresh:
 
 
 class _Reading:
-    """One refresh of one claimed scope: one lookup after the other, written in portions."""
+    """A refresh of a claimed scope, with sequential lookups and batched writes."""
 
     def __init__(
         self,
@@ -192,10 +192,10 @@ class _Reading:
         self._waiting: list[IndexedObject] = []
 
     async def read(self) -> int:
-        """How many tables there are. Raises the error that ends the refresh; the index then stays as it is."""
+        """Read everything and return the number of tables. An error ends the refresh and keeps the index as it is."""
         began = await self._records.now()
         self._indexed = await self._records.tables_by_database(self._scope_id)
-        # One lookup may take longer than a lease lasts: the lease is renewed beside it.
+        # A lookup may take longer than the lease, which is therefore renewed concurrently.
         try:
             async with asyncio.TaskGroup() as group:
                 renewing = group.create_task(self._keep_lease(), name="metadata-lease")
@@ -213,19 +213,19 @@ class _Reading:
             unread=self._unread,
             began=began,
             truncated=self._truncated or self._found_no_room,
-            # What is removed now, if anything, leaves room for what found none.
+            # Whatever is removed now makes room for objects that were left out.
             again=self._found_no_room,
         )
         return self._tables
 
     async def _keep_lease(self) -> None:
-        """Raises DatabaseUnavailable when another server reads by now."""
+        """Renew the lease. Raises DatabaseUnavailable if another server has taken over."""
         while True:
             await asyncio.sleep(self._limits.lease.total_seconds() / 4)
             try:
                 is_held = await self._renew()
             except errors.DatabaseUnavailable:
-                continue  # it may be back before the lease ends
+                continue  # the database may be back before the lease ends
             if not is_held:
                 raise errors.DatabaseUnavailable
 
@@ -239,14 +239,14 @@ class _Reading:
         await self._write()
 
     async def _unlisted(self, catalog: Catalog, listed: Sequence[str]) -> Sequence[str]:
-        """Databases that are indexed and still exist, though not listed: Trino leaves out catalogs that are down.
+        """Indexed databases that still exist though not listed, because Trino omits catalogs that are down.
 
-        Those that cannot be read are kept as they are. All failures together may take as long as one lookup.
+        Unreadable databases are kept as indexed. All failures together may take as long as one lookup.
         """
         clock = asyncio.get_running_loop().time
         found: list[str] = []
         missing = sorted(self._indexed.keys() - set(listed))
-        # In no order: a catalog that is slow to fail must not keep the same ones from being read each time.
+        # Shuffled, so one slow catalog cannot starve the same databases.
         waiting = random.sample(missing, k=len(missing))
         left_s = self._timeout_s
         while waiting and left_s > 0:
@@ -263,13 +263,13 @@ class _Reading:
             except errors.QueryServerError:  # the others may take as long to fail
                 self._keep_as_indexed([database])
                 break
-            if described_database.name == database:  # else it is another spelling of one that is listed
+            if described_database.name == database:  # otherwise it is another spelling of a listed one
                 found.append(database)
         self._keep_as_indexed(waiting)
         return sorted(found)
 
     def _keep_as_indexed(self, databases: Sequence[str]) -> None:
-        """The rows of databases that cannot be read stay, and count."""
+        """Keep and count the rows of unreadable databases."""
         self._unread.update(databases)
         self._tables += sum(self._indexed.get(database, 0) for database in databases)
 
@@ -306,7 +306,7 @@ class _Reading:
         except _OF_ONE_OBJECT:
             return
         one = described(table, self._limits.max_columns)
-        # Under the names of the list: those are compared at the end.
+        # With the names from the listing, which are compared at the end.
         await self._put(replace(one, database=database, name=name, comment=one.comment or None))
 
     async def _limited(self, lookup: Coroutine[Any, Any, T]) -> T:
@@ -322,13 +322,13 @@ class _Reading:
             await self._write()
 
     async def _write(self) -> None:
-        # First: rows of a scope that another server holds by now must not get into it.
+        # Renew first, so that nothing is written to a scope that another server has taken over.
         if not await self._renew():
             raise errors.DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
-            # Twice: until the end removes what is gone, all that is new must find room beside it. Bounded all the same,
-            # for refreshes that fail again and again never come to their end.
+            # Twice, because removed tables are only deleted at the end and new ones must fit in beside them. Still
+            # bounded, because refreshes that keep failing never get to their end.
             bound = 2 * self._limits.max_tables
             is_whole = await self._records.put(self._scope_id, waiting, max_tables=bound)
             self._found_no_room = self._found_no_room or not is_whole

@@ -1,7 +1,7 @@
-"""The index of tables: one row is one table, with its columns as text.
+"""The index of tables, with one row per table and its columns as text.
 
-So a refresh writes 30,000 rows instead of a million, and unchanged tables write none. Writers of a scope lock its row
-one after another, so versions become visible in order.
+So a refresh writes 30,000 rows instead of a million, and none for unchanged tables. Writers of a scope lock its row
+in turn, so that versions become visible in order.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ import asyncpg
 from queryserver.platform.database import Database
 from queryserver.search.model import DATABASE, RECORD, TABLE, UNIT, VIEW, IndexedObject, ObjectRow, Scope, ScopeKey
 
-_PORTION = 2000  # rows of one query
+_PORTION = 2000  # rows per query
 _FAILED_PAUSE = timedelta(minutes=5)
 
 _ENSURE = """
@@ -69,7 +69,7 @@ where (kept.kind, kept.comment, kept.owner, kept.modified_at, kept.columns, kept
 )
 """
 
-# Databases, which have no name of a table, are counted for themselves.
+# Databases, whose table name is empty, are counted separately.
 _TOO_MANY = """
 with had as (
     select count(*) filter (where name <> '') as tables, count(*) filter (where name = '') as databases
@@ -128,13 +128,13 @@ where (stored and not exists (select from connectors where id::text = scope.conn
 
 
 class MetadataIndexRecords:
-    """Each call is one transaction, but for `read`. All raise DatabaseUnavailable."""
+    """Each method except `read` is one transaction. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def scope(self, key: ScopeKey) -> Scope:
-        """The scope of that key, made when there is none; one of another address loses its objects first."""
+        """Find or create the scope of that key. If its address has changed, its objects are deleted first."""
         found = await self._database.row(_FIND, key.connector, key.user_id, key.address)
         if found is not None:
             return _scope(key, found)
@@ -149,17 +149,17 @@ class MetadataIndexRecords:
             return _scope(key, made)
 
     async def scopes(self, keys: Sequence[ScopeKey]) -> Sequence[Scope]:
-        """Those that exist, with the same address; noted as used."""
+        """The existing scopes with the same address; marks them as used."""
         found = await self._database.fetch(
             _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
         )
         return [_scope(keys[row["place"] - 1], row) for row in found]
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
-        """Add or change objects; those without news touch nothing. False: something was left out.
+        """Add or change objects; unchanged ones cause no writes. False if some were left out.
 
-        That is new tables above `max_tables`, all of the scope counted, and as many databases. The scope is truncated
-        from then on, until the end of a refresh, when something was left out, or an object has columns that were cut.
+        Leaves out new tables beyond `max_tables` in the scope, and likewise databases. The scope counts as truncated
+        until the end of a refresh if any were left out or an object has truncated columns.
         """
         last = {(one.database, one.name): one for one in objects}
         async with self._database.transaction() as connection:
@@ -196,20 +196,20 @@ class MetadataIndexRecords:
         return {row["database"]: row["tables"] for row in rows}
 
     async def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
-        """Objects that were changed after that version, in portions."""
+        """Objects changed after that version, in batches."""
         last = 0
         while rows := await self._database.fetch(_READ, scope_id, after_version, last, _PORTION):
             yield [ObjectRow(*row) for row in rows]
             last = rows[-1]["id"]
 
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """The scope, to be refreshed by `owner` alone for a while; None when it is not due, or held by another owner.
+        """Lease the scope to `owner` for a refresh; None if not due, or leased to another owner.
 
-        None also while another scope of the same connector is refreshed: a data source is read once at a time.
+        Also None while another scope of the same connector is being refreshed: data sources are read one at a time.
         """
         scope = await self.scope(key)
         async with self._database.transaction() as connection:
-            # Until the transaction ends: two users who claim scopes of a connector at once see each other's leases.
+            # Held until the end of the transaction, so that concurrent claims for a connector see each other's leases.
             await connection.execute(
                 "select pg_advisory_xact_lock(hashtextextended('metadata index ' || $1, 0))", key.connector
             )
@@ -217,7 +217,7 @@ class MetadataIndexRecords:
         return None if row is None else _scope(key, row)
 
     async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
-        """False when the lease is lost."""
+        """Renew the lease; False if it is lost."""
         renewed = await self._database.execute(
             "update metadata_scopes set lease_until = now() + $3::interval where id = $1 and lease_owner = $2",
             scope_id,
@@ -237,10 +237,10 @@ class MetadataIndexRecords:
         truncated: bool,
         again: bool,
     ) -> None:
-        """End a refresh: what was not seen and did not come meanwhile is removed.
+        """End a refresh, and remove objects that were neither seen nor added meanwhile.
 
-        `again`: the next one is due at once if anything was. `seen`: database to its tables. The rows of the databases
-        in `unread` stay.
+        With `again`, the next refresh is due at once if any were removed. `seen` maps databases to their tables. The
+        rows of the databases in `unread` are kept.
         """
         pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
@@ -253,7 +253,7 @@ class MetadataIndexRecords:
                 await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0), again and gone > 0)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
-        """End a refresh that failed: objects stay; it is due again at once if `soon`, else after some minutes."""
+        """End a failed refresh and keep the objects; the next one is due at once if `soon`, else in some minutes."""
         await self._database.execute(
             "update metadata_scopes set failed_at = case when $3 then failed_at else now() end,"
             " lease_owner = null, lease_until = null where id = $1 and lease_owner = $2",
@@ -266,11 +266,11 @@ class MetadataIndexRecords:
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
-        """Delete scopes of connectors that are gone, and those that were neither used nor refreshed for so long."""
+        """Delete scopes of deleted connectors, and those neither used nor refreshed for `unused_for`."""
         return await self._database.execute(_SWEEP, unused_for)
 
     async def counts(self) -> Mapping[str, int]:
-        """How many objects of each kind there are, columns not counted."""
+        """The number of objects of each kind, excluding columns."""
         rows = await self._database.fetch("select kind, count(*) as objects from metadata_objects group by kind")
         return {kind.lower(): 0 for kind in (DATABASE, TABLE, VIEW)} | {
             row["kind"].lower(): row["objects"] for row in rows
@@ -286,7 +286,7 @@ def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
             one.comment,
             one.owner,
             one.modified_at,
-            # By name. A separator within a name, which no engine is known to allow, becomes a blank.
+            # Sorted by name. Separators within names, which no known engine allows, become blanks.
             None
             if one.columns is None
             else RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in one.columns)),

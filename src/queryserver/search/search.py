@@ -1,4 +1,4 @@
-"""The metadata search: all sources at once, in one order (Contract platform 8.1)."""
+"""The metadata search: queries all sources at once and merges the results (Contract platform 8.1)."""
 
 import asyncio
 import time
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from queryserver.search.atlas import AtlasCatalog
 
 _SOURCE_S = 30.0
-_SPARE_S = 10.0  # beyond the own limit of a source: a limit from outside would lose what it has found
+_SPARE_S = 10.0  # added to a source's own limit, since hitting a limit from outside would lose its matches
 _LOCAL = frozenset({"", "local"})
 _ATLAS = "atlas"
-_DUMMY = "dummy"  # a catalogue without anything
+_DUMMY = "dummy"  # an empty catalogue
 
 _Answers = Mapping[model.SourceName, model.SourceAnswer | errors.QueryServerError]
 
 
 @runtime_checkable
 class BoundedSource(Protocol):
-    """A source that ends a search after `longest_s` by itself, with what it has found."""
+    """A source that ends a search by itself after `longest_s`, with the matches so far."""
 
     @property
     def longest_s(self) -> float: ...
@@ -35,7 +35,7 @@ class BoundedSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchParameters:
-    """One call. `sources` empty: all; `interface` None: that of the settings; `facets` as written."""
+    """A search call. Empty `sources` means all; `interface=None` that of the settings; `facets` are as written."""
 
     text: str = ""
     sources: tuple[model.SourceName, ...] = ()
@@ -57,7 +57,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """One page of matches; facets are highest first. Matches are marked by the terms of `search`."""
+    """A page of matches; facets have the highest counts first. The terms of `search` are to be highlighted."""
 
     search: model.Search
     records: Sequence[model.Record]
@@ -69,9 +69,9 @@ class SearchResult:
 
 @dataclass(slots=True, eq=False)
 class MetadataSearch:
-    """Searches all sources of a call side by side; one that fails leaves the others.
+    """Searches all sources of a call concurrently; the failure of one does not affect the others.
 
-    Sources that are missing are not configured, and so is `atlas` when it is None.
+    Missing sources are not configured; neither is `atlas` if None.
     """
 
     sources: Mapping[model.SourceName, model.SearchSource]
@@ -136,7 +136,7 @@ class MetadataSearch:
     async def _by_catalog(
         self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
     ) -> tuple[_Answers, Sequence[model.Record]]:
-        """Sources one after the other, each in the catalogue's own order; one out of reach is not called again."""
+        """Search sources one by one, each in the order of the catalogue; stop once the catalogue is unreachable."""
         if interface != _ATLAS:
             known = errors.configured([_ATLAS, _DUMMY, "local"], word="Known")
             raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
@@ -157,7 +157,7 @@ class MetadataSearch:
             elif out_of_reach is not None:
                 answer = out_of_reach
             elif search.lists_tags and has_answered:
-                answer = model.SourceAnswer()  # the first list of tags is of all sources
+                answer = model.SourceAnswer()  # the first list of tags covers all sources
             else:
                 answer = await self._answered(name, self.atlas.page(search, name, offset=offset, limit=left), None)
                 out_of_reach = answer if isinstance(answer, errors.CatalogOutOfReach) else None
@@ -191,7 +191,7 @@ def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
 
 
 def _merged(answers: _Answers) -> Sequence[model.Record]:
-    """By position, then by source; the matches of a source are in order."""
+    """Merge by position, then by source; the matches of each source are in order already."""
     order = list(model.SourceName)
     ranked = [
         (match.position, order.index(name), place, match.record)
@@ -205,7 +205,7 @@ def _merged(answers: _Answers) -> Sequence[model.Record]:
 def _facets(
     answers: Sequence[model.SourceAnswer], search: model.Search, prefix: str
 ) -> Mapping[model.FacetName, Mapping[str, int]]:
-    """Over all sources; values that begin with `prefix`, highest count first."""
+    """Facets of all sources: values that begin with `prefix`, highest count first."""
     begin = prefix.casefold()
     merged: dict[model.FacetName, dict[str, int]] = {facet: {} for facet in model.FacetName if facet in search.facets}
     for facet, sums in merged.items():
@@ -219,7 +219,7 @@ def _facets(
 
 
 def _require_one(answers: _Answers) -> None:
-    """Raises when all sources failed, unless one is merely not configured."""
+    """Raises if all sources failed, unless one of them is merely not configured."""
     failures = [one for one in answers.values() if isinstance(one, errors.QueryServerError)]
     if len(failures) < len(answers) or any(isinstance(one, errors.SourceNotConfigured) for one in failures):
         return

@@ -1,4 +1,4 @@
-"""The sources hdfs and s3: a bounded walk through a store, as the caller (Contract platform 8.4)."""
+"""The sources `hdfs` and `s3`: a bounded walk through a store as the caller (Contract platform 8.4)."""
 
 import asyncio
 import re
@@ -17,12 +17,12 @@ from queryserver.search.model import Match, Record, Search, SourceAnswer, best_f
 from queryserver.search.query_language import Query, Term, folded
 
 _PREFIXES = {Scheme.HDFS: ("/", "hdfs:"), Scheme.S3A: ("s3a:", "s3:", "s3n:")}
-"""How the absolute paths of a store begin."""
+"""Prefixes of absolute paths in a store."""
 _SPELLINGS = {Scheme.HDFS: re.compile(r"^hdfs:(?://[^/]*)?(?=/)"), Scheme.S3A: re.compile(r"^s3[an]?:/+")}
 _SHOWN = {Scheme.HDFS: "hdfs://", Scheme.S3A: "s3a://"}
-"""How records write what may be spelled in other ways."""
+"""The canonical prefix in records."""
 _SOURCE_TYPES = {Scheme.HDFS: "HDFS", Scheme.S3A: "S3"}
-_FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # no file fits them
+_FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # these match no files
 
 
 @dataclass(slots=True)
@@ -34,20 +34,20 @@ class _Walk:
     matches: list[Match] = field(default_factory=list[Match])
 
     def may_list(self) -> bool:
-        """Counts a listing, unless a bound is reached."""
+        """Count a listing, unless a limit is reached."""
         self.is_cut = self.is_cut or self.listings >= self.bounds.max_dirs or self.entries >= self.bounds.max_entries
         self.listings += not self.is_cut
         return not self.is_cut
 
     def may_see(self) -> bool:
-        """Counts an entry, unless the bound is reached."""
+        """Count an entry, unless the limit is reached."""
         self.is_cut = self.is_cut or self.entries >= self.bounds.max_entries
         self.entries += not self.is_cut
         return not self.is_cut
 
 
 class StorageSource:
-    """Searches one store, with its rights and as the caller. The bound that is reached first ends a search."""
+    """Searches one store as the caller, subject to the caller's rights. The first limit reached ends a search."""
 
     def __init__(self, stores: Stores, scheme: Scheme, bounds: SearchSettings) -> None:
         self._stores = stores
@@ -59,7 +59,7 @@ class StorageSource:
         return self._bounds.max_seconds
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
-        """Raises StorageError and the store's errors about the folder where the search begins."""
+        """Raises StorageError, and the store's errors for the folder where the search starts."""
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
         if not user.has_scope(Scope.FILES_READ):
@@ -82,7 +82,7 @@ class StorageSource:
                 raise
             return SourceAnswer(message=f"{start} does not exist.")
         except errors.PermissionDenied as error:
-            # An error of the store may have a code of its own; a search answers the plain one.
+            # Store errors may have specific codes; a search reports the generic one.
             raise errors.PermissionDenied(error.message) from error
         walk.matches.sort(key=best_first)
         return SourceAnswer(
@@ -94,9 +94,9 @@ class StorageSource:
         )
 
     def _start(self, caller: Caller, query: Query) -> tuple[StoragePath, Term | None]:
-        """The longest folder prefix of the first term that is an absolute path of this store, and that term.
+        """The longest folder in the first term that is an absolute path of this store, and that term.
 
-        Without one the caller's home.
+        Without such a term, the caller's home.
         """
         for term in query.terms:
             if term.head.lower().startswith(_PREFIXES[self._scheme]):
@@ -109,7 +109,7 @@ class StorageSource:
         return self._stores.home(caller, self._scheme), None
 
     def _as_shown(self, query: Query, start: Term | None) -> Query:
-        """The query with the path that the search begins at as records write it: terms are matched with those."""
+        """The query with the start path in canonical form, since terms are matched against records."""
         shown, spelling = _SHOWN[self._scheme], _SPELLINGS[self._scheme]
         terms = (term.beginning_with(shown, spelling) if term is start else term for term in query.terms)
         return replace(query, terms=tuple(terms))
@@ -159,7 +159,7 @@ class StorageSource:
 
 
 async def _entries(place: Place, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Breadth-first; folders that the caller may not list are passed over, except the first."""
+    """Walk breadth-first; skip folders that the caller may not list, except for the first."""
     pending = deque([place.path.path])
     while pending and walk.may_list():
         directory = pending.popleft()
@@ -179,7 +179,7 @@ async def _entries(place: Place, walk: _Walk) -> AsyncGenerator[FileStatus]:
 
 
 async def _flat_entries(place: Place, storage: FlatStorage, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Keys below a folder; from the root on, the buckets and then the keys of each."""
+    """Keys below a folder; below the root, the buckets and then the keys of each."""
     trees = [place.path.path]
     if place.path.is_root:
         buckets = [status async for batch in place.storage.list_directory("") for status in batch.entries]
@@ -196,17 +196,17 @@ async def _flat_entries(place: Place, storage: FlatStorage, walk: _Walk) -> Asyn
                 async for status in statuses:
                     yield status
         except (errors.PermissionDenied, errors.PathNotFound):
-            # A bucket that may not be listed, or is gone, must not hide the others.
+            # An inaccessible or deleted bucket must not hide the others.
             if not place.path.is_root:
                 raise
 
 
 async def _tree_entries(storage: FlatStorage, tree: str, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Keys and folders below a folder; the first listing is counted already."""
+    """Keys and folders below a folder; the first listing has been counted already."""
     known, is_first = {tree}, True
     async with aclosing(storage.list_tree(tree)) as pages:
         async for page in pages:
-            # Counted after it was read: a listing that ends at the bound is not cut.
+            # Counted after reading, so that a walk that ends exactly at the limit is not truncated.
             if not (is_first or walk.may_list()):
                 return
             is_first = False
@@ -218,7 +218,7 @@ async def _tree_entries(storage: FlatStorage, tree: str, walk: _Walk) -> AsyncGe
 
 
 def _with_new_folders(status: FileStatus, known: set[str]) -> Sequence[FileStatus]:
-    """The folders of a key that are not yet known, outermost first, and the key; a marker stands for its own folder."""
+    """The new folders of a key, outermost first, and the key; folder markers represent their own folder."""
     if status.is_directory and status.path in known:
         return []
     found = [status]
